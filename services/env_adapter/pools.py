@@ -31,7 +31,7 @@ from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import nth_seed
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, TaskRow
-from triforge.types import PoolState, Split
+from triforge.types import Params, PoolState, Split
 from triforge.web.text import demand_keepable
 
 FindFamily = Callable[[str], EnvironmentFamily]
@@ -74,12 +74,25 @@ class PoolMaker:
                 raise InputError(
                     f"tasks: given 0, expected 1 to {MAX_TASKS} (uploaded and generated)"
                 )
+            if fits := getattr(family, "fits", None):
+                for _, draft in checked:
+                    fits(draft.params, head.options)
             try:
                 return self._store(head, checked, key, digest), True
             except IntegrityError:  # somebody else made it while we checked the rows
                 found = self._repeated(head.name, key, digest)
                 assert found is not None
                 return found, False
+
+    def check(self, pool: PoolState, options: Params) -> PoolState:
+        """The pool, if its tasks can be played here with these options.
+
+        Raises:
+            InputError: the family is not known or may not be named, or it does not know an option.
+            ConfigError: a package or program that the family needs is missing.
+        """
+        self._family(pool.environment).make(options)
+        return pool
 
     def _repeated(self, name: str, key: str | None, digest: str) -> PoolState | None:
         """The pool that this very request made before; ConflictError if the key or the name belongs to another one."""
@@ -247,7 +260,7 @@ def generate(
     """
     need = wanted.count + wanted.heldout
     checked.demand_room(checked.count + need)
-    made = 0
+    made, at_a_time = 0, max(at_a_time, getattr(family, "at_a_time", 0))
     for draw in range(_SPARE_DRAWS + need // at_a_time):
         if made == need:
             return

@@ -36,8 +36,8 @@ class GenerateSpec(Message):
 class PoolRequest(Message):
     """Make a pool of uploaded tasks, generated ones, or both.
 
-    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played where a run's
-    own `env_adapter.options` do not say otherwise. With `approval` "manual" a rewrite that the test accepts waits for a
+    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played: they win
+    over `env_adapter.options` of the deployment's document, and those that a run is started with win over them. With `approval` "manual" a rewrite that the test accepts waits for a
     person before it replaces its task.
     """
 

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from services.env_adapter.changes import Changes, Decision, TaskAction
+from services.env_adapter.openenv.serve import object_of
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker, request_of
 from services.env_adapter.requests import Change, PoolChange, PoolRequest, Rollback
@@ -54,6 +55,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools/{pool}/tasks": _READ,
     "GET /v1/pools/{pool}/proposals": _READ,
     "GET /v1/pools/{pool}/audit": _READ,
+    "GET /v1/pools/{pool}/check": _READ,
     "POST /v1/pools/{pool}/plans": Rule(wants="service", changes=True),
     "POST /v1/pools/{pool}/pause": _SUBMIT,
     "POST /v1/pools/{pool}/resume": _SUBMIT,
@@ -75,6 +77,7 @@ RULES: Final[Mapping[str, Rule]] = {
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Version = Annotated[int | None, Query(ge=0, le=10**9)]
 Text = Annotated[str, Query(max_length=200)]
+OptionsText = Annotated[str, Query(max_length=16_000)]
 IfMatch = Annotated[str | None, Header(max_length=1000)]
 
 _UPLOAD: dict[str, Any] = {
@@ -139,6 +142,11 @@ def _making(api: Api) -> APIRouter:
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/pools/{pool.id}"
         return _tagged(pool, response)
+
+    @router.get("/{pool}/check", responses=_NAMED)
+    def check_pool(pool: str, options: OptionsText = "{}") -> PoolState:
+        """The pool, if its tasks can be played here with a run's options, a JSON object; the family refuses what it does not know."""
+        return api.maker.check(api.store.pool(pool), object_of(options, "options"))
 
     @router.get("/{pool}/export", response_class=StreamingResponse, responses=files(JSONL) | _NAMED)
     def export_pool(

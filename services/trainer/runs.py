@@ -8,11 +8,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 
 from pydantic import Field
 
+from services.trainer.engines import ROLES
 from services.trainer.parts import WeightsApi
 from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
@@ -20,14 +22,18 @@ from services.trainer.run_store import RunStore
 from services.trainer.success import demand_success
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker
-from triforge.config import Settings, merge, parse, read_document
-from triforge.errors import ConfigError, ConflictError, InputError
+from triforge.chat_template import read_json
+from triforge.config import RunConfig, Settings, merge, parse, read_document
+from triforge.environments.plugins import Allowed
+from triforge.errors import ConfigError, ConflictError, InputError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
-from triforge.types import ENDED, Event, Message, PoolState, RunState, TrainedRole
+from triforge.types import ENDED, Event, Message, Params, PoolState, RunState, TrainedRole
 from triforge.web.text import demand_keepable
 
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
+_CONFIGS: Final = ("config.json", "adapter_config.json")
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -51,11 +57,61 @@ def _demand_kept(config: dict[str, Any]) -> None:
         )
 
 
+def _demand_allowed(config: dict[str, Any], allowed: Allowed) -> None:
+    """Pass a config whose paths `module:NAME` the operator allows; asked before it is parsed, as that imports them."""
+    for section, field in (
+        ("algorithm", "overrides"),
+        ("reward", "kind"),
+        ("adaptation", "controller"),
+    ):
+        given = config.get(section)
+        value = given.get(field) if isinstance(given, dict) else None
+        for text in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(text, str) and ":" in text:
+                allowed.demand(text, f"{section}.{field}")
+
+
+async def _demand_models(config: RunConfig, apis: Mapping[TrainedRole, WeightsApi]) -> None:
+    """Pass a run whose model folders are there, of the architectures that the engines were started with."""
+    for role in ROLES:
+        path = getattr(config.models, role).path
+        folder, api = Path(path), apis.get(role)
+        if path and not any((folder / name).is_file() for name in _CONFIGS):
+            raise ConfigError(
+                f"models.{role}.path: given {path!r}, expected a model folder with a {_CONFIGS[0]}, where the services run"
+            )
+        if not path or api is None:
+            continue
+        with suppress(UnavailableError):  # the run waits for it
+            serving = Path((await api.weights()).uri)
+            changed = difference(*(read_json(one / _CONFIGS[0]) for one in (folder, serving)))
+            if changed is not None:
+                raise ConfigError(
+                    f"models.{role}.path: {path}: {changed[0]} is {changed[1]!r:.80}, expected {changed[2]!r:.80} as in {serving}, "
+                    "which serves: engines keep the architecture that they are started with; start the deployment with this model"
+                )
+
+
+def _demand_tasks(config: RunConfig, pool: PoolState) -> None:
+    """Pass a run with a task for each group of a step: none is played twice in it."""
+    train = pool.tasks.get("train", {})
+    groups, there = config.run.groups_per_step, train.get("active", 0) + train.get("paused", 0)
+    if config.run.steps and groups > there:
+        raise ConfigError(
+            f"run.groups_per_step: given {groups}, the pool {pool.name!r} has {there} training tasks, expected at most one group "
+            "a task: lower it, or make a pool of more tasks"
+        )
+
+
 class PoolApi(Protocol):
     """The part of env_adapter's client that submitting needs."""
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         """The pool by id or name, as a tenant sees it if one is given."""
+        ...
+
+    async def check_pool(self, pool: str, options: Params) -> PoolState:
+        """The pool, if its tasks can be played with these options; InputError or ConfigError if not."""
         ...
 
 
@@ -78,16 +134,20 @@ class Runs:
         apis: Mapping[TrainedRole, WeightsApi] | None = None,
     ) -> None:
         self.store = store
-        self.rollbacks = Rollbacks(store, artifacts, apis or {})
+        self._apis = apis or {}
+        self.rollbacks = Rollbacks(store, artifacts, self._apis)
         self._pools, self._broker, self._artifacts = pools, broker, artifacts
         self._settings, self._exports = settings, exports
 
     async def submit(self, request: RunRequest, idempotency_key: str | None) -> RunState:
         """Check a run's config and queue it.
 
-        The pool's own options lie over the deployment's document, and the request's config over both.
+        The pool's own options lie over the deployment's document, and the request's config over both. What can be known now is
+        refused now: an option that the family does not know, a family that cannot be played here, a model folder that is not
+        there, more groups than tasks.
         """
         _demand_kept(request.config)
+        _demand_allowed(request.config, Allowed.of(self._settings))
         base = read_document(self._settings.config) if self._settings.config else {}
         named = {"run": {"name": request.name}} if request.name else {}
         parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
@@ -96,6 +156,15 @@ class Runs:
         described = merge(base, {"env_adapter": {"options": pool.options}})
         config = parse(merge(merge(described, request.config), named))
         demand_packages(config, self._artifacts)
+        await _demand_models(config, self._apis)
+        _demand_tasks(config, pool)
+        try:
+            await self._pools.check_pool(pool.id, config.env_adapter.options)
+        except (InputError, ConfigError) as error:
+            raise ConfigError(
+                f"env_adapter.options: the pool {pool.name!r} cannot be played: {error.detail}. An option that the run is started "
+                "with wins over the pool's, and that over the deployment's document"
+            ) from None
         if config.reward.kind == "unit_tests" and not pool.programs:
             raise ConfigError(
                 f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "

@@ -91,6 +91,28 @@ async def test_an_uploaded_pool_is_listed_shown_and_read_back(client: EnvAdapter
     assert (await client.task(trained.id)).task == trained
 
 
+async def test_a_pool_is_checked_against_the_options_of_a_run(client: EnvAdapterClient) -> None:
+    made = await client.create_pool(request(generate=generated()))
+    assert await client.check_pool(made.id, {"wording": "terse"}) == made
+    with pytest.raises(InputError, match="household options: field colour: unknown, known are"):
+        await client.check_pool("kitchen", {"colour": "blue"})
+    with pytest.raises(NotFoundError):
+        await client.check_pool("cellar", {})
+
+
+async def test_a_pool_names_a_family_by_its_path(client: EnvAdapterClient) -> None:
+    path = "triforge.testing.fakes:FakeFamily"
+    made = await client.create_pool(
+        PoolRequest(name="own", environment=path, tasks=(TaskUpload(params={"target": 2}),))
+    )
+    assert made.environment == path
+    assert [task.family async for task in client.tasks("own")] == [path]
+    with pytest.raises(InputError, match="No module named 'no_such_module'"):
+        await client.create_pool(
+            request("other").model_copy(update={"environment": "no_such_module:FAMILY"})
+        )
+
+
 async def test_generated_tasks_differ_and_no_heldout_one_is_trained_on(
     client: EnvAdapterClient,
 ) -> None:

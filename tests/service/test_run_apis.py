@@ -16,13 +16,16 @@ from triforge.config import Settings
 from triforge.errors import NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
-from triforge.types import PoolState
+from triforge.types import Params, PoolState
 
 
 class NoPools:
     """An env_adapter without pools."""
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
+        raise NotFoundError(f"pool {pool!r} does not exist")
+
+    async def check_pool(self, pool: str, options: Params) -> PoolState:
         raise NotFoundError(f"pool {pool!r} does not exist")
 
 

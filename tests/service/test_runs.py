@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from services.trainer.run_store import RunStore
 from services.trainer.runs import RunRequest, Runs
 from triforge.broker import Broker
 from triforge.config import Settings
-from triforge.errors import ConfigError, NotFoundError
+from triforge.errors import ConfigError, InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
-from triforge.types import PoolState, RunStep
+from triforge.types import Params, PoolState, RunStep
 
 DOCUMENT = """
 [env_adapter.options]
@@ -30,8 +31,14 @@ class OnePool:
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         return PoolState(
             id="pool-1", name=pool, environment="household", options={"wording": "terse"},
-            created_at=0.0, tasks={}, proposals={}, programs=pool == "programs", scored=pool == "scored",
+            created_at=0.0, tasks={"train": {"active": 16, "paused": 4, "pending": 9}}, proposals={},
+            programs=pool == "programs", scored=pool == "scored",
         )  # fmt: skip
+
+    async def check_pool(self, pool: str, options: Params) -> PoolState:
+        if "colour" in options:
+            raise InputError("household options: field colour: unknown, known are wording")
+        return await self.pool("kitchen")
 
 
 @pytest.fixture
@@ -68,9 +75,51 @@ async def test_a_pool_is_played_with_its_own_options_unless_the_run_says_otherwi
     assert again.id == run.id
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"algorithm": {"overrides": {"estimator": "no_such_module:mean"}}},
+        {"reward": {"kind": "no_such_module:score"}},
+        {"adaptation": {"controller": "no_such_module:control"}},
+    ],
+)
+async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_does_not_list(
+    broker: Broker, store: RunStore, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    def runs_with(plugins: str) -> Runs:
+        return Runs(
+            store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
+            settings=Settings(auth="keys", plugins=plugins),
+        )  # fmt: skip
+
+    asked = RunRequest(pool="kitchen", config=config)
+    for listed in ("", "another_module", "no_such_module:another"):
+        with pytest.raises(InputError, match=r"no_such_module:\w+.*TRIFORGE_PLUGINS"):
+            await runs_with(listed).submit(asked, None)
+    for listed in ("no_such_module", "any"):
+        with suppress(ConfigError):  # imported now where it matters, and not there
+            await runs_with(listed).submit(asked, None)
+
+
 def folders(parent: Path) -> list[str]:
     """The folders below a folder."""
     return [path.name for path in parent.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"env_adapter": {"options": {"colour": 1}}}, "field colour: unknown.*wins over the pool's"),
+        ({"run": {"groups_per_step": 21}}, "given 21, the pool 'kitchen' has 20 training tasks"),
+        ({"models": {"policy": {"path": "/no/such/model"}}}, "models.policy.path: given '/no/such"),
+    ],
+)  # fmt: skip
+async def test_what_would_fail_later_is_refused_when_it_is_submitted(
+    runs: Runs, config: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        await runs.submit(RunRequest(pool="kitchen", config=config), None)
+    assert (await runs.submit(RunRequest(pool="kitchen"), None)).status == "queued"
 
 
 async def test_tests_are_only_asked_for_where_programs_are_written(runs: Runs) -> None:

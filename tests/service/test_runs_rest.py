@@ -23,7 +23,7 @@ from triforge.config import Settings
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
 from triforge.store.tables import RunRow
 from triforge.supervisor.layout import free_port
-from triforge.types import PoolState, RunStep
+from triforge.types import Params, PoolState, RunStep
 
 BASE = """
 [run]
@@ -38,6 +38,14 @@ path = "/models/rewriter"
 """
 
 
+def with_models(text: str, folder: Path) -> str:
+    """A document or config whose model folders are there, below another folder."""
+    for role in ("policy", "reward", "rewriter"):
+        (folder / "models" / role).mkdir(parents=True, exist_ok=True)
+        (folder / "models" / role / "config.json").write_text("{}")
+    return text.replace("/models/", f"{folder}/models/")
+
+
 class FakePools:
     """env_adapter, which knows one pool."""
 
@@ -50,8 +58,12 @@ class FakePools:
         if pool not in ("pool-1", "kitchen"):
             raise NotFoundError(f"pool {pool!r} does not exist")
         return PoolState(
-            id="pool-1", name="kitchen", environment="fake", created_at=0.0, tasks={}, proposals={}
+            id="pool-1", name="kitchen", environment="fake", created_at=0.0,
+            tasks={"train": {"active": 64}}, proposals={},
         )  # fmt: skip
+
+    async def check_pool(self, pool: str, options: Params) -> PoolState:
+        return await self.pool("kitchen")
 
 
 class Api:
@@ -87,7 +99,7 @@ async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[
 async def api(loop: Loop, broker: Broker, tmp_path: Path) -> AsyncIterator[Api]:
     """The routes, with nobody who works on the runs."""
     document = tmp_path / "base.toml"
-    document.write_text(BASE)
+    document.write_text(with_models(BASE, tmp_path))
     made = Api(loop, broker, Settings(config=str(document)), conducts=False)
     yield made
     await made.close()
@@ -124,7 +136,7 @@ async def test_a_run_is_laid_over_the_deployments_document(api: Api) -> None:
     assert (run["status"], run["step"], run["steps"], run["pool_id"]) == ("queued", -1, 7, "pool-1")
     assert (run["name"], run["config"]["run"]["name"]) == ("mine", "mine")
     assert run["config"]["reward"]["votes"] == 2
-    assert run["config"]["models"]["policy"]["path"] == "/models/policy"
+    assert run["config"]["models"]["policy"]["path"].endswith("/models/policy")
     assert (await api.http.get(f"/v1/runs/{run['id']}")).json() == run
     unnamed = await api.http.post("/v1/runs", json={"pool": "pool-1"})
     assert unnamed.json()["name"] == "from the deployment"
@@ -318,7 +330,9 @@ async def test_a_running_run_is_asked_to_stop_once_or_twice(api: Api, loop: Loop
 
 
 async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: Path) -> None:
-    run = await trainer.client.submit("kitchen", config=CONFIG)
+    run = await trainer.client.submit(
+        "kitchen", config=json.loads(with_models(json.dumps(CONFIG), tmp_path))
+    )
     seen = [
         (event.kind, event.step)
         async for _, event in trainer.client.events(run.id)
@@ -347,8 +361,12 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
             assert step.metrics["eval/sampled"] == sampled.count(1) / len(sampled)
 
 
-async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(trainer: Api) -> None:
-    run = await trainer.client.submit("kitchen", config=CONFIG)
+async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(
+    trainer: Api, tmp_path: Path
+) -> None:
+    run = await trainer.client.submit(
+        "kitchen", config=json.loads(with_models(json.dumps(CONFIG), tmp_path))
+    )
     url = f"/v1/runs/{run.id}/events"
     text = (await trainer.http.get(url)).text
     blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from triforge.types import (
     AuditEntry,
     Lineage,
     Page,
+    Params,
     PlannedGroup,
     PlanRequest,
     PoolState,
@@ -76,6 +78,11 @@ class EnvAdapterClient(ServiceClient):
         """A pool by id or name; a service says for which tenant it asks."""
         headers = {"Triforge-Tenant": tenant} if tenant else {}
         return await self._get(PoolState, f"/v1/pools/{segment(pool)}", headers=headers)
+
+    async def check_pool(self, pool: str, options: Params) -> PoolState:
+        """The pool, if its tasks can be played with these options; InputError or ConfigError if not."""
+        path = f"/v1/pools/{segment(pool)}/check"
+        return await self._get(PoolState, path, params={"options": json.dumps(options)})
 
     async def change_pool(
         self,

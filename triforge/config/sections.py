@@ -116,7 +116,8 @@ class EnvAdapterSection(Section):
     max_steps: Positive = 14
     """Steps after which an episode is a failure."""
     options: Params = Field(default_factory=dict)
-    """Options of the environment family (wording, action format)."""
+    """Options of the environment family (wording, action format). Those that a run is started with win over its pool's
+    `options`, and those over the deployment's document."""
     admissible_only: bool = False
     """Hold responses to the admissible commands; for environments whose responses are commands."""
     episode_deadline_s: Seconds = 300.0
