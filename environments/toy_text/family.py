@@ -90,7 +90,7 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
         what="gymnasium's FrozenLake and Taxi-v4 in words",
         tasks="generated",
         licence="MIT (gymnasium)",
-        extra="toy-text",
+        extra="gymnasium",
         needs=("gymnasium",),
         papers="RAGEN (FrozenLake)",
         steps_per_s=40_000,

@@ -313,14 +313,14 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
     def instruction(self, given: GivenT) -> str:
         """What is announced; it follows from the parameters alone, and quickly."""
 
-    def draw(self, rng: Random) -> Params:  # noqa: ARG002
+    def new_task(self, rng: Random) -> Params:  # noqa: ARG002
         """One solvable task, for a generator without options."""
         raise InputError(f"{self.name}: makes no tasks itself; upload them")
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Solvable tasks; same seed and options, same tasks."""
         parse_model(Strict, options, f"{self.name} generate")
-        return [self.draw(Random(f"{self.name} {seed} {n}")) for n in range(count)]  # noqa: S311
+        return [self.new_task(Random(f"{self.name} {seed} {n}")) for n in range(count)]  # noqa: S311
 
     def begin(self, given: GivenT, options: PlayT, announced: str, seed: int) -> Episode:  # noqa: ARG002
         """The episode of a task, which announces what `given` rewards: its instruction, which `start` shows."""

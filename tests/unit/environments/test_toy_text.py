@@ -10,7 +10,7 @@ from triforge.errors import EnvError, InputError
 from triforge.types import Params, Task
 
 gymnasium = pytest.importorskip(
-    "gymnasium", reason="pip install -c constraints.txt -e '.[toy-text]'"
+    "gymnasium", reason="pip install -c constraints.txt -e '.[gymnasium]'"
 )
 LAKE: Params = {"game": "frozen_lake", "map": ["SFF", "FHF", "HFG"]}
 RIDE: Params = {"game": "taxi", "taxi": [0, 1], "passenger": "red", "destination": "yellow"}

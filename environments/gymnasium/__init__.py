@@ -1,0 +1,1 @@
+"""Any gymnasium environment whose observations are text, or that draws itself as text."""

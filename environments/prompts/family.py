@@ -1,0 +1,163 @@
+"""Prompts with a reward function as an environment family."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Final, Literal
+
+from pydantic import Field, JsonValue
+
+from environments.prompts.function import RewardFunction
+from triforge.environments import plugins
+from triforge.environments.kit import Family, Strict, parse_model
+from triforge.environments.registry import About
+from triforge.errors import InputError
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
+from triforge.types import Params
+
+_MOST: Final = 100_000  # tasks of a pool
+_WHERE: Final = "prompts options: field reward"
+
+
+class Turn(Strict):
+    """A message of a prompt."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class PromptParams(Strict):
+    """A row: what is asked, as text or as messages, and the row's other columns."""
+
+    prompt: str | list[Turn]
+    columns: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class GeneratorOptions(Strict):
+    """Where the rows stand."""
+
+    data: str
+
+
+class PlayOptions(Strict):
+    """What grades an answer, and the score from which it is a success, if that is to be known."""
+
+    reward: str
+    success_at: float | None = None
+
+
+class PromptEpisode:
+    """A prompt being answered, once."""
+
+    def __init__(self, given: PromptParams, options: PlayOptions) -> None:
+        self.done = False
+        self._given, self._score = given, RewardFunction.of(options.reward, given.columns, _WHERE)
+
+    def start(self) -> Reset:
+        system, asked = _parts(self._given.prompt)
+        return Reset(observation=Observation(text=asked), system=system)
+
+    def play(self, response: str) -> StepResult:
+        prompt = self._given.model_dump()["prompt"]
+        score = self._score(prompt, response, self._given.columns)
+        self.done = True
+        return StepResult(
+            observation=Observation(text=f"Score {score:g}."),
+            action=response[:2000],
+            action_valid=True,
+            done=True,
+            score=score,
+        )
+
+
+class PromptsFamily(Family[PromptParams, PlayOptions]):
+    """The family `prompts`; see README.md beside this file."""
+
+    name = "prompts"
+    about = About(
+        what="prompts of yours, graded by a Python function of yours, as TRL calls them",
+        tasks="JSONL, a prompt and further columns a row",
+        licence="Apache-2.0 (own)",
+    )
+    params, play_options, episode = PromptParams, PlayOptions, PromptEpisode
+    success_at: float | None = None
+    takes_any_text = True
+    at_a_time = _MOST  # the rows of a file differ within one draw only
+    never_blocks = True
+
+    def __init__(self) -> None:
+        # one function call at a time, as its author expects; the event loop goes on meanwhile
+        self.blocks = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+
+    def instruction(self, given: PromptParams) -> str:
+        return _parts(given.prompt)[1]
+
+    def check(self, given: PromptParams) -> None:
+        """Refuse messages that are no prompt."""
+        _parts(given.prompt)
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment; an `InputError` if there is no such reward function."""
+        plugins.load(parse_model(PlayOptions, options, "prompts options").reward, _WHERE)
+        return super().make(options)
+
+    def fits(self, params: Params, options: Params) -> None:
+        """Refuse a row whose columns the reward function cannot be called with."""
+        PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """`count` rows of the file, drawn without replacement."""
+        wanted = parse_model(GeneratorOptions, options, "prompts generate")
+        rows = _rows(Path(wanted.data))
+        if count > len(rows):
+            raise InputError(
+                f"prompts generate: asked for {count} tasks (count and heldout), {wanted.data} has {len(rows)} rows"
+            )
+        return Random(f"prompts {seed}").sample(rows, count)  # noqa: S311
+
+
+def _parts(prompt: str | list[Turn]) -> tuple[str, str]:
+    """The system message, empty if there is none, and what the user says."""
+    turns = [Turn(role="user", content=prompt)] if isinstance(prompt, str) else prompt
+    roles = [turn.role for turn in turns]
+    if roles not in (["user"], ["system", "user"]) or not turns[-1].content.strip():
+        raise InputError(
+            f"prompts params: field prompt: given messages of {', '.join(roles) or 'nobody'}, expected text, or a message of the "
+            "user with at most a system message before it, and some text in it"
+        )
+    return "".join(turn.content for turn in turns[:-1]), turns[-1].content
+
+
+def _rows(file: Path) -> list[Params]:
+    """The rows of a JSONL file: the column `prompt`, and all others."""
+    if not plugins.here().unbounded:
+        raise InputError(
+            f"prompts generate: field data: files of the services' machine are read where {plugins.OPTION} is any; upload the "
+            "rows as tasks instead: environments/prompts/README.md"
+        )
+    rows: list[Params] = []
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    rows.append(_row(json.loads(line), f"{file}: line {number}"))
+    except OSError as error:
+        raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(
+            f"prompts generate: field data: {file}: line {len(rows) + 1}: no JSON: {error}"
+        ) from None
+    return rows
+
+
+def _row(row: object, where: str) -> Params:
+    if not isinstance(row, dict) or "prompt" not in row:
+        raise InputError(f"prompts generate: field data: {where}: expected an object with `prompt`")
+    columns = {name: value for name, value in row.items() if name != "prompt"}
+    return {"prompt": row["prompt"], "columns": columns}
+
+
+FAMILY: Final = PromptsFamily()

@@ -1,0 +1,63 @@
+"""A reward function, called as TRL calls its own: lists of prompts and completions, and a list a column, by keyword."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from triforge.environments import plugins
+from triforge.errors import EnvError, InputError
+
+Prompt = str | list[dict[str, str]]
+_OURS: Final = ("prompts", "completions")
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFunction:
+    """A function that grades completions, and the keywords that it wants of those that there are."""
+
+    path: str
+    function: Callable[..., Any]
+    wanted: frozenset[str]
+
+    @classmethod
+    def of(cls, path: str, columns: Mapping[str, JsonValue], what: str) -> RewardFunction:
+        """The function at that path; an `InputError` names the field `what` if rows with these columns cannot be given to it."""
+        function = plugins.load(path, what)
+        given = {*_OURS, *columns}
+        try:
+            parameters = inspect.signature(function).parameters.values()
+            all_of_them = any(one.kind is one.VAR_KEYWORD for one in parameters)
+            wanted = given if all_of_them else given & {one.name for one in parameters}
+            inspect.signature(function).bind(**dict.fromkeys(wanted))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{what}: {path}: {error}; it is called as TRL calls a reward function, NAME(prompts=[...], completions=[...], "
+                f"COLUMN=[...]), with the columns of the row ({', '.join(columns) or 'this one has none'}), and answers "
+                "[a number] a completion"
+            ) from None
+        return cls(path, function, frozenset(wanted))
+
+    def __call__(self, prompt: Prompt, completion: str, columns: Mapping[str, JsonValue]) -> float:
+        """What one completion earns; an `EnvError` says what the function raised, or that it answered no number."""
+        said = (
+            completion
+            if isinstance(prompt, str)
+            else [{"role": "assistant", "content": completion}]
+        )
+        one: dict[str, object] = {**columns, "prompts": prompt, "completions": said}
+        try:
+            (found,) = self.function(**{name: [one[name]] for name in self.wanted})
+            score = float(found)
+        except Exception as error:
+            raise EnvError(
+                f"{self.path}: {type(error).__name__}: {error}; expected a list of one number for one completion"
+            ) from error
+        if not math.isfinite(score):
+            raise EnvError(f"{self.path}: answered {score}, expected a finite number")
+        return score
