@@ -309,10 +309,13 @@ class Runner:
                 used = max(used, run.group.used())
                 memory = 0 if run.group.bounds_memory else memory
             run.looked(time.monotonic(), used, sum(map(delayed, tree)), busy())
-            if memory > run.limits["memory_bytes"] or files(run.init) > FILES:
-                run.kill("memory")
-            elif used > run.limits["cpu_s"]:
-                run.kill("cpu_time")
+            try:
+                if memory > run.limits["memory_bytes"] or files(run.init, run.uid) > FILES:
+                    run.kill("memory")
+                elif used > run.limits["cpu_s"]:
+                    run.kill("cpu_time")
+            except PermissionError:
+                run.kill("uncounted")
 
 
 def main() -> None:

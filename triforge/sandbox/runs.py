@@ -125,6 +125,9 @@ class Run:
         """The frame that ends it."""
         if self.cause == "cancelled":
             return {"id": self.id, "error": "the caller went away"}
+        if self.cause == "uncounted":
+            why = "its files cannot be counted: no access to /proc/*/root (a security module, or a filter of system calls)"
+            return {"id": self.id, "error": why}
         said = self.held[STDERR].decode("utf-8", "replace")
         code = self.status().get("exit-code")
         if not self.began:

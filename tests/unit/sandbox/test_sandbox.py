@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -260,6 +261,26 @@ def test_another_user_than_root_can_run_programs_too(sandbox: Sandbox) -> None:
         )
     assert done.stdout == f"42\n{Limits().processes - 1}\nmemory\n", done.stderr
     assert "under this service's own user id 65534" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose the right")
+def test_files_are_counted_where_root_may_not_look_into_processes_of_others(
+    sandbox: Sandbox,
+) -> None:
+    """As in a container with Docker's own capabilities."""
+    script = (
+        "import ctypes, os, sys\n"
+        "if len(sys.argv) == 1:\n"
+        "    assert ctypes.CDLL(None).prctl(24, 19, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_SYS_PTRACE\n"
+        "    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], 'without'])\n"
+        "from triforge.sandbox.client import Sandbox\n"
+        "files = 'for n in range(9999): open(str(n), \"w\").close()\\nimport time; time.sleep(9)'\n"
+        "s = Sandbox(); print(s.run_blocking(files).ended); s.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "memory\n", done.stderr
 
 
 def test_limits_are_checked_before_anything_starts() -> None:
