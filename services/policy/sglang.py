@@ -237,6 +237,8 @@ class SGLangEngine:
         """See `Engine`."""
         self._leave_cache(flush)
         body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
+        # It answers when an update that was given up is through: SGLang dies of two at a time.
+        await self._about()
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:

@@ -92,6 +92,24 @@ async def test_an_engine_that_hung_comes_back_by_itself(
         assert (hung.version, healthy.version) == ("3", "3")
 
 
+async def test_an_engine_that_hangs_in_an_update_is_given_no_second_one(
+    make_service: MakeService, update: Folder
+) -> None:
+    """SGLang has one place for the result of an update, and ends itself when there are two."""
+    service = make_service(FakeEngine(), FakeEngine(), slack_s=0.1, loader=WeightLoader(timeout_s=0.3))  # fmt: skip
+    hung, _ = service.fakes
+    async with watched(service):
+        hung.hangs = {LOAD}
+        moving = asyncio.create_task(service.weights.update(update(1)))
+        await until(lambda: LOAD in hung.paths())
+        hung.hangs = {LOAD, "/server_info"}  # its scheduler answers nothing more
+        await moving
+        paused = hung.paths().count("/pause_generation")
+        await until(lambda: hung.paths().count("/pause_generation") > paused)
+        await until(lambda: not service.pool.members[0].loading)
+        assert hung.paths().count(LOAD) == 1
+
+
 async def test_an_engine_that_hangs_when_it_is_healed_blocks_no_update(
     make_service: MakeService, update: Folder
 ) -> None:

@@ -51,6 +51,7 @@ async def test_an_engine_that_hangs_is_not_waited_for_as_long_as_for_a_folder() 
         await engine.load_folder("/v1", 1, flush=True)
     assert waits == {
         "/pause_generation": PAUSE_TIMEOUT_S,
+        "/server_info": PAUSE_TIMEOUT_S,
         "/update_weights_from_disk": 1800.0,
         "/continue_generation": PAUSE_TIMEOUT_S,
     }
