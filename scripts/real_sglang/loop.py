@@ -114,7 +114,7 @@ async def _wrong_with_servers(
     """Whether the servers themselves say that they serve the last versions, from the run's own folders."""
     wrong = []
     for role, server in servers.items():
-        info = await _model_info(server)
+        info = await model_info(server)
         if info["weight_version"] != str(final[role]):
             wrong.append(f"{role}: serves {info['weight_version']}, expected {final[role]}")
         if not Path(info["model_path"]).is_relative_to(service):
@@ -135,12 +135,13 @@ async def _refuses_truncated(policy: Server, model: Path, live: int, service: Pa
             return ["the policy service took a truncated weight folder"]
     if str(folder) not in refused:
         return [f"the refusal of a truncated folder does not name it: {refused}"]
-    if (await _model_info(policy))["weight_version"] != str(live):
+    if (await model_info(policy))["weight_version"] != str(live):
         return ["a truncated folder has moved the version that serves"]
     return []
 
 
-async def _model_info(server: Server) -> dict[str, Any]:
+async def model_info(server: Server) -> dict[str, Any]:
+    """What a server says that it serves."""
     headers = {"authorization": f"Bearer {API_KEY}"}
     async with httpx.AsyncClient(base_url=server.url, headers=headers, trust_env=False) as client:
         reply = await client.get("/model_info", timeout=60)

@@ -39,10 +39,12 @@ class Server:
     Attributes:
         url: its address.
         log: its output.
+        group: id of its processes' group.
     """
 
     url: str
     log: Path
+    group: int
 
 
 @contextlib.asynccontextmanager
@@ -62,8 +64,11 @@ async def serving(
             process.log.unlink(missing_ok=True)
             process.start()
         for process in processes:
-            await _until_ready(process)
-        yield [Server(url=_url(process.spec), log=process.log) for process in processes]
+            await until_ready(process)
+        yield [
+            Server(url=_url(process.spec), log=process.log, group=process.pid or 0)
+            for process in processes
+        ]
     finally:
         await asyncio.gather(*(process.stop() for process in processes))
 
@@ -87,7 +92,8 @@ def _url(spec: ProcessSpec) -> str:
     return spec.ready_url.removesuffix("/ready")
 
 
-async def _until_ready(process: Process) -> None:
+async def until_ready(process: Process) -> None:
+    """Wait until it serves. Raises UnavailableError when it has died or takes too long."""
     deadline = time.monotonic() + START_S
     async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
         while True:
