@@ -341,6 +341,8 @@ def configuration_page() -> str:
         "3. what the run brings: `config` in `POST /v1/runs` (JSON of the same shape), or `triforge run start --config FILE`",
         "   and `--set section.field=value`.",
         "",
+        "Another `algorithm.preset` is that preset: the `algorithm.overrides` below it are left out.",
+        "",
         "Engines start with `[models.*] path`, so it belongs into the deployment's document. Examples: [configs/](../configs/).",
         "",
     ]

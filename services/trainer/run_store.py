@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 import uuid
+from functools import lru_cache
 from typing import Any, Final, Self
 
+from pydantic import ValidationError
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import DEFAULT, caller, own
 from triforge.access.keys import check_run_quota, hold_tenant
-from triforge.errors import ConflictError, InputError, NotFoundError
+from triforge.config import AlgorithmSection
+from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
 from triforge.types import ENDED, Page, RunState, RunStatus, RunStep, TrainedRole, WeightsRecord
@@ -306,8 +310,21 @@ def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
 
 def _shown(row: RunRow) -> RunState:
     """The run as the API shows it."""
-    fields = {name: getattr(row, name) for name in RunState.model_fields.keys() - {"steps"}}
-    return RunState(steps=int(row.config.get("run", {}).get("steps", 0)), **fields)
+    shown = RunState.model_fields.keys() - {"steps", "algorithm"}
+    return RunState(
+        steps=int(row.config.get("run", {}).get("steps", 0)),
+        algorithm=_algorithm(json.dumps(row.config.get("algorithm", {}))),
+        **{name: getattr(row, name) for name in shown},
+    )
+
+
+@lru_cache
+def _algorithm(section: str) -> str:
+    """What a run's algorithm is, in a line; empty for one that this version does not know."""
+    try:
+        return AlgorithmSection.model_validate_json(section).resolved.described
+    except (ConfigError, ValidationError):
+        return ""
 
 
 def _repeated(

@@ -10,7 +10,16 @@ import pytest
 
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.presets import PRESETS
-from triforge.config import RunConfig, Settings, assignment, load, merge, parse, read_document
+from triforge.config import (
+    RunConfig,
+    Settings,
+    assignment,
+    load,
+    merge,
+    parse,
+    read_document,
+    with_assignments,
+)
 from triforge.config.base import positions
 from triforge.config.document import RENAMED
 from triforge.errors import ConfigError
@@ -241,6 +250,18 @@ def test_merging_changes_neither_side() -> None:
     assert merge(base, over) == {"a": {"b": 3, "c": 2}, "d": 4}
     assert (base, over) == ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4})
     assert merge({"a": {"b": 1}}, {"a": 5}) == {"a": 5}
+
+
+def test_what_was_changed_of_one_preset_is_not_changed_of_another() -> None:
+    base = {"algorithm": {"overrides": {"lam": 0.1}}}
+    assert merge(base, {"algorithm": {"preset": "grpo"}}) == {"algorithm": {"preset": "grpo"}}
+    same = {"algorithm": {"preset": "rlanything"}}
+    assert merge(base, same)["algorithm"]["overrides"] == {"lam": 0.1}
+    given = ["algorithm.overrides.kl_beta=0.5", "algorithm.preset=grpo"]
+    assert with_assignments(base, given)["algorithm"] == {
+        "preset": "grpo",
+        "overrides": {"kl_beta": 0.5},
+    }
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from triforge.algorithms.registry import NoOptions, Only, Options
 from triforge.errors import ConfigError
 
 _CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
+_FILTERS = ("policy_band", "mixed_groups_only", "group_filter")  # of what trains the policy
 _BANDS = {"token": (0.5, 2.0), "sequence": (0.5, 2.0), "geometric": (0.99, 1.01)}
 
 
@@ -89,6 +90,28 @@ class Algorithm(CoreOptions):
             veto=self.off_policy_veto,
             normalize=self.off_policy_normalize,
         )
+
+    @property
+    def described(self) -> str:
+        """One line: the preset, the parts that it is made of, and each option that is not the preset's own."""
+        preset = resolve(self.name)
+        own, used = dict(preset.flat()), dict(self.flat())
+        for part in (
+            self.estimator_options,
+            self.loss_options,
+        ):  # of a part that the preset has not
+            own = dict(type(part)()) | own
+        votes = "votes" if self.use_votes else "no votes"
+        parts = f"estimator {self.estimator}, normalise {self.normalise}, loss {self.loss}, {votes}"
+        kept = {name: getattr(self, name) for name in _FILTERS}
+        filters = ", ".join(f"{n} {v}" for n, v in kept.items() if v not in (None, "none", False))
+        changes = ", ".join(f"{n} = {v}" for n, v in used.items() if own.get(n, ...) != v)
+        return f"{self.name}: {parts}, {filters or 'no filter'}; changed: {changes or 'nothing'}"
+
+    def flat(self) -> Iterator[tuple[str, Any]]:
+        """Every option by name: those of the core, of the estimator and of the loss."""
+        yield from ((name, getattr(self, name)) for name in CoreOptions.model_fields)
+        yield from (*self.estimator_options, *self.loss_options)
 
     def changed(self, **options: Any) -> Self:
         """With other core options; another estimator has the defaults of its own."""

@@ -39,7 +39,7 @@ def run_start(
 
     async def work(client: TrainerClient) -> None:
         run = await client.submit(pool, name=name, config=over)
-        say(f"{run.id} {run.status}")
+        say("\n".join(filter(None, (f"{run.id} {run.status}", run.algorithm))))
         if follow:
             await _watch(client, run.id)
 
@@ -78,6 +78,7 @@ def _facts(run: RunState) -> dict[str, str]:
         "pool": run.pool_id,
         "status": said(run.status, run.reason),
         "step": f"{max(run.step, 0)} of {run.steps}",
+        "algorithm": run.algorithm,
         "versions": f"policy {run.policy_version}, reward model {run.reward_version}",
     }
 

@@ -6,7 +6,15 @@ Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
 from triforge.config.base import Regex, Sampling, Section
-from triforge.config.document import assignment, load, merge, parse, read_document
+from triforge.config.document import (
+    assignment,
+    load,
+    merge,
+    parse,
+    read_document,
+    with_assignments,
+    write_document,
+)
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
@@ -47,4 +55,6 @@ __all__ = [
     "merge",
     "parse",
     "read_document",
+    "with_assignments",
+    "write_document",
 ]

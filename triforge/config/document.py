@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from triforge.config.sections import RunConfig
+from triforge.config.sections import AlgorithmSection, RunConfig
 from triforge.errors import ConfigError
 
 _S = TypeVar("_S", bound=BaseModel)
@@ -35,13 +35,32 @@ RENAMED = {
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `over` over `base`, section by section; neither is changed."""
+    """Lay `over` over `base`, section by section; neither is changed.
+
+    Another `algorithm.preset` is that preset: the overrides that came with the one below it are left out.
+    """
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(merged[key], value) if both else value
+        if not (isinstance(old, Mapping) and isinstance(value, Mapping)):
+            merged[key] = value
+            continue
+        if key == "algorithm" and value.get("preset", _preset(old)) != _preset(old):
+            old = {name: kept for name, kept in old.items() if name != "overrides"}
+        merged[key] = merge(old, value)
     return merged
+
+
+def _preset(algorithm: Mapping[str, Any]) -> Any:
+    return algorithm.get("preset", AlgorithmSection().preset)
+
+
+def with_assignments(document: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """A document with single fields (`run.steps=5`) laid over it, a preset before the options that change it."""
+    over: dict[str, Any] = {}
+    for item in sorted(assignments, key=lambda text: not text.startswith("algorithm.preset")):
+        over = merge(over, assignment(item))
+    return merge(document, over)
 
 
 def assignment(text: str) -> dict[str, Any]:
@@ -100,6 +119,24 @@ def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool)
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Read a TOML document, lay `overrides` over it and check the whole."""
     return parse(merge(read_document(path), overrides or {}))
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as TOML."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(_toml(document)), encoding="utf-8")
+
+
+def _toml(document: Mapping[str, Any], prefix: str = "") -> list[str]:
+    lines: list[str] = []
+    tables: list[str] = []
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            name = f"{prefix}{key}"
+            tables += [f"\n[{name}]\n", *_toml(value, f"{name}.")]
+        else:
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
+    return lines + tables
 
 
 def read_document(path: str | Path) -> dict[str, Any]:

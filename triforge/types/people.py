@@ -38,6 +38,9 @@ class RunState(Message):
     updated_at: float
     reason: str = ""
     config: dict[str, Any] = Field(default_factory=dict)
+    algorithm: str = Field(
+        "", description="The preset, its parts, and each option that is not the preset's own."
+    )
     tenant: str = "default"
 
 

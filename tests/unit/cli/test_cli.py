@@ -151,10 +151,12 @@ def test_a_run_is_watched_line_by_line_to_its_end(
 def test_a_run_is_shown_with_its_status_and_what_it_says_of_it(
     triforge: Triforge, services: Services
 ) -> None:
-    services.say("GET /v1/runs/run-1", run_state("finished", "finished without training: why"))
+    ended = run_state("finished", "finished without training: why", algorithm="grpo: no votes")
+    services.say("GET /v1/runs/run-1", ended)
     code, out, _ = triforge("run", "show", "run-1")
     assert (code, out.splitlines()[0]) == (0, "run       run-1 mine [bold]")
     assert "status    finished without training: why\n" in out
+    assert "algorithm grpo: no votes\n" in out
 
 
 def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Services) -> None:
