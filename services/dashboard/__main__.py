@@ -36,7 +36,10 @@ def main(arguments: Sequence[str] = ()) -> int:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
     names = ["trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model"]
-    apis = Apis({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in names})
+    addresses = {
+        name: str(getattr(settings, f"{name}_url")) for name in names if settings.has(name)
+    }
+    apis = Apis({name: url.partition("#")[0] for name, url in addresses.items()})
     config = uvicorn.Config(
         create_app(apis=apis, origins=policy_of(settings)),
         host=settings.host,

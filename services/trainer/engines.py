@@ -8,18 +8,29 @@ that a run never plays or trains on weights that are not its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from services.trainer.gauges import PUBLISHED
 from services.trainer.learners import Trained
 from services.trainer.parts import Parts
 from services.trainer.rollback import Versions
-from triforge.config import RunConfig
+from triforge.config import RunConfig, Settings
 from triforge.errors import ConfigError, NotFoundError
 from triforge.types import TrainedRole, WeightsState, WeightsUpdate
 
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
+
+
+def demand_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
+    """ConfigError: a run needs a model for which the deployment has no service."""
+    for role in roles:
+        if not settings.has(f"{role}_model"):
+            raise ConfigError(
+                f"algorithm.preset: the run asks for votes, and this deployment has no {role} model: start it with one "
+                "(models.reward.path, and a preset with votes, in the document of `triforge up`), or take a preset without "
+                "votes, such as 'grpo'"
+            )
 
 
 class Engines:
@@ -32,7 +43,7 @@ class Engines:
     Attributes:
         notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
             are served, by role.
-        versions: what the run stands at.
+        versions: what the run stands at; a run without votes has a reward model of version 0, which nobody serves.
         newest: the newest versions that may have played or judged a group of the run, served or about to be.
     """
 
@@ -42,6 +53,7 @@ class Engines:
         self.notes: dict[str, Any] = {}
         self.versions: dict[TrainedRole, int] = {}
         self.newest: dict[TrainedRole, int] = {}
+        self._roles = ROLES  # those of the run's models
 
     async def begin(self, config: RunConfig) -> None:
         """Read the notes; a new run takes the next version of each service for its initial folder.
@@ -49,30 +61,33 @@ class Engines:
         Raises:
             ConfigError: a model has no folder.
         """
+        self._roles = ROLES if config.votes else ROLES[:1]
+        demand_served(self._roles, self._parts.settings)
         self.notes |= await asyncio.to_thread(self._store.run_state, self._run_id)
         if self.notes:
             return
-        paths = {role: getattr(config.models, role).path for role in ROLES}
+        paths = {role: getattr(config.models, role).path for role in self._roles}
         for role, path in paths.items():
             if not path:
                 raise ConfigError(
                     f"models.{role}.path: given nothing, expected the folder of the {role} model"
                 )
-        base = {role: (await self._apis[role].weights()).version + 1 for role in ROLES}
-        for role in ROLES:
+        base = {role: (await self._apis[role].weights()).version + 1 for role in self._roles}
+        for role in self._roles:
             await self._record(role, base[role], paths[role])
         self.notes |= {"paths": paths, "base": base}
         await self._note(base)
 
     async def hold(self) -> Mapping[TrainedRole, int]:
-        """Make both services serve the run's newest weights; returns the versions that the run stands at.
+        """Make the services serve the run's newest weights; returns the versions that the run stands at.
 
         A version of a step that was not committed serves on: the step is repeated, with the samples and the weights that
         it had.
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
         self.versions = {"policy": run.policy_version, "reward": run.reward_version}
-        for role, version in list(self.versions.items()):
+        for role in self._roles:
+            version = self.versions[role]
             active = await self._apis[role].weights()
             origin = await asyncio.to_thread(self._rolled_back, role, version, active)
             if origin is not None:
@@ -87,7 +102,7 @@ class Engines:
                 if active.version >= version:  # another run has served in between
                     await self._renumber(role, active.version + 1, uri, digest)
                 await self._serve(role, self.versions[role], uri, digest)
-        for role in ROLES:
+        for role in self._roles:
             newest = await asyncio.to_thread(self._store.newest_weights, self._run_id, role)
             self.newest[role] = max(self.versions[role], newest)
         return self.versions
@@ -107,7 +122,7 @@ class Engines:
             await self._record(role, ready.version, ready.uri, ready.digest)
             PUBLISHED.labels(role).set_to_current_time()
             self.versions[role] = ready.version
-        for role in self.versions.keys() - trained.keys():
+        for role in set(self._roles) - trained.keys():
             active = await self._apis[role].weights()
             known = await self._find(role, active.version)
             if known and known[0] == active.uri and active.version > self.versions[role]:
@@ -173,6 +188,6 @@ class Engines:
         await asyncio.to_thread(add, self._run_id, role, version, uri, digest, **origin)
 
     async def _note(self, versions: Mapping[TrainedRole, int]) -> None:
-        policy, reward, begin = versions["policy"], versions["reward"], self._store.begin
+        policy, reward, begin = versions["policy"], versions.get("reward", 0), self._store.begin
         state = dict(self.notes)
         await asyncio.to_thread(begin, self._run_id, state=state, policy=policy, reward=reward)

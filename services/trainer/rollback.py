@@ -166,7 +166,7 @@ class Rollbacks:
         folders = Versions(self._store, self._artifacts, run_id, role)
         await asyncio.to_thread(folders.check, origin)
         active = None
-        with contextlib.suppress(UnavailableError):
+        with contextlib.suppress(UnavailableError, KeyError):  # away, or a model done without
             active = await self._apis[role].weights()
         least = 0 if active is None else active.version + 1
         follows = active is not None and await asyncio.to_thread(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Protocol
 
 from pydantic import Field
 
-from services.trainer.engines import ROLES
+from services.trainer.engines import ROLES, demand_served
 from services.trainer.parts import WeightsApi
 from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
@@ -156,6 +156,7 @@ class Runs:
         described = merge(base, {"env_adapter": {"options": pool.options}})
         config = parse(merge(merge(described, request.config), named))
         demand_packages(config, self._artifacts)
+        self._demand_served(config)
         await _demand_models(config, self._apis)
         _demand_tasks(config, pool)
         try:
@@ -180,6 +181,16 @@ class Runs:
             idempotency_key=idempotency_key,
             tenant=pool.tenant,  # whoever starts it: a run on a tenant's pool is the tenant's
         )
+
+    def _demand_served(self, config: RunConfig) -> None:
+        """Refuse what asks for a model that this deployment does without."""
+        if config.votes:
+            demand_served(["reward"], self._settings)
+        if config.adaptation.rewrites and not self._settings.has("rewriter_model"):
+            raise ConfigError(
+                f"adaptation.controller: given {config.adaptation.controller!r}, and this deployment has no rewriter: allowed "
+                "'none'; or name models.rewriter.path in the document of `triforge up`"
+            )
 
     async def watchable(self, run_id: str) -> None:
         """Raise if there is no such run, or its events cannot be read."""

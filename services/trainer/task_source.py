@@ -34,10 +34,6 @@ class TaskSource:
 
     def __init__(self, parts: Parts, run: RunState, config: RunConfig) -> None:
         self._parts, self._run, self._config = parts, run, config
-        algorithm = config.algorithm.resolved
-        by_tests = config.reward.kind == "unit_tests"  # they do not enter the policy's reward
-        needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
-        self._votes = config.reward.votes if needed else 0
 
     async def plan(self, rounds: Iterable[int]) -> dict[int, list[GroupTask]]:
         """The groups of rounds, counted from 1; the same every time."""
@@ -51,7 +47,7 @@ class TaskSource:
         plan = await self._draw("train", number, groups, max_pending=pending, **asked)
         how = {
             "rollouts": config.env_adapter.rollouts,
-            "votes": self._votes,
+            "votes": self._config.votes,
             "sampling": config.models.policy.sampling(),
             "judge_sampling": config.models.reward.sampling(),
         }

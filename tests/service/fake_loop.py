@@ -280,9 +280,11 @@ class Loop:
 
     def orchestrator(self) -> Orchestrator:
         """A fresh orchestrator, as after a restart of its process."""
+        has = self.settings.has
+        apis = {role: api for role, api in self.services.items() if has(f"{role}_model")}
         parts = Parts(
             store=self.store, broker=self._own_wire, artifacts=self.artifacts, env_adapter=self.plans,
-            apis=self.services, settings=self.settings,
+            apis=apis, settings=self.settings,
         )  # fmt: skip
         return Orchestrator(
             parts, idle_s=0.01, retry=RetryPolicy(first_s=0.02, retry_on=lambda _: True)

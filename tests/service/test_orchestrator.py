@@ -203,11 +203,19 @@ async def test_a_candidate_is_measured_but_not_trained_on(loop: Loop) -> None:
     assert {o.policy_version for o in heard} == {1}, "the version that played, not the new one"
 
 
-async def test_a_judge_that_is_not_trained_keeps_its_version(loop: Loop) -> None:
+async def test_a_run_with_votes_fails_where_there_is_no_reward_model(loop: Loop) -> None:
+    loop.settings = loop.settings.model_copy(update={"reward_model_url": "none"})
+    run = await loop.conduct(loop.submit())
+    assert run.status == "failed"
+    assert "this deployment has no reward model" in run.reason
+
+
+async def test_a_run_without_votes_needs_no_reward_model(loop: Loop) -> None:
+    loop.settings = loop.settings.model_copy(update={"reward_model_url": "none"})
     config = parse(CONFIG | {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}})
     run = loop.store.create(name="r", pool_id="p", config=config.model_dump(mode="json"))
     assert (await loop.conduct(run)).status == "finished"
-    assert versions(loop, run) == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
+    assert versions(loop, run) == [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
     assert loop.learners["reward"].batches == []
     assert {e.votes for e in loop.workers.jobs} == {0}
     assert await loop.adapted() == []

@@ -101,6 +101,11 @@ async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_
             await runs_with(listed).submit(asked, None)
 
 
+def rewrite(document: Path, text: str) -> None:
+    """Another text for a file."""
+    document.write_text(text)
+
+
 def folders(parent: Path) -> list[str]:
     """The folders below a folder."""
     return [path.name for path in parent.iterdir() if path.is_dir()]
@@ -120,6 +125,39 @@ async def test_what_would_fail_later_is_refused_when_it_is_submitted(
     with pytest.raises(ConfigError, match=sentence):
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
     assert (await runs.submit(RunRequest(pool="kitchen"), None)).status == "queued"
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"adaptation": {"controller": "none"}}, "algorithm.preset: the run asks for votes"),
+        ({"algorithm": {"preset": "grpo"}}, "adaptation.controller: given 'llm_rewrite'"),
+    ],
+)
+async def test_a_run_that_needs_a_model_which_the_deployment_has_not_is_refused(
+    broker: Broker, store: RunStore, tmp_path: Path, config: dict[str, Any], reason: str
+) -> None:
+    settings = Settings(reward_model_url="none", rewriter_model_url="none")
+    runs = Runs(
+        store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)), settings=settings,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=reason):
+        await runs.submit(RunRequest(pool="kitchen", config=config), None)
+
+
+async def test_another_preset_is_that_preset_and_stands_with_the_run(
+    runs: Runs, tmp_path: Path
+) -> None:
+    changes = '[algorithm.overrides]\nlam = 0.15\nreward_band = "none"\n'
+    rewrite(tmp_path / "deployment.toml", DOCUMENT + changes)
+    mine = await runs.submit(RunRequest(pool="kitchen"), None)
+    assert mine.algorithm.endswith("changed: lam = 0.15, reward_band = None")
+    other = await runs.submit(
+        RunRequest(pool="kitchen", config={"algorithm": {"preset": "grpo"}}), None
+    )
+    assert other.algorithm == (
+        "grpo: estimator group, normalise std, loss ppo, no votes, no filter; changed: nothing"
+    )
 
 
 async def test_tests_are_only_asked_for_where_programs_are_written(runs: Runs) -> None:

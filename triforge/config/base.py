@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -65,6 +65,8 @@ def _address(url: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_address)]
+NOWHERE: Final = "none"  # the address of what a deployment does without
+OptionalUrl = Annotated[str, AfterValidator(lambda url: url if url == NOWHERE else _address(url))]
 
 
 # An atom, a group's bound, or how often what stands before is repeated.

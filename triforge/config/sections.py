@@ -467,6 +467,14 @@ class RunConfig(Section):
                 )
 
     @property
+    def votes(self) -> int:
+        """Votes a step, or tests a group, that the run asks for; 0 where its algorithm reads none: no reward model takes part."""
+        algorithm = self.algorithm.resolved
+        by_tests = self.reward.kind == "unit_tests"  # they do not enter the policy's reward
+        needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
+        return self.reward.votes if needed else 0
+
+    @property
     def vote_bound(self) -> int:
         """Versions a vote may lag behind the reward model."""
         given = self.run.judge_staleness_bound

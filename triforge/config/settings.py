@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
-from triforge.config.base import Port, Positive, Seconds, Section, Url
+from triforge.config.base import NOWHERE, OptionalUrl, Port, Positive, Seconds, Section, Url
 from triforge.config.document import checked
 from triforge.errors import ConfigError
 from triforge.telemetry.logs import masked
@@ -41,16 +41,17 @@ class Settings(Section):
     """Where traces go (OTLP over HTTP; extra `otel`); empty: where OpenTelemetry's variables say."""
     policy_model_url: Url = "http://127.0.0.1:8001"
     """Policy service, role policy."""
-    reward_model_url: Url = "http://127.0.0.1:8011"
-    """Policy service, role reward."""
-    rewriter_model_url: Url = "http://127.0.0.1:8021"
-    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names its model."""
+    reward_model_url: OptionalUrl = "http://127.0.0.1:8011"
+    """Policy service, role reward; `none` where no run asks for votes."""
+    rewriter_model_url: OptionalUrl = "http://127.0.0.1:8021"
+    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names its model; `none`
+    where no run has tasks rewritten."""
     diagnosis_url: str = ""
     """Model that explains failures, addressed likewise; empty asks the one that rewrites."""
     solver_url: str = ""
     """Stronger policy that proves rewrites by solving them, addressed likewise; empty has none."""
-    reward_url: Url = "http://127.0.0.1:8002"
-    """Reward service."""
+    reward_url: OptionalUrl = "http://127.0.0.1:8002"
+    """Reward service; `none` likewise."""
     env_adapter_url: Url = "http://127.0.0.1:8003"
     """env_adapter service."""
     trainer_url: Url = "http://127.0.0.1:8004"
@@ -172,6 +173,10 @@ class Settings(Section):
         """What people see of the settings: passwords in addresses are masked."""
         for name, value in super().__repr_args__():
             yield name, masked(value) if isinstance(value, str) else value
+
+    def has(self, service: str) -> bool:
+        """Whether the deployment has a service, by the name of its address: `reward_model`."""
+        return bool(getattr(self, f"{service}_url") != NOWHERE)
 
     @property
     def service_hosts(self) -> frozenset[str]:

@@ -103,7 +103,7 @@ async def services(
     """Every service: whether it answers, is ready, is of this version, keeps our time and serves readable weights."""
     found: list[Finding] = []
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-        for name in names:
+        for name in filter(settings.has, names):
             found += await _service(client, name, settings, now)
         found += await _key(client, settings)
     return found

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from triforge.access.gate import demand_safe
 from triforge.config import RunConfig, Settings
+from triforge.config.base import NOWHERE
 from triforge.errors import ConfigError
 from triforge.supervisor.process import ProcessSpec
 from triforge.types import Role
@@ -137,6 +138,7 @@ def plan_layout(
     _check_rewriter(config, given)
     state, ports = state.resolve(), Ports(auto=auto_ports)
     changes: dict[str, object] = {"config": str(config_path.resolve())}
+    changes |= _left_out(config, given)
     if "TRIFORGE_DATABASE_URL" not in given:
         changes["database_url"] = f"sqlite:///{state / 'triforge.sqlite'}"
     if "TRIFORGE_ARTIFACTS_URL" not in given:
@@ -145,7 +147,7 @@ def plan_layout(
         changes |= {
             name: f"http://127.0.0.1:{ports.free()}"
             for name in _APIS
-            if f"TRIFORGE_{name.upper()}" not in given
+            if f"TRIFORGE_{name.upper()}" not in given and name not in changes
         }
     specs: list[ProcessSpec] = []
     if "TRIFORGE_REDIS_URL" not in given:
@@ -160,13 +162,25 @@ def plan_layout(
     settings = settings.model_copy(update=changes)
     demand_safe(settings)
     for name in _APIS:
-        if name != "rewriter_model_url" or config.models.rewriter.path:
+        if settings.has(name.removesuffix("_url")) and (
+            name != "rewriter_model_url" or config.models.rewriter.path
+        ):
             ports.claim(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
     env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    for role in ("policy", "reward", "rewriter"):
+    roles: tuple[Role, ...] = ("policy", "reward", "rewriter")
+    for role in (r for r in roles if settings.has(f"{r}_model")):
         specs += _model_processes(role, config, settings, env, ports)
     services = _with_metrics(_services(config, settings, env), settings.metrics_port, ports)
     return Layout(settings=settings, specs=(*specs, *services))
+
+
+def _left_out(config: RunConfig, given: Mapping[str, str]) -> dict[str, object]:
+    """Addresses of what the document does without: votes, and tasks that are rewritten."""
+    without = [] if config.votes else ["reward_model_url", "reward_url"]
+    rewriter = "TRIFORGE_REWRITER_MODEL_URL" in given or config.models.rewriter.path
+    if config.adaptation.controller == "none" or not rewriter:
+        without.append("rewriter_model_url")
+    return dict.fromkeys(without, NOWHERE)
 
 
 def _check_rewriter(config: RunConfig, given: Mapping[str, str]) -> None:
@@ -197,7 +211,10 @@ def _model_processes(
     if not path:
         if role == "rewriter":
             return []
-        raise ConfigError(f"models.{role}.path: given nothing, expected a model folder")
+        instead = f"; preset {config.algorithm.preset!r} asks for votes, others such as 'grpo' do without (algorithm.preset)"
+        raise ConfigError(
+            f"models.{role}.path: given nothing, expected a model folder{instead * (role == 'reward')}"
+        )
     if not (Path(path) / "config.json").is_file():
         raise ConfigError(
             f"models.{role}.path: given {path!r}, expected a folder with config.json, tokenizer and safetensors"
@@ -239,11 +256,13 @@ def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> 
         "dashboard": ("services.dashboard",),
         "rollout-worker": ("services.env_adapter", "rollout-worker"),
         "judge-worker": ("services.reward", "judge-worker"),
+        "adapt-worker": ("services.env_adapter", "adapt-worker"),
+        "learner-policy": ("services.trainer", "learner", "--role", "policy"),
+        "learner-reward": ("services.trainer", "learner", "--role", "reward"),
     }
-    if config.adaptation.controller != "none":
-        commands["adapt-worker"] = ("services.env_adapter", "adapt-worker")
-    for role in ("policy", "reward"):
-        commands[f"learner-{role}"] = ("services.trainer", "learner", "--role", role)
+    without = [] if config.votes else ["reward", "judge-worker", "learner-reward"]
+    without += ["adapt-worker"] * (config.adaptation.controller == "none")
+    commands = {name: command for name, command in commands.items() if name not in without}
     urls = {name: getattr(settings, f"{name}_url", "") for name in commands}
     ready = {name: f"{url}/readyz" if url else "" for name, url in urls.items()}
     return [

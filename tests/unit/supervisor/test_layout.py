@@ -22,7 +22,7 @@ def planned(
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     model = {"path": str(folder)}
-    config = parse({"models": {"policy": model, "reward": model}, **sections})
+    config = parse({"models": {"policy": model, "reward": model}} | sections)
     return plan_layout(
         config, settings or Settings(), config_path=tmp_path / "run.toml", state=tmp_path / "state",
         auto_ports=True, environ=environ,
@@ -46,6 +46,26 @@ def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
     assert "reward-model" in names
     assert "rewriter-model" not in names
     assert ("adapt-worker" in names) == (controller == "llm_rewrite")
+
+
+def test_only_what_the_algorithm_needs_is_started(tmp_path: Path) -> None:
+    config = {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
+    layout = planned(tmp_path, {}, models={"policy": {"path": str(tmp_path / "model")}}, **config)
+    assert [spec.name for spec in layout.specs] == [
+        "valkey", "engine-policy", "policy-model", "env_adapter", "trainer", "dashboard", "rollout-worker",
+        "learner-policy",
+    ]  # fmt: skip
+    found = layout.settings
+    for name in ("reward_model", "reward", "rewriter_model"):
+        assert not found.has(name)
+    trainer = next(spec for spec in layout.specs if spec.name == "trainer")
+    assert not Settings.from_env(dict(trainer.env)).has("reward_model")
+
+
+def test_votes_without_a_reward_model_are_refused_with_what_does_without(tmp_path: Path) -> None:
+    models = {"policy": {"path": str(tmp_path / "model")}}
+    with pytest.raises(ConfigError, match=r"models\.reward\.path: .* preset 'rlanything' asks for"):
+        planned(tmp_path, {}, models=models, adaptation={"controller": "none"})
 
 
 def test_engines_ask_for_the_keys_that_their_services_show(tmp_path: Path) -> None:
