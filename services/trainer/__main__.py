@@ -1,4 +1,4 @@
-"""`python -m services.trainer api | learner | supervised | tiny-model | smollm2 | merge-lora`: the only wiring of this service."""
+"""`python -m services.trainer api | learner | supervised | tiny-model | tiny-policy | smollm2 | merge-lora`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import get_args
 from urllib.parse import urlsplit
 
 from triforge.errors import TriforgeError
@@ -33,6 +34,7 @@ def api() -> int:
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
     from triforge.telemetry import begin, server_options
+    from triforge.types import TrainedRole
     from triforge.web.guard import entrance_of
     from triforge.web.server import careful
 
@@ -53,8 +55,9 @@ def api() -> int:
             artifacts=artifacts,
             env_adapter=pools,
             apis={
-                "policy": PolicyClient.from_settings(settings, "policy"),
-                "reward": PolicyClient.from_settings(settings, "reward"),
+                role: PolicyClient.from_settings(settings, role)
+                for role in get_args(TrainedRole)
+                if settings.has(f"{role}_model")
             },
             settings=settings,
         )
@@ -147,7 +150,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m services.trainer", description=__doc__)
     parser.add_argument(
         "command",
-        choices=("api", "learner", "supervised", "tiny-model", "smollm2", "merge-lora"),
+        choices=(
+            "api",
+            "learner",
+            "supervised",
+            "tiny-model",
+            "tiny-policy",
+            "smollm2",
+            "merge-lora",
+        ),
     )
     known, rest = parser.parse_known_args(arguments[:1])
     given = [*rest, *arguments[1:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,13 +14,16 @@ from services.trainer.lora import merge
 from services.trainer.smollm2 import smollm2_folder
 from services.trainer.supervised import SupervisedJob, SupervisedOptions, read_items
 from services.trainer.tiny_models import TinyShape, build_tiny_model, words_of
+from services.trainer.tiny_policy import write_solutions
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin
 
+_IMITATION_STEPS = 400  # of a tiny policy: it answers in the family's form, and often wrong
+
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run `supervised`, `tiny-model`, `smollm2` or `merge-lora`; returns the exit status.
+    """Run `supervised`, `tiny-model`, `tiny-policy`, `smollm2` or `merge-lora`; returns the exit status.
 
     Errors of triforge end as one sentence on standard error and status 1.
     """
@@ -52,6 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     tiny.add_argument("--max-positions", type=int, default=1024)
     tiny.add_argument("--seed", type=int, default=0)
     tiny.set_defaults(run=_tiny_model)
+
+    policy = commands.add_parser(
+        "tiny-policy", parents=[out], help="a tiny model that imitates a family's own solutions"
+    )
+    policy.add_argument("--env", required=True, help="environment family")
+    policy.add_argument("--generate", type=json.loads, default={}, help="of the generator, JSON")
+    policy.add_argument("--options", type=json.loads, default={}, help="of the play, JSON")
+    policy.set_defaults(run=_tiny_policy)
 
     job = commands.add_parser(
         "supervised", parents=[out], help="train a model folder on conversations (JSONL)"
@@ -89,6 +101,17 @@ def _tiny_model(args: argparse.Namespace) -> None:
         max_positions=args.max_positions,
     )
     build_tiny_model(args.out, words, shape=shape, seed=args.seed, replace=args.replace)
+
+
+def _tiny_policy(args: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        write_solutions(folder, args.env, generate=args.generate, options=args.options)
+        words = words_of([(folder / "words.txt").read_text(encoding="utf-8")])
+        blank = build_tiny_model(folder / "blank", words, shape=TinyShape(max_positions=8192))
+        items = read_items(folder / "chats.jsonl", Renderer.from_folder(blank), max_tokens=8192)
+        options = SupervisedOptions(steps=_IMITATION_STEPS)
+        SupervisedJob(blank, items, options).run(args.out, replace=args.replace)
 
 
 def _supervised(args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 main      up, status, doctor, env
 runs      run
 pools     pool, task, proposal; `pool_file` a pool from a file
+train     train; `training` the same for Python, `model_folders` the models that it takes
 evaluate  eval; `watch` the live view of a run
 keys      key, tenant
 backup    backup, restore

@@ -98,8 +98,19 @@ async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
 
 
 def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
-    """Success, the mean score if there are scores, and their 95 % intervals by mode."""
-    found: dict[str, Any] = {"run": run_id}
+    """The figures of an evaluation; InputError if nothing was played."""
+    found = held_out(steps)
+    if not found:
+        raise InputError(
+            "nothing was played: the pool has no held-out tasks; `heldout` of the pool's `generate` makes some, "
+            'and so does "split": "heldout" of a task'
+        )
+    return {"run": run_id, **found}
+
+
+def held_out(steps: list[RunStep]) -> dict[str, Any]:
+    """The last evaluation of these steps: success, the mean score if there are scores, and their 95 % intervals by mode."""
+    found: dict[str, Any] = {}
     for step in steps:
         for mode in MODES:
             episodes = step.metrics.get(f"eval/{mode}_episodes")
@@ -114,11 +125,6 @@ def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
                 f"score{end}": step.metrics[f"eval/{mode}_score{end}"]
                 for end in ("", "/low", "/high") if f"eval/{mode}_score{end}" in step.metrics
             }  # fmt: skip
-    if len(found) == 1:
-        raise InputError(
-            "nothing was played: the pool has no held-out tasks; `heldout` of the pool's `generate` makes some, "
-            'and so does "split": "heldout" of a task'
-        )
     return found
 
 

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import httpx
 import typer
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from triforge.cli.backup import backup, restore
@@ -21,16 +20,17 @@ from triforge.cli.evaluate import evaluate
 from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
 from triforge.cli.runs import print_runs, run_app
-from triforge.cli.terminal import STATE, StateOption, console, grid, say, settings
+from triforge.cli.terminal import STATE, StateOption, console, grid, json_object, say, settings
+from triforge.cli.train import train
 from triforge.config import Settings, load
+from triforge.config.base import NOWHERE
 from triforge.doctor import Finding, examine
 from triforge.doctor.services import SERVICES
 from triforge.environments.registry import family
-from triforge.errors import InputError, TriforgeError
+from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.check_environment import check_environment, not_applicable
-from triforge.types import Params
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 
@@ -63,8 +63,8 @@ def env_check(
     results = asyncio.run(
         check_environment(
             family(name),
-            options=_json(options),
-            generator_options=_json(generate),
+            options=json_object(options),
+            generator_options=json_object(generate),
             seed=seed,
             count=count,
         )
@@ -77,13 +77,6 @@ def env_check(
     say(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
     if broken:
         raise typer.Exit(1)
-
-
-def _json(text: str) -> Params:
-    try:
-        return TypeAdapter(Params).validate_json(text)
-    except ValidationError:
-        raise InputError(f"given {text!r}, expected a JSON object such as {{}}") from None
 
 
 @env_app.command("serve")
@@ -124,6 +117,7 @@ app.add_typer(run_app, name="run")
 app.add_typer(env_app, name="env")
 app.add_typer(key_app, name="key")
 app.add_typer(tenant_app, name="tenant")
+app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("backup")(backup)
 app.command("restore")(restore)
@@ -168,7 +162,6 @@ def up(
     auto_ports: Annotated[bool, typer.Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
-    os.environ.pop("TRIFORGE_KEY", None)  # a person's; none of the services' business
     layout = plan_layout(
         load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )
@@ -203,7 +196,11 @@ async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
 def _print_addresses(addresses: Settings, state: Path) -> None:
     table = grid("api", "address", whole=2)
     for name, value in addresses:
-        if value and name.endswith("_url") and name not in ("database_url", "artifacts_url"):
+        if (
+            value not in ("", NOWHERE)
+            and name.endswith("_url")
+            and name not in ("database_url", "artifacts_url")
+        ):
             table.add_row(name.removesuffix("_url"), str(value))
     console.print(table)
     say(f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything")
@@ -220,7 +217,7 @@ def status(state: StateOption = STATE) -> None:
 async def _status(addresses: Settings) -> bool:
     table, all_ready = grid("service", "address", "state", whole=2), True
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
-        for name in SERVICES:
+        for name in filter(addresses.has, SERVICES):
             url = str(getattr(addresses, f"{name}_url"))
             try:
                 reply = await client.get(f"{url}/readyz")

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.clients.transport import ServiceClient
-from triforge.config import Settings, assignment, merge, read_document
+from triforge.config import Settings, read_document, with_assignments
+from triforge.errors import InputError
 from triforge.supervisor.supervise import ADDRESSES
+from triforge.types import Params
 
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
@@ -72,10 +75,15 @@ def say(text: str) -> None:
 
 def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:
     """A TOML document with single fields (`run.steps=5`) laid over it."""
-    over = read_document(config) if config else {}
-    for item in assignments or ():
-        over = merge(over, assignment(item))
-    return over
+    return with_assignments(read_document(config) if config else {}, assignments or ())
+
+
+def json_object(text: str) -> Params:
+    """A JSON object as an option gives it; InputError if it is none."""
+    try:
+        return TypeAdapter(Params).validate_json(text)
+    except ValidationError:
+        raise InputError(f"given {text!r}, expected a JSON object such as {{}}") from None
 
 
 def grid(*headings: str, whole: int = 1) -> Table:

@@ -64,7 +64,7 @@ class Process:
         with self.log.open("ab") as out:
             self._child = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
                 self.spec.command,
-                env={**os.environ, **self.spec.env},
+                env={**_environment(), **self.spec.env},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -115,6 +115,11 @@ class Process:
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the key of the person who asks: it is none of the services' business."""
+    return {name: value for name, value in os.environ.items() if name != "TRIFORGE_KEY"}
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,149 @@
+"""`triforge train`: what it asks of a deployment that runs, what it says at the end, and what it refuses before that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import triforge as library
+from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
+from tests.unit.cli.test_evaluate import weights
+from triforge.cli.training import follow
+from triforge.types import Event, Page, Proposal, RunState, RunStep
+
+ASKED = ("train", "--env", "household", "--preset", "grpo", "--steps", "3")
+GRPO = "grpo: estimator group"
+
+
+def step(number: int, success: float) -> str:
+    metrics = {"eval/sampled": success, "eval/sampled_episodes": 16.0}
+    return RunStep(
+        run_id="run-1", step=number, at=0.0, policy_version=4 + number, reward_version=0, metrics=metrics
+    ).model_dump_json()  # fmt: skip
+
+
+@pytest.fixture
+def trained(services: Services, monkeypatch: pytest.MonkeyPatch) -> Services:
+    """A deployment on which every run finishes."""
+    monkeypatch.delenv("TRIFORGE_REWRITER_MODEL_URL")
+    services.say("GET /readyz", "{}")
+    services.say("POST /v1/pools", POOL, status=201)
+    services.say("GET /v1/pools/pool-1", POOL)
+    services.say("GET /v1/pools/pool-1/proposals", Page[Proposal](items=()))
+    services.say("POST /v1/runs", run_state("queued", algorithm=GRPO), status=201)
+    services.say("GET /v1/runs/run-1", run_state("finished"))
+    services.say("GET /v1/runs/run-1/steps", f"[{step(0, 0.25)}, {step(3, 0.5)}]")
+    services.say("GET /v1/runs/run-1/weights", f"[{weights(4)}, {weights(7)}]")
+    services.tell("run-1", Event(kind="run", run_id="run-1", at=0.0, data={"status": "finished"}))
+    return services
+
+
+def test_a_model_is_trained_in_one_command_on_the_deployment_that_runs(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "base.toml").write_text("[algorithm.overrides]\nlam = 0.15\n")
+    given = ("--model", "mine", "--config", "base.toml", "--tasks", "8", "--heldout", "16")
+    code, out, err = triforge(*ASKED, *given, "--set", "run.seed=7", "--generate", '{"goals": []}')
+    assert (code, err) == (0, "")
+    bodies = {what: body for what, body in trained.asked if body}
+    assert bodies["POST /v1/pools"]["generate"] == {
+        "count": 8, "heldout": 16, "seed": 7, "options": {"goals": []},
+    }  # fmt: skip
+    config = bodies["POST /v1/runs"]["config"]
+    assert config["models"] == {"policy": {"path": str(tmp_path / "mine")}}
+    assert config["algorithm"] == {"preset": "grpo"}
+    assert config["run"] == {"steps": 3, "eval_tasks": 16, "seed": 7}
+    assert config["adaptation"] == {"controller": "none"}, "no rewriter was named"
+    for text in (GRPO, "0.250", "0.500", "trained model: /w/policy/7", "Hugging Face folder"):
+        assert text in out
+
+
+def test_python_trains_as_the_command_does(trained: Services, tmp_path: Path) -> None:
+    result = library.train(tmp_path, "household", preset="grpo", steps=3, state=tmp_path / "state")
+    assert (result.run.status, str(result.model)) == ("finished", "/w/policy/7")
+    assert (result.before["sampled"]["success"], result.after["sampled"]["success"]) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (("--model", "nowhere"), "models.policy: given 'nowhere', expected a model folder"),
+        (("--model", ".", "--reward-model", "tiny"), "models.reward: given 'tiny', expected"),
+        (("--model", ".", "--generate", "[]"), "expected a JSON object"),
+        (("--model", ".", "--preset", "gpro"), "algorithm.preset: given 'gpro', allowed one of"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anybody_is_asked(
+    triforge: Triforge, trained: Services, given: tuple[str, ...], reason: str
+) -> None:
+    code, _, err = triforge(*ASKED, *given)
+    assert code == 1
+    assert reason in err
+    assert trained.asked == []
+
+
+def test_a_model_of_the_hub_without_a_network_is_refused_with_what_to_do(
+    triforge: Triforge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, _, err = triforge(*ASKED, "--model", "no-such/model-at-all")
+    assert code == 1
+    assert "hf download no-such/model-at-all --local-dir FOLDER" in err
+
+
+def test_a_failed_run_ends_with_its_reason(triforge: Triforge, trained: Services) -> None:
+    trained.say("GET /v1/runs/run-1", run_state("failed", "the pool is gone"))
+    code, out, _ = triforge(*ASKED, "--model", ".")
+    assert code == 1
+    assert "run-1 at step 2 of 9: failed the pool is gone" in out
+
+
+def test_a_stopped_run_is_gone_on_with(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "train.toml").write_text("")
+    trained.say("GET /v1/runs/run-1", run_state("stopped"))
+    trained.say("POST /v1/runs/run-1/resume", run_state("queued"), status=202)
+    triforge("train", "--resume", "run-1")
+    assert "POST /v1/runs/run-1/resume" in [what for what, _ in trained.asked]
+    assert "POST /v1/pools" not in json.dumps(trained.asked)
+
+
+class Playing:
+    """A trainer whose run goes on until it is asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def run(self, run_id: str) -> RunState:
+        return run_state("stopped" if self.asked.is_set() else "running", id=run_id)
+
+    async def stop(self, run_id: str) -> RunState:
+        self.asked.set()
+        return await self.run(run_id)
+
+    async def events(self, run_id: str) -> AsyncIterator[tuple[str, Event]]:
+        yield "0", Event(kind="group", run_id=run_id, at=0.0)
+        await self.asked.wait()
+
+
+async def test_ctrl_c_stops_the_run_and_says_how_to_go_on() -> None:
+    trainer: Any = Playing()
+    said: list[str] = []
+    work = follow(Path("here"), run_state("running"), trainer, Console(quiet=True), said.append)
+    following = asyncio.create_task(work)
+    await asyncio.sleep(0.01)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert "run-1 stopped at step 2 of 9" in said[-1]
+    assert said[-1].endswith("triforge train --resume run-1 --state here")

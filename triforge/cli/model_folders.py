@@ -1,0 +1,93 @@
+"""Models as people name them, as folders: a folder, an id on the Hugging Face hub, or `tiny`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from triforge.errors import ConfigError
+from triforge.types import Params
+
+TINY: Final = "tiny"
+TINY_DOCUMENT: Final[dict[str, Any]] = {
+    "models": {"policy": {"max_new_tokens": 16}},
+    "trainer": {"policy": {"learning_rate": 5e-4}},
+}
+"""What a run of a tiny model begins with: its words are few, and its weights want large steps."""
+_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+
+
+def cache_folder() -> Path:
+    """Where models are kept between runs: `$XDG_CACHE_HOME/triforge`, usually `~/.cache/triforge`."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "triforge"
+
+
+def model_folder(
+    role: str,
+    given: str,
+    *,
+    tell: Callable[[str], None],
+    env: str,
+    generate: Params,
+    options: Params,
+) -> Path:
+    """The folder of a model as it was named; one of the hub is fetched, a tiny one is made for the environment.
+
+    Raises:
+        ConfigError: there is no such folder, the hub does not give it, or no tiny one can be made.
+    """
+    folder = Path(given).expanduser()
+    if folder.exists():
+        return folder.resolve()
+    if given == TINY and role == "policy":
+        return _tiny(tell, env, generate, options)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
+        return _from_hub(given, tell)
+    raise ConfigError(
+        f"models.{role}: given {given!r}, expected a model folder that exists, the id of a model on the Hugging Face hub "
+        f"(ORGANISATION/NAME){', or tiny' * (role == 'policy')}"
+    )
+
+
+def _from_hub(given: str, tell: Callable[[str], None]) -> Path:
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise ConfigError(
+            f"{given}: huggingface_hub is not installed; give the folder of the model instead"
+        ) from None
+    tell(f"{given}: from the Hugging Face hub, or from its cache")
+    try:
+        return Path(hub.snapshot_download(given, allow_patterns=_FILES))
+    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        raise ConfigError(
+            f"{given}: no such folder here, and the Hugging Face hub does not give it ({str(error).splitlines()[0]}). Without a "
+            f"network fetch it elsewhere (`hf download {given} --local-dir FOLDER`) and name that folder; a model that "
+            "asks for consent needs HF_TOKEN"
+        ) from None
+
+
+def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Params) -> Path:
+    """The cached tiny model of the environment and its options, made the first time."""
+    asked = [json.dumps(generate, sort_keys=True), json.dumps(options, sort_keys=True)]
+    digest = hashlib.sha256("\0".join((env, *asked)).encode()).hexdigest()[:12]
+    folder = cache_folder() / TINY / digest
+    if not (folder / "manifest.json").is_file():  # the folder appears whole or not at all
+        tell(f"tiny: making a Llama of 0.1 M parameters that imitates solutions of {env}, once")
+        command = ["--env", env, "--generate", asked[0], "--options", asked[1]]
+        done = subprocess.run(  # noqa: S603 (a fixed argument vector, no shell)
+            [sys.executable, "-m", "services.trainer", "tiny-policy", "--out", str(folder), *command],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise ConfigError(f"tiny: {done.stderr.strip().splitlines()[-1]}")
+    return folder

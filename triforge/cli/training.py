@@ -1,0 +1,296 @@
+"""`triforge.train`: from a model and an environment to a trained model, with the processes that this takes behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from rich.console import Console
+
+from triforge.cli import pool_file
+from triforge.cli.evaluate import held_out
+from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
+from triforge.cli.terminal import settings
+from triforge.cli.watch import watch
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings, load, merge, parse, read_document, write_document
+from triforge.environments.registry import family
+from triforge.errors import TriforgeError
+from triforge.supervisor.layout import plan_layout
+from triforge.supervisor.supervise import ADDRESSES, Supervisor
+from triforge.types import Params, PoolState, Proposal, RunState, RunStep
+
+_T = TypeVar("_T")
+Tell = Callable[[str], None]
+DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
+_ANSWER_S = 3.0
+_STOP_S = 120.0  # how long a run that is asked to stop may finish what it does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is asked for; see `train`."""
+
+    model: str = ""
+    env: str = ""
+    preset: str = ""
+    steps: int | None = None
+    config: Path | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    reward_model: str = ""
+    rewriter_model: str = ""
+    generate: Params = field(default_factory=dict)
+    options: Params = field(default_factory=dict)
+    tasks: int = 64
+    heldout: int = 64
+    pool: str = ""
+    file: Path | None = None
+    seed: int | None = None
+    name: str = ""
+    resume: str = ""
+    state: Path = Path("var")
+    export: Path | None = None
+
+    def document(self, tell: Tell) -> dict[str, Any]:
+        """The document of the run: the file, over it the arguments, over both `overrides`."""
+        if self.resume:
+            return read_document(self.state / DOCUMENT)
+        if self.env and "TRIFORGE_TRAINER_URL" not in os.environ:
+            family(self.env)  # it is here, and so is what it needs
+        base = merge(
+            TINY_DOCUMENT if self.model == TINY else {},
+            read_document(self.config) if self.config else {},
+        )
+        heldout = None if self.pool or self.file else self.heldout
+        run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
+        over = {
+            "run": {k: v for k, v in {**run, "eval_tasks": heldout}.items() if v is not None},
+            "algorithm": {"preset": self.preset} if self.preset else {},
+            "env_adapter": {"options": self.options},
+        }
+        document = merge(merge(base, over), self.overrides)
+        models = document.get("models", {})
+        if not (self.reward_model or models.get("reward", {}).get("path")):
+            document = merge({"algorithm": {"preset": "grpo"}}, document)  # unless another is named
+        rewriter = self.rewriter_model or os.environ.get("TRIFORGE_REWRITER_MODEL_URL")
+        if not (rewriter or models.get("rewriter", {}).get("path")):
+            document = merge({"adaptation": {"controller": "none"}}, document)
+        parse(document)  # what is wrong with it is said before a model is fetched or made
+        return merge(document, {"models": self._models(tell)})
+
+    def _models(self, tell: Tell) -> dict[str, Any]:
+        named = {"policy": self.model, "reward": self.reward_model, "rewriter": self.rewriter_model}
+        folder = partial(
+            model_folder, tell=tell, env=self.env, generate=self.generate, options=self.options
+        )
+        return {role: {"path": str(folder(role, given))} for role, given in named.items() if given}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a run left behind.
+
+    Attributes:
+        before: success on held-out tasks before training with its 95 % interval, by mode (`sampled`, `greedy`).
+        after: the same at the end.
+        model: folder of the newest policy: a complete Hugging Face model, or with LoRA an adapter.
+        pool: the pool as the run left it.
+        seconds: from submission to the end.
+    """
+
+    run: RunState
+    steps: list[RunStep]
+    before: dict[str, Any]
+    after: dict[str, Any]
+    model: Path | None
+    pool: PoolState
+    proposals: list[Proposal]
+    seconds: float
+
+
+def train(
+    model: str | Path = "",
+    env: str = "",
+    *,
+    state: str | Path = "var",
+    console: Console | None = None,
+    **asked: Any,
+) -> Trained:
+    """Train a model on an environment, and stop whatever was started for it.
+
+    A deployment that runs in `state`, or that `TRIFORGE_TRAINER_URL` names, is used; otherwise one is started on this machine.
+
+    Args:
+        model: a model folder, a model's id on the Hugging Face hub, or `tiny`.
+        env: the environment family.
+        state: folder of the deployment: database, weights, logs.
+        console: where progress is shown.
+        asked: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
+            `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
+            `pool` or a `file` of tasks; `seed`, `name`; `resume`, a run to go on with; `export`, a Parquet file of all steps.
+
+    Raises:
+        TriforgeError: something asked for is impossible, or the run could not be made. A run that fails is no error: see `run`.
+    """
+    for name in ("config", "file", "export"):
+        asked |= {name: Path(asked[name])} if asked.get(name) else {}
+    wanted = Training(model=str(model), env=env, state=Path(state), **asked)
+    return _run(_train(wanted, console or Console()))
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run it to its end, in a notebook too, whose thread has an event loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def _train(wanted: Training, console: Console) -> Trained:
+    def tell(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    document = await asyncio.to_thread(wanted.document, tell)
+    async with deployment(document, wanted.state, tell) as found:
+        return await conduct(wanted, document, found, console, tell)
+
+
+async def conduct(
+    wanted: Training, document: Mapping[str, Any], found: Settings, console: Console, tell: Tell
+) -> Trained:
+    """Make pool and run on a deployment that serves, and show the run until it has ended."""
+    key = found.key.get_secret_value()
+    pools = EnvAdapterClient(found.env_adapter_url, api_key=key)
+    trainer = TrainerClient(found.trainer_url, api_key=key)
+    started = time.monotonic()
+    try:
+        run = await _begin(wanted, document, pools, trainer)
+        tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
+        await follow(wanted.state, run, trainer, console, tell)
+        return await _result(wanted, run.id, pools, trainer, time.monotonic() - started)
+    finally:
+        await pools.close()
+        await trainer.close()
+
+
+@contextlib.asynccontextmanager
+async def deployment(
+    document: Mapping[str, Any], state: Path, tell: Tell
+) -> AsyncIterator[Settings]:
+    """The deployment that runs in `state` or that the environment names; without one, all that the document asks for."""
+    found = settings(state)
+    named = (state / ADDRESSES).is_file() or "TRIFORGE_TRAINER_URL" in os.environ
+    if named and await _answers(found.trainer_url):
+        tell(f"using the deployment at {found.trainer_url}")
+        yield found
+        return
+    write_document(state / DOCUMENT, document)
+    config = load(state / DOCUMENT)
+    layout = plan_layout(
+        config, Settings.from_env(), config_path=state / DOCUMENT, state=state, auto_ports=True
+    )
+    tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
+    supervisor = Supervisor(layout, state, report=tell)
+    try:
+        await supervisor.start()
+        watching = asyncio.create_task(supervisor.watch())
+        try:
+            yield settings(state)
+        finally:
+            watching.cancel()
+    finally:
+        await supervisor.stop()
+
+
+async def _answers(url: str) -> bool:
+    async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
+        try:
+            return (await client.get(f"{url}/readyz")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+async def _begin(
+    wanted: Training,
+    document: Mapping[str, Any],
+    pools: EnvAdapterClient,
+    trainer: TrainerClient,
+) -> RunState:
+    """The run, on a pool that is made for it unless one is named."""
+    if wanted.resume:
+        run = await trainer.run(wanted.resume)
+        return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
+    pool = wanted.pool
+    if not pool:
+        name = f"{re.sub('[^a-z0-9]+', '-', wanted.env.lower())}-{int(time.time())}"
+        body: dict[str, Any] | Path = {
+            "options": wanted.options,
+            "generate": {
+                "count": wanted.tasks,
+                "heldout": wanted.heldout,
+                "seed": parse(document).run.seed,
+                "options": wanted.generate,
+            },
+        }
+        if wanted.file:
+            body = pool_file.read(wanted.file)
+        pool = (await pool_file.send(pools, name, body, environment=wanted.env)).id
+    return await trainer.submit(pool, name=wanted.name, config=dict(document))
+
+
+async def follow(
+    state: Path,
+    run: RunState,
+    trainer: TrainerClient,
+    console: Console,
+    tell: Tell,
+) -> None:
+    """Show the run until it has ended; stop it first when we are told to stop."""
+    try:
+        await watch(console, trainer, run.id)
+    except asyncio.CancelledError:
+        tell(f"stopping run {run.id}; Ctrl-C again does not wait for it")
+        with contextlib.suppress(TriforgeError, TimeoutError):
+            await trainer.stop(run.id)
+            async with asyncio.timeout(_STOP_S):
+                async for _ in trainer.events(run.id):  # until it has ended
+                    pass
+            run = await trainer.run(run.id)
+        tell(
+            f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}; go on with it: "
+            f"triforge train --resume {run.id} --state {state}"
+        )
+        raise
+
+
+async def _result(
+    wanted: Training, run_id: str, pools: EnvAdapterClient, trainer: TrainerClient, seconds: float
+) -> Trained:
+    run, steps = await trainer.run(run_id), await trainer.steps(run_id)
+    weights = [w for w in await trainer.weights(run_id) if w.role == "policy" and w.kept]
+    newest = max(weights, key=lambda row: row.version, default=None)
+    if wanted.export and run.step > 0:
+        await trainer.export(run_id, wanted.export)
+    return Trained(
+        run=run,
+        steps=steps,
+        before=held_out(steps[:1]),
+        after=held_out(steps),
+        model=Path(newest.uri) if newest else None,
+        pool=await pools.pool(run.pool_id),
+        proposals=await pools.proposals(run.pool_id),
+        seconds=seconds,
+    )
