@@ -14,11 +14,10 @@ from rich.console import Console
 from demo.episodes import Pair, find_pair, judged
 from demo.prepare import prepare, settings_of
 from demo.report import console_table, write_report
-from demo.session import Record, play
 from demo.settings import ROOT
-from demo.stack import stack
-from triforge.cli.terminal import settings as addresses
+from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.clients.transport import http_client
+from triforge.config import Settings
 from triforge.errors import TriforgeError
 
 
@@ -70,15 +69,13 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     state: Path = options.state.resolve()
     settings = settings_of(options.seed, smollm2=options.smollm2)
     config = prepare(settings, state, tell, smollm2=options.smollm2, assignments=options.set)
-    tell(
-        "starting Valkey, three engines, three policy services, env_adapter, reward, trainer, workers and learners"
-    )
     report = state / "report" / "report.html"
-    with stack(config, state):
-        tell("everything is up; submitting a pool and a run over REST")
-        record = asyncio.run(play(settings, state, console, state / "run.parquet"))
-        pair = asyncio.run(_pair(record, state, tell))
-        tell("run ended; stopping everything")
+    wanted = Training(
+        config=config, env="household", generate=settings.generate, options=settings.options,
+        tasks=settings.train_tasks, heldout=settings.heldout_tasks, seed=settings.seed, state=state,
+        export=state / "run.parquet",
+    )  # fmt: skip
+    record, pair = asyncio.run(_play(wanted, console, tell))
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
     write_report(record, notes, report, pair)
     console.print(console_table(record))
@@ -92,12 +89,20 @@ SMOLLM2_NOTE = (
 )
 
 
-async def _pair(record: Record, state: Path, tell: Any) -> Pair | None:
+async def _play(wanted: Training, console: Console, tell: Any) -> tuple[Trained, Pair | None]:
+    document = wanted.document(tell)
+    async with deployment(document, wanted.state, tell) as where:
+        record = await conduct(wanted, document, where, console, tell)
+        pair = await _pair(record, wanted.state, where, tell)
+        tell("run ended; stopping everything")
+    return record, pair
+
+
+async def _pair(record: Trained, state: Path, where: Settings, tell: Any) -> Pair | None:
     """A held-out task before and after, with votes if the run has a judge that answers."""
     pair = find_pair(state / "run.parquet")
     if pair is None or not any("judge/votes" in s.metrics for s in record.steps):
         return pair
-    where = addresses(state)
     async with http_client(where.reward_url, api_key=where.key.get_secret_value()) as reward:
         try:
             return await judged(pair, reward)
@@ -106,7 +111,7 @@ async def _pair(record: Record, state: Path, tell: Any) -> Pair | None:
             return pair
 
 
-def _ended_well(record: Record) -> bool:
+def _ended_well(record: Trained) -> bool:
     return record.run.status == "finished"
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from demo import warm_start
-from demo.settings import ROOT, DemoSettings, cache_folder
-from triforge.config import assignment, load, merge, read_document
+from demo.settings import ROOT, DemoSettings
+from triforge.cli.model_folders import cache_folder
+from triforge.config import load, merge, read_document, with_assignments, write_document
 from triforge.errors import ConfigError, TriforgeError
 
 CONFIGS = ("demo.toml", "demo-smollm2.toml")  # one of them lies in every folder that a demo made
@@ -50,7 +49,9 @@ def prepare(
     state.mkdir(parents=True, exist_ok=True)
     for role, folder in models.items():  # a fixed name for each, for who starts the engines
         (state / role).symlink_to(os.path.relpath(folder, state))
-    _write_config(ROOT / "configs" / name, state / name, models, assignments)
+    paths = {"models": {role: {"path": str(folder)} for role, folder in models.items()}}
+    document = merge(read_document(ROOT / "configs" / name), paths)
+    write_document(state / name, with_assignments(document, assignments))
     load(state / name)
     return state / name
 
@@ -81,31 +82,6 @@ def settings_of(seed: int, *, smollm2: bool = False) -> DemoSettings:
             generate={"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}, options={"wording": "alfworld"},
         )  # fmt: skip
     return DemoSettings(seed=seed)
-
-
-def _write_config(
-    source: Path, path: Path, models: dict[str, Path], assignments: Sequence[str]
-) -> None:
-    """The document with the model folders and the command line's fields filled in."""
-    document = merge(
-        read_document(source), {"models": {role: {"path": str(p)} for role, p in models.items()}}
-    )
-    for item in assignments:
-        document = merge(document, assignment(item))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(_toml(document)), encoding="utf-8")
-
-
-def _toml(document: dict[str, Any], prefix: str = "") -> list[str]:
-    lines: list[str] = []
-    tables: list[str] = []
-    for key, value in document.items():
-        if isinstance(value, dict):
-            name = f"{prefix}{key}"
-            tables += [f"\n[{name}]\n", *_toml(value, f"{name}.")]
-        else:
-            lines.append(f"{key} = {json.dumps(value)}\n")
-    return lines + tables
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.table import Table
 
 from demo.episodes import Pair
-from demo.session import Record
 from demo.theory import TITLES, answers, lines, shown
 from services.dashboard import charts, pages
+from triforge.cli.training import Trained
 from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]
@@ -36,7 +36,7 @@ MEANINGS = {
 }
 
 
-def rows(record: Record) -> list[Row]:
+def rows(record: Trained) -> list[Row]:
     """(what, before, after, remark) of the report's table."""
     steps = record.steps
     found: list[Row] = []
@@ -84,14 +84,14 @@ def _mean(steps: Sequence[RunStep], key: str) -> str:
     return f"{sum(values) / len(values):.3f}" if values else "-"
 
 
-def _acceptance(record: Record) -> Row:
+def _acceptance(record: Trained) -> Row:
     counts = record.pool.proposals
     decided = counts.get("accepted", 0) + counts.get("rejected", 0)
     text = ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none"
     return ("rewriter", "-", f"{counts.get('accepted', 0)} of {decided} decided accepted", text)
 
 
-def _null_control(record: Record) -> Row:
+def _null_control(record: Trained) -> Row:
     counts = record.pool.null_control
     decided = counts.get("accepted", 0) + counts.get("rejected", 0)
     return (
@@ -112,7 +112,7 @@ def _versions(steps: Sequence[RunStep]) -> Row:
     )
 
 
-def console_table(record: Record) -> Table:
+def console_table(record: Trained) -> Table:
     """The table for the terminal."""
     table = Table(
         title=f"{record.run.name} {record.run.id}: {record.run.status}, {record.run.step} steps, {record.seconds:.0f} s"
@@ -125,7 +125,7 @@ def console_table(record: Record) -> Table:
 
 
 def write_report(
-    record: Record, notes: Sequence[str], path: Path, pair: Pair | None = None
+    record: Trained, notes: Sequence[str], path: Path, pair: Pair | None = None
 ) -> None:
     """Write the page; everything it needs is in the file, so that it can be sent around.
 

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2_FOLDER = "smollm2-135m-instruct"
-
-
-def cache_folder() -> Path:
-    """Where models are kept between runs: `$XDG_CACHE_HOME/triforge`, usually `~/.cache/triforge`."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "triforge"
 
 
 @dataclass(frozen=True, kw_only=True)

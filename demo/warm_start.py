@@ -20,8 +20,8 @@ from demo.settings import (
     Demonstrations,
     DemoSettings,
     SupervisedSettings,
-    cache_folder,
 )
+from triforge.cli.model_folders import cache_folder
 from triforge.errors import TrainerError
 
 Tell = Callable[[str], None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,22 @@ import httpx
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from demo.session import Record, play
-from demo.settings import DemoSettings
-from demo.stack import stack
 from scripts.real_sglang.folders import truncated
 from scripts.real_sglang.install import HERE, Install, Tell
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, Server, serving
 from triforge.cli.terminal import settings as addresses
+from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.clients.policy import PolicyClient
-from triforge.config import load
+from triforge.config import merge, read_document
 from triforge.errors import WeightsError
 from triforge.types import WeightsUpdate
 
 STEPS = 2
-TASKS = DemoSettings(
+TASKS = Training(
+    env="household",
     seed=1,
-    train_tasks=8,
-    heldout_tasks=2,
+    tasks=8,
+    heldout=2,
     generate={"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]},
     options={"wording": "alfworld"},
 )
@@ -47,10 +47,8 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
     service = state / "loop"
     shutil.rmtree(service, ignore_errors=True)
     service.mkdir(parents=True)
-    config = service / "loop.toml"
-    document = (HERE / "loop.toml").read_text(encoding="utf-8")
-    config.write_text(document.replace("MODEL_FOLDER", str(model)), encoding="utf-8")
-    load(config)
+    models = {role: {"path": str(model)} for role in ("policy", "reward")}
+    document = merge(read_document(HERE / "loop.toml"), {"models": models})
     async with serving(install, model, "policy", "reward", logs=state) as (acts, judges):
         tell(f"policy served at {acts.url}, reward model at {judges.url}; starting triforge up")
         environ = {
@@ -61,9 +59,9 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
             "TRIFORGE_REWRITER_MODEL_URL": f"{judges.url}/v1",
         }
         os.environ.update(environ)  # for the clients of this process as well
-        with stack(config, service):
-            tell("everything is up; two steps")
-            record = await play(TASKS, service, Console(soft_wrap=True), service / "run.parquet")
+        async with deployment(document, service, tell) as found:
+            wanted = replace(TASKS, state=service, export=service / "run.parquet")
+            record = await conduct(wanted, document, found, Console(soft_wrap=True), tell)
             tell(f"the run ended as {record.run.status} after {record.seconds:.0f} s")
             wrong = list(_wrong_with(record, pq.read_table(service / "run.parquet").to_pylist()))
             final = {"policy": record.run.policy_version, "reward": record.run.reward_version}
@@ -76,7 +74,7 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
     return int(bool(wrong))
 
 
-def _wrong_with(record: Record, rows: list[dict[str, Any]]) -> Iterator[str]:
+def _wrong_with(record: Trained, rows: list[dict[str, Any]]) -> Iterator[str]:
     """What is wrong with the steps and with the versions of what was trained on."""
     if (record.run.status, record.run.step) != ("finished", STEPS):
         yield f"the run is {record.run.status} at step {record.run.step}: {record.run.reason}"

@@ -8,12 +8,12 @@ import pytest
 
 from demo.prepare import clear
 from demo.report import rows, write_report
-from demo.session import Record
+from triforge.cli.training import Trained
 from triforge.errors import ConfigError
 from triforge.types import PoolState, RunState, RunStep
 
 
-def record(steps: list[RunStep], reason: str = "") -> Record:
+def record(steps: list[RunStep], reason: str = "") -> Trained:
     run = RunState(
         id="run-1", name="demo", pool_id="p", status="failed", step=-1, steps=2, policy_version=1, reward_version=1,
         created_at=0.0, updated_at=0.0, reason=reason,
@@ -21,7 +21,9 @@ def record(steps: list[RunStep], reason: str = "") -> Record:
     pool = PoolState(
         id="p", name="p", environment="household", created_at=0.0, tasks={}, proposals={}
     )
-    return Record(run=run, steps=steps, pool=pool, proposals=[], seconds=3.0)
+    return Trained(
+        run=run, steps=steps, before={}, after={}, model=None, pool=pool, proposals=[], seconds=3.0
+    )
 
 
 def step(number: int, metrics: dict[str, float]) -> RunStep:
