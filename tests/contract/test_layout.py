@@ -172,6 +172,7 @@ def test_lock_files_hold_what_their_users_need_and_no_more() -> None:
     for extras, found in ((lock.DEMO, demo), (lock.TEST, demo | tests), (lock.SERVICES, services), (lock.IMAGES, images)):  # fmt: skip
         assert named_by_pyproject(extras) - found <= {"torch"}, "make lock"
     assert images - tests - demo == set()
+    assert {"accelerate", "gguf"} <= demo & images  # transformers reads GGUF with both
     assert named_by_pyproject(("dev", "wandb", "miniwob", "experiments")) & demo - named_by_pyproject(()) == {"pyyaml"}  # fmt: skip
     assert {"transformers", "safetensors", "matplotlib"} & services == set()
     assert {"matplotlib", "pytest"} & images == set()
