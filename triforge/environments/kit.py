@@ -65,7 +65,7 @@ def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
 def _sentence(item: ErrorDetails, known: list[str]) -> str:
     place = item["loc"]
     if item["type"] == "extra_forbidden" and len(place) == 1:
-        return f"field {place[0]}: unknown, known are {', '.join(known)}"
+        return f"field {place[0]}: unknown, known are {', '.join(known) or 'none'}"
     shown = repr(item.get("input"))
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
     said = item["msg"].removeprefix("Value error, ")
