@@ -40,6 +40,8 @@ _OWN = f"[{_OPEN}{_CLOSE}{_SENTINEL}]"
 # A role marker that is an ordinary word of a small vocabulary, not registered as a special token.
 _MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
+_LONGEST = 1 << 22  # characters: a million tokens of text, which take a tokenizer seconds
+
 _PAST = (ChatMessage(role="user", content="."), ChatMessage(role="assistant", content="."))
 
 
@@ -302,6 +304,8 @@ class Renderer:
         ]
 
     def _guard(self, content: str, literal: list[str]) -> str:
+        _demand_short(content)
+
         def hide(match: re.Match[str]) -> str:
             literal.append(match.group())
             return f"{_OPEN}{len(literal) - 1}{_CLOSE}"
@@ -309,6 +313,7 @@ class Renderer:
         return self._hostile.sub(hide, content)
 
     def _encode(self, text: str, literal: Sequence[str]) -> list[int]:
+        _demand_short(text)
         if not literal:
             return encode(self._live, text)
         ids: list[int] = []
@@ -348,3 +353,11 @@ def _text_of(message: ChatMessage) -> str:
     if message.images:
         raise InputError("the message holds an image; expected text only")
     return message.text
+
+
+def _demand_short(text: str) -> None:
+    if len(text) > _LONGEST:
+        raise InputError(
+            f"messages: given {len(text)} characters of text, expected at most {_LONGEST}, which no model's context holds; "
+            "send less"
+        )

@@ -252,6 +252,13 @@ def test_a_template_kept_in_a_list_of_templates_is_found(tmp_path: Path) -> None
     assert Renderer.from_folder(folder).render([user("go")]) == [USER, FIRST, EOS, ASSISTANT]
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_text_that_no_context_holds_is_refused_before_it_is_tokenised(words: Renderer, parts: int) -> None:  # fmt: skip
+    part = "go " * ((1 << 22) // 3 // parts + 1)
+    with pytest.raises(InputError, match="characters of text, expected at most 4194304"):
+        words.render([user(part), said("assistant", "go"), user(part), said("assistant", part)][:2 * parts - 1])  # fmt: skip
+
+
 def test_nothing_to_render_is_refused(chatml: Renderer) -> None:
     with pytest.raises(InputError, match="at least one"):
         chatml.extend([], [])
