@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
 import json
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +19,7 @@ import typer.main
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+import triforge
 from demo.settings import DemoSettings
 from scripts import gen_docs
 from scripts.gen_interfaces import apis
@@ -25,8 +30,10 @@ from services.reward.requests import JudgeRequest
 from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import app as cli
+from triforge.cli.training import Training
 from triforge.config import Settings, merge, parse, read_document
 from triforge.environments import registry
+from triforge.testing.check_environment import check_environment, require
 from triforge.types import PlanRequest, WeightsUpdate
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +154,34 @@ def test_every_command_that_a_page_names_exists(path: Path) -> None:
         r"`triforge ((?:pool|task|proposal|run|env|key|tenant) \w+|\w+)", prose(path)
     )
     assert [name for name in named if name not in COMMANDS] == []
+
+
+# ---- what README writes in Python ----
+
+
+def python_of_the_readme() -> str:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return "\n".join(block for kind, block in FENCE.findall(text) if kind == "python")
+
+
+def test_the_training_of_the_readme_can_be_called() -> None:
+    (call,) = re.findall(r"triforge\.train\((.*)\)", python_of_the_readme())
+    given = ast.parse(f"f({call})", mode="eval").body
+    assert isinstance(given, ast.Call)
+    arguments = {word.arg: ast.literal_eval(word.value) for word in given.keywords}
+    names = inspect.signature(triforge.train).parameters.keys() | {
+        field.name for field in dataclasses.fields(Training)
+    }
+    assert arguments.keys() <= names
+    shown = set(re.findall(r"trained\.(\w+)", python_of_the_readme()))
+    assert shown <= {field.name for field in dataclasses.fields(triforge.Trained)}
+
+
+async def test_the_environment_of_the_readme_keeps_the_contract() -> None:
+    module = ModuleType("my_env")
+    code = python_of_the_readme()
+    exec(code[code.index("from triforge.environments") :], vars(module))
+    require(await check_environment(module.FAMILY))
 
 
 # ---- the curl walk-through ----
