@@ -146,8 +146,10 @@ async def rollback(run_id: str, body: RunRollback, runs: RunsDep) -> RunState:
 @router.get(
     "/{run_id}/export", response_class=FileResponse, responses=files(_PARQUET) | answers(409)
 )
-async def export(run_id: str, runs: RunsDep) -> FileResponse:
-    """The run's record as one Parquet file, one row a step of a trajectory."""
-    path = await runs.export(run_id)
+async def export(
+    run_id: str, runs: RunsDep, step: Annotated[int | None, Query(ge=0, le=10**9)] = None
+) -> FileResponse:
+    """The run's record, or that of one `step`, as one Parquet file, one row a step of a trajectory."""
+    path = await runs.export(run_id, step)
     task = BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True)
     return FileResponse(path, media_type=_PARQUET, filename=path.name, background=task)

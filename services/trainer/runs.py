@@ -25,7 +25,7 @@ from triforge.broker import EVENTS_STREAM, Broker
 from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings, merge, parse, read_document
 from triforge.environments.plugins import Allowed
-from triforge.errors import ConfigError, ConflictError, InputError, UnavailableError
+from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
@@ -216,14 +216,22 @@ class Runs:
                     return
                 yield None
 
-    async def export(self, run_id: str) -> Path:
-        """The run's record as one temporary Parquet file, which the caller deletes."""
+    async def export(self, run_id: str, only: int | None = None) -> Path:
+        """The run's record, or that of one step, as one temporary Parquet file, which the caller deletes."""
         steps = await asyncio.to_thread(self.store.steps, run_id)
-        kinds = ("step_record", "evaluation")
-        uris = [step.artifacts[k] for step in steps for k in kinds if k in step.artifacts]
-        if not uris:
+        kinds, known = (
+            ("step_record", "evaluation"),
+            [step.step for step in steps if step.artifacts],
+        )
+        wanted = [step for step in steps if only in (None, step.step)]
+        uris = [step.artifacts[k] for step in wanted for k in kinds if k in step.artifacts]
+        if not known:
             raise ConflictError(
                 f"run {run_id} has no finished training step yet; there is nothing to export"
+            )
+        if not uris:
+            raise NotFoundError(
+                f"step: given {only}, expected a finished one of run {run_id}: {known[0]} to {known[-1]}"
             )
         folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=self._exports))
         path = folder / f"{run_id}.parquet"

@@ -345,6 +345,9 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
     assert (await trainer.client.run(run.id)).status == "finished"
     path = tmp_path / "run.parquet"
     await trainer.client.export(run.id, path)
+    await trainer.client.export(run.id, tmp_path / "one.parquet", step=1)
+    assert set(pq.read_table(tmp_path / "one.parquet").column("step").to_pylist()) == {1}
+    problem(await trainer.http.get(f"/v1/runs/{run.id}/export?step=9"), 404, "not_found")
     rows = pq.read_table(path).to_pylist()
     trained = [row for row in rows if row["purpose"] != "evaluate"]
     assert [row["step"] for row in trained] == [1] * 8 + [2] * 8

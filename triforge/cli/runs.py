@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from triforge.cli.rollouts import lines
 from triforge.cli.terminal import (
     STATE,
     OverlayOption,
@@ -64,8 +66,23 @@ def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
 
 
 @run_app.command("show")
-def run_show(run_id: RunArgument, state: StateOption = STATE) -> None:
-    """Where a run stands."""
+def run_show(
+    run_id: RunArgument,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Show the rollouts of this step with their votes.")
+    ] = None,
+    group: Annotated[str, typer.Option(help="With --step: only those of this group.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="With --step: so many rollouts.")] = 8,
+    state: StateOption = STATE,
+) -> None:
+    """Where a run stands, or what was played at one of its steps."""
+    if step is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "step.parquet"
+            ask_trainer(state, lambda client: client.export(run_id, file, step=step))
+            for line in lines(file, group=group, limit=limit, width=console.width):
+                say(line)
+        return
     run = ask_trainer(state, lambda client: client.run(run_id))
     for name, value in _facts(run).items():
         say(f"{name:<9} {value}")

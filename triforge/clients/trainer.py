@@ -102,9 +102,10 @@ class TrainerClient(ServiceClient):
             async for line in reply.aiter_lines():
                 yield line
 
-    async def export(self, run_id: str, path: Path) -> None:
-        """Save the run's record as a Parquet file at `path`, whole or not at all."""
-        await save(self._parts(f"/v1/runs/{segment(run_id)}/export"), path)
+    async def export(self, run_id: str, path: Path, *, step: int | None = None) -> None:
+        """Save the run's record, or that of one step, as a Parquet file at `path`, whole or not at all."""
+        only = {} if step is None else {"step": str(step)}
+        await save(self._parts(f"/v1/runs/{segment(run_id)}/export", **only), path)
 
     async def report(self, run_id: str, path: Path) -> None:
         """Save all finished steps as one file at `path`, whole or not at all: Parquet, or JSON lines by its suffix."""

@@ -1,0 +1,62 @@
+"""`triforge run show RUN --step N`: the rollouts of a step, from the record that the trainer exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, build_samples
+from tests.unit.cli.conftest import Services, Triforge
+from tests.unit.trainer.played import group_task, judged
+from triforge.algorithms.algorithm import resolve
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.step_records import write_step_records
+
+ROOMY = Limits(max_tokens=1000, max_rows=0)
+
+
+@pytest.fixture
+def export(services: Services, tmp_path: Path) -> None:
+    """Two groups of two rollouts, the second without spread."""
+    votes = [[[1, 1], [-1, 1]], [[1, -1], [0, -1]]]
+    groups = [judged(group_task("g1"), [1, -1], votes), judged(group_task("g2"), [-1, -1], votes)]
+    options = SampleOptions(
+        algorithm=resolve("grpo", {}), policy_version=1, reward_version=1, policy_limits=ROOMY, reward_limits=ROOMY, seed=1
+    )  # fmt: skip
+    store = ArtifactStore(str(tmp_path / "artifacts"))
+    uri = write_step_records(store, "step.parquet", build_samples(groups, options).records)
+    services.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", store.read(uri))  # fmt: skip
+
+
+@pytest.mark.usefixtures("export")
+def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became_of_them(
+    triforge: Triforge,
+) -> None:
+    code, out, _ = triforge("run", "show", "run-1", "--step", "3")
+    lines = out.splitlines()
+    assert (code, lines[0]) == (0, "group g1 (train): 1 of 2 succeeded")
+    assert lines[2:6] == [
+        "  rollout g1-00: success",
+        "    0 saw      'o0'",
+        "      answered 'r0'",
+        "      votes +1 +1; reward 1.000; advantage 1.000; trained on",
+    ]
+    assert "      votes unreadable -1; reward -1.000; advantage 0.000; left out: zero spread" in lines
+    assert out.count("rollout ") == 4
+
+
+@pytest.mark.usefixtures("export")
+def test_one_group_and_a_few_rollouts_can_be_asked_for(triforge: Triforge) -> None:
+    _, out, _ = triforge("run", "show", "run-1", "--step", "3", "--group", "g2", "--limit", "1")
+    assert "g1" not in out
+    assert "1 of 2 rollouts are shown" in out
+    assert "no rollouts of group g9" in triforge("run", "show", "run-1", "--step", "3", "--group", "g9")[1]  # fmt: skip
+
+
+@pytest.mark.usefixtures("export")
+def test_lines_are_cut_to_the_terminal(triforge: Triforge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    _, out, _ = triforge("run", "show", "run-1", "--step", "3")
+    assert max(map(len, out.splitlines()[:-1])) == 30
