@@ -5,6 +5,8 @@ problems      errors as problem documents (RFC 9457)
 description   what the API's description says of errors
 origins       which web pages may ask, under which names
 limits        limits on bodies
+line_end      JSON answers end with a newline
+pages         Swagger UI without the internet
 text          bodies are text, every character whole
 server        limits on headers and on waiting for a request
 guard         authentication, scopes and the record of requests for changes

@@ -1,8 +1,9 @@
-"""What every API has: problem documents, the limit on bodies, health, readiness, metrics.
+"""What every API has: problem documents, the limit on bodies, its pages, health, readiness, metrics.
 
 GET /healthz   200 while the process lives, and which version of triforge it is
 GET /readyz    200 when requests can be served, else 503 with Retry-After
 GET /metrics   Prometheus text
+GET /docs      Swagger UI, where the API describes itself
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from triforge.metrics import identify
 from triforge.telemetry.asgi import Watched
 from triforge.web.description import describe
 from triforge.web.limits import SMALL, BodyLimit, Bounds
+from triforge.web.line_end import LineEnd
 from triforge.web.origins import OriginGuard, OriginPolicy
+from triforge.web.pages import serve_docs
 from triforge.web.problems import OWN, handle_errors
 
 Ready = Callable[[], Awaitable[None]]
@@ -49,10 +52,12 @@ def install(
         origins: from which pages and under which names the app may be asked.
         refresh: measures what is measured only when somebody asks for the metrics; must not raise.
     """
+    app.add_middleware(LineEnd)
     app.add_middleware(BodyLimit, bounds=bounds, bodies=bodies or {}, uploads=uploads or {})
     app.add_middleware(OriginGuard, policy=origins, media=media)
     app.add_middleware(Watched)  # outermost: what the others log is about the request, too
     describe(app)
+    serve_docs(app)
     handle_errors(app)
 
     async def healthz() -> Response:

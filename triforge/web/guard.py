@@ -27,12 +27,13 @@ from triforge.store.database import Database
 from triforge.telemetry.asgi import unnamed
 from triforge.web.description import extend
 from triforge.web.origins import OriginPolicy, policy_of
+from triforge.web.pages import DOCS
 from triforge.web.problems import OWN, response_to
 
 TENANT_HEADER: Final = "Triforge-Tenant"
 PUBLIC: Final = Rule(wants="public")
 # The description of the API and its pages, and what probes and Prometheus ask.
-_OPEN: Final = {*OWN, "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
+_OPEN: Final = {*OWN, *DOCS, "/openapi.json"}
 _UNDECLARED: Final = Rule(wants="read")  # and then nobody but a service comes further
 _CLIENT_GONE: Final = 499  # nobody heard an answer
 

@@ -26,6 +26,7 @@ from triforge.errors import (
 from triforge.web.limits import RefusedBodyError
 
 PROBLEM_TYPE: Final = "application/problem+json"
+JSON_TYPES: Final = ("application/json", PROBLEM_TYPE)
 OWN: Final = ("/healthz", "/readyz", "/metrics")  # routes of every service, in no description
 METHODS: Final = ("get", "put", "post", "patch", "delete")
 
@@ -39,6 +40,10 @@ class ProblemResponse(JSONResponse):
     """A JSON response with the media type of problem documents."""
 
     media_type = PROBLEM_TYPE
+
+    def render(self, content: Any) -> bytes:
+        """With a newline: what stands before the app refuses past `LineEnd`."""
+        return super().render(content) + b"\n"
 
 
 def problem(

@@ -1,0 +1,45 @@
+"""Swagger UI at `/docs`, from this service alone: a machine without the internet shows it, too."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+
+_MEDIA: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+DOCS: Final = ("/docs", *(f"/docs/{name}" for name in _MEDIA))
+_FRAMEWORKS: Final = ("/docs", "/docs/oauth2-redirect", "/redoc")  # pages that load from elsewhere
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+def serve_docs(app: FastAPI) -> None:
+    """Put our page in the place of the framework's, if the app describes itself."""
+    routes = app.router.routes
+    routes[:] = [route for route in routes if getattr(route, "path", "") not in _FRAMEWORKS]
+
+    async def page() -> Response:
+        found = get_swagger_ui_html(
+            openapi_url="openapi.json",  # beside this page, wherever a proxy puts them
+            title=app.title,
+            swagger_js_url="docs/swagger-ui-bundle.js",
+            swagger_css_url="docs/swagger-ui.css",
+            swagger_favicon_url="data:,",
+        )
+        found.headers["content-security-policy"] = _POLICY
+        return found
+
+    async def asset(request: Request) -> Response:
+        name = request.url.path.rpartition("/")[2]
+        content = files("fastapi_offline").joinpath("static", name).read_bytes()
+        return Response(
+            content, media_type=_MEDIA[name], headers={"cache-control": "max-age=86400"}
+        )
+
+    if app.openapi_url is not None:
+        for path, route in zip(DOCS, (page, asset, asset), strict=True):
+            app.add_api_route(path, route, include_in_schema=False)
