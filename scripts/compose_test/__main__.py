@@ -233,7 +233,7 @@ def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: R
     wrong = [f"the run is {last['status']}: {last['reason']}"] if last["status"] != "finished" else []  # fmt: skip
     if not wrong:
         stack.save("runs", f"/v1/runs/{run}/export", folder / "programs.parquet")
-        steps: list[dict[str, Any]] = stack.get("runs", f"/v1/runs/{run}/steps")
+        steps: list[dict[str, Any]] = stack.get("runs", f"/v1/runs/{run}/steps")["items"]
         wrong = programs.wrong_with(steps[1:], folder / "programs.parquet")
     record.note("programs", up_s=up_s, run_s=run_s, wrong=wrong)
     record.tell(f"programs: {wrong or 'as expected'} after {run_s} s")

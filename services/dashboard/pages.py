@@ -103,13 +103,12 @@ class Pages:
     async def run(self, key: str, run_id: str) -> str:
         """A run."""
         path = f"/v1/runs/{segment(run_id)}"
-        run, steps, weights = await asyncio.gather(
+        run, page, weights = await asyncio.gather(
             self._apis.read(RunState, "trainer", path, key),
-            self._apis.read(
-                list[RunStep], "trainer", f"{path}/steps", key, after=-1, limit=_MOST_STEPS
-            ),
-            self._apis.read(list[WeightsRecord], "trainer", f"{path}/weights", key),
+            self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, limit=_MOST_STEPS),
+            self._apis.read(Page[WeightsRecord], "trainer", f"{path}/weights", key),
         )
+        steps = [*page.items]
         pictures = [
             (chart, picture, legend(chart, steps))
             for chart in CHARTS
@@ -122,7 +121,7 @@ class Pages:
             pictures=pictures,
             columns=_columns(steps),
             steps=steps[: -_NEWEST_STEPS - 1 : -1],
-            weights=sorted(weights, key=lambda row: (row.role, -row.version)),
+            weights=sorted(weights.items, key=lambda row: (row.role, -row.version)),
         )
 
     async def pool(

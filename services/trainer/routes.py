@@ -79,10 +79,13 @@ def list_steps(
     run_id: str,
     runs: RunsDep,
     after: Annotated[int, Query(ge=-1, le=10**9)] = -1,
+    cursor: Annotated[str, Query(pattern=r"^\d{0,9}$")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-) -> list[RunStep]:
-    """Finished steps in order; step 0 is the evaluation before training."""
-    return runs.store.steps(run_id, after=after, limit=limit)
+) -> Page[RunStep]:
+    """Finished steps after one, in order, a page at a time; step 0 is the evaluation before training."""
+    found = runs.store.steps(run_id, after=max(after, int(cursor or -1)), limit=limit + 1)
+    more = str(found[limit - 1].step) if len(found) > limit else None
+    return Page[RunStep](items=tuple(found[:limit]), next_cursor=more)
 
 
 @router.get("/{run_id}/report", response_class=Response, responses=files(_LINES, _PARQUET))
@@ -132,9 +135,9 @@ def resume(run_id: str, runs: RunsDep) -> RunState:
 
 
 @router.get("/{run_id}/weights")
-def weights(run_id: str, runs: RunsDep) -> list[WeightsRecord]:
-    """The weight versions of a run, which of them repeat an older one, and which are still on the disk."""
-    return runs.rollbacks.records(run_id)
+def weights(run_id: str, runs: RunsDep) -> Page[WeightsRecord]:
+    """All weight versions of a run, which of them repeat an older one, and which are still on the disk."""
+    return Page[WeightsRecord](items=tuple(runs.rollbacks.records(run_id)))
 
 
 @router.post("/{run_id}/rollback", responses=answers(409))

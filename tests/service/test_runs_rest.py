@@ -277,10 +277,13 @@ async def test_steps_come_in_order_in_pages(api: Api, loop: Loop) -> None:
     _commit(loop.store, run.id, 5)
     assert [s.step for s in await api.client.steps(run.id)] == [0, 1, 2, 3, 4]
     page = (await api.http.get(f"/v1/runs/{run.id}/steps?after=1&limit=2")).json()
-    assert [(s["step"], s["policy_version"], s["metrics"]) for s in page] == [
+    assert [(s["step"], s["policy_version"], s["metrics"]) for s in page["items"]] == [
         (2, 3, {"success": 0.25}),
         (3, 4, {"success": 0.25}),
     ]
+    further = f"/v1/runs/{run.id}/steps?after=1&limit=2&cursor={page['next_cursor']}"
+    last = (await api.http.get(further)).json()
+    assert ([s["step"] for s in last["items"]], last["next_cursor"]) == ([4], None)
     for query in ("after=-2", f"after={10**30}", "limit=0", "limit=x"):
         problem(await api.http.get(f"/v1/runs/{run.id}/steps?{query}"), 422, "input")
 

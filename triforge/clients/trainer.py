@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from triforge.clients.transport import ServiceClient, get_json, save, segment, streamed
+from triforge.clients.transport import ServiceClient, save, segment, streamed
 from triforge.errors import InputError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy
 from triforge.types import Event, RunState, RunStep, TrainedRole, WeightsRecord
@@ -53,10 +53,8 @@ class TrainerClient(ServiceClient):
 
     async def steps(self, run_id: str, *, after: int = -1) -> list[RunStep]:
         """Finished steps after `after`."""
-        path, query = f"/v1/runs/{segment(run_id)}/steps", {"after": after, "limit": 10_000}
-        return [
-            RunStep.model_validate(row) for row in await get_json(self._http, path, params=query)
-        ]
+        path = f"/v1/runs/{segment(run_id)}/steps"
+        return [step async for step in self._list(RunStep, path, {"after": str(after)})]
 
     async def stop(self, run_id: str) -> RunState:
         """Ask a run to stop."""
@@ -68,8 +66,8 @@ class TrainerClient(ServiceClient):
 
     async def weights(self, run_id: str) -> list[WeightsRecord]:
         """The weight versions of a run."""
-        reply = await get_json(self._http, f"/v1/runs/{segment(run_id)}/weights")
-        return [WeightsRecord.model_validate(row) for row in reply]
+        path = f"/v1/runs/{segment(run_id)}/weights"
+        return [row async for row in self._list(WeightsRecord, path)]
 
     async def roll_back(self, run_id: str, role: TrainedRole, version: int) -> RunState:
         """Take a stopped run's model back to an older version."""

@@ -44,8 +44,8 @@ class Deployment(httpx.AsyncBaseTransport):
             "/readyz": (200, {"status": "ready"}),
             "/v1/runs": (200, {"items": [run], "next_cursor": "run 7"}),
             "/v1/runs/run-1": (200, run),
-            "/v1/runs/run-1/steps": (200, steps),
-            "/v1/runs/run-1/weights": (200, [golden("WeightsRecord")]),
+            "/v1/runs/run-1/steps": (200, {"items": steps}),
+            "/v1/runs/run-1/weights": (200, {"items": [golden("WeightsRecord")]}),
             "/v1/pools": (200, {"items": [pool]}),
             "/v1/pools/pool-1": (200, pool),
             "/v1/pools/pool-1/tasks": (200, golden("Page", next_cursor="page 2")),
@@ -144,7 +144,7 @@ async def test_a_run_that_has_ended_is_not_followed(
 ) -> None:
     ended = golden("RunState", id="run-1", status="failed", reason="the disk is full")
     deployment.answers["/v1/runs/run-1"] = (200, ended)
-    deployment.answers["/v1/runs/run-1/steps"] = (200, [])
+    deployment.answers["/v1/runs/run-1/steps"] = (200, {"items": []})
     text = (await browser.get("/runs/run-1")).text
     assert "data-events" not in text
     assert "the disk is full" in text
