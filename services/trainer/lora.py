@@ -38,7 +38,7 @@ from services.trainer.weight_tensors import (
     write_json,
 )
 from triforge.config import LearnerSection
-from triforge.errors import ConfigError, WeightsError
+from triforge.errors import ConfigError, WeightsError, install_command
 from triforge.store.images import ImageStore
 from triforge.store.manifests import read_manifest, write_manifest
 from triforge.store.model_digest import model_digest
@@ -102,7 +102,7 @@ class AdaptedModel(ScoringModel):
             peft = importlib.import_module("peft")  # takes a second, and only adapters need it
         except ImportError as error:
             raise ConfigError(
-                f"trainer.*.lora_rank: given {shape.rank}, which needs PEFT ({error}): pip install 'triforge[lora]'"
+                f"trainer.*.lora_rank: given {shape.rank}, which needs PEFT ({error}): {install_command('lora')}"
             ) from None
         scoring = ScoringModel.load(base)
         model: Any = scoring.module

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from triforge.config import RunConfig
-from triforge.errors import ConfigError
+from triforge.errors import ConfigError, install_command
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import RunState, RunStep
 
@@ -166,7 +166,7 @@ def demand_packages(config: RunConfig, artifacts: ArtifactStore) -> None:
         if asked and importlib.util.find_spec(module) is None:
             extra = option.removesuffix("_project")
             raise ConfigError(
-                f"report.{option}: {module} is not installed beside the trainer; pip install 'triforge[{extra}]' there, or "
+                f"report.{option}: {module} is not installed beside the trainer; {install_command(extra)} there, or "
                 "leave it out"
             )
     if report.tensorboard and not artifacts.is_local:

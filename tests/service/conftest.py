@@ -122,7 +122,7 @@ def learner_spans() -> Iterator[Any]:
     """What a learner records of what it does, kept in memory."""
     memory = pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter",
-        reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
+        reason="OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'",
     )
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
     exporter = memory.InMemorySpanExporter()

@@ -16,7 +16,7 @@ from triforge.broker import Broker
 from triforge.errors import StorageError
 from triforge.telemetry import known, tracing
 
-REASON = "OpenTelemetry is not installed; pip install 'triforge[otel]'"
+REASON = "OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 broker = pytest.importorskip(
     "scripts.compose_test.collector",
-    reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
+    reason="OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'",
     exc_type=ImportError,
 )
 

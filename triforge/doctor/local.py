@@ -12,7 +12,7 @@ from typing import Literal
 
 from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings
-from triforge.errors import TriforgeError
+from triforge.errors import TriforgeError, install_command
 from triforge.store.tensor_files import read_folder
 
 State = Literal["ok", "warning", "bad"]
@@ -57,9 +57,8 @@ def packages(wanted: Mapping[str, str]) -> list[Finding]:
     missing = {name: extra for name, extra in wanted.items() if not _is_there(name)}
     if not missing:
         return [ok("packages", f"{', '.join(sorted(wanted))}: installed")]
-    extras = ",".join(sorted(set(missing.values())))
     said = f"{', '.join(sorted(missing))}: not installed"
-    return [bad("packages", said, f"pip install 'triforge[{extras}]'")]
+    return [bad("packages", said, install_command(*sorted(set(missing.values()))))]
 
 
 def extras(settings: Settings, config: RunConfig | None) -> dict[str, str]:

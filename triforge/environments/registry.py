@@ -21,7 +21,7 @@ from shutil import which
 from typing import Final, Protocol, runtime_checkable
 
 from triforge.environments import plugins
-from triforge.errors import ConfigError, InputError
+from triforge.errors import ConfigError, InputError, install_command
 from triforge.rollout.protocols import EnvironmentFamily, ProgramFamily
 
 GROUP: Final = "triforge.environments"
@@ -152,7 +152,7 @@ def expect_installed(name: str, about: About) -> None:
     if missing:
         raise ConfigError(
             f"environment {name!r} needs {', '.join(missing)}, which is not installed: "
-            f"pip install 'triforge[{about.extra}]' (in a checkout: .venv/bin/pip install -c constraints.txt -e '.[{about.extra}]')"
+            f"{install_command(about.extra)}"
         )
     absent = [(program, package) for program, package in about.programs if which(program) is None]
     if absent:

@@ -30,7 +30,14 @@ from sqlalchemy.exc import (
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from triforge.errors import ConfigError, InputError, StorageError, TriforgeError, UnavailableError
+from triforge.errors import (
+    ConfigError,
+    InputError,
+    StorageError,
+    TriforgeError,
+    UnavailableError,
+    install_command,
+)
 
 _BUSY_TIMEOUT_S = 30  # a writer waits so long for another writer before it gives up
 _CONNECT_TIMEOUT_S = 5
@@ -196,7 +203,7 @@ def _server(url: URL) -> Engine:
     except (ImportError, NoSuchModuleError) as error:
         raise ConfigError(
             f"database_url: no driver for {url.drivername!r} ({error}); "
-            "PostgreSQL needs `pip install triforge[postgres]`"
+            f"PostgreSQL needs {install_command('postgres')}"
         ) from None
 
 

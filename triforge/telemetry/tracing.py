@@ -30,6 +30,7 @@ from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from triforge import __version__
+from triforge.errors import install_command
 from triforge.telemetry.ids import carried, known
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def start(service: str, process: str, environ: Mapping[str, str]) -> None:
         exporter = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         export = importlib.import_module("opentelemetry.sdk.trace.export")
     except ModuleNotFoundError:
-        _log.warning("no traces: OpenTelemetry is not installed; pip install 'triforge[otel]'")
+        _log.warning("no traces: OpenTelemetry is not installed; %s", install_command("otel"))
         return
     sender = exporter.OTLPSpanExporter(endpoint=f"{own.rstrip('/')}/v1/traces" if own else None)
     record(service, process, export.BatchSpanProcessor(sender))

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triforge.chat_template import read_json
-from triforge.errors import ConfigError, InputError, WeightsError
+from triforge.errors import ConfigError, InputError, WeightsError, install_command
 from triforge.types import ImageRef, PlacedImage
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")  # model types whose images are understood here
@@ -199,4 +199,4 @@ def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError:
-        raise ConfigError("images need Pillow: pip install 'triforge[vision]'") from None
+        raise ConfigError(f"images need Pillow: {install_command('vision')}") from None

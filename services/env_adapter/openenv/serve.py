@@ -11,7 +11,7 @@ from pathlib import Path
 from triforge import __version__
 from triforge.access.gate import is_loopback
 from triforge.environments import registry
-from triforge.errors import ConfigError, InputError
+from triforge.errors import ConfigError, InputError, install_command
 from triforge.telemetry import server_options
 from triforge.types import Params
 
@@ -59,7 +59,7 @@ def serve(
     family = registry.family(name)
     if find_spec("wsproto") is None:
         raise ConfigError(
-            "serving needs wsproto, which is not installed: pip install 'triforge[openenv]'"
+            f"serving needs wsproto, which is not installed: {install_command('openenv')}"
         )
     import uvicorn  # noqa: PLC0415  only who serves needs it
 

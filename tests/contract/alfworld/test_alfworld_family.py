@@ -132,7 +132,8 @@ def test_missing_data_and_empty_folders_name_the_command(
 def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = Engine(processes=1, python=str(tmp_path / "python"))
     with pytest.raises(
-        ConfigError, match=r"cannot be started with .*pip install 'triforge\[alfworld\]'"
+        ConfigError,
+        match=r"cannot be started with .*pip install -c constraints.txt -e '.\[alfworld\]'",
     ):
         engine.sources()
     if find_spec("alfworld") is None:
@@ -141,7 +142,7 @@ def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_
             engine.start(problem=problem(WORLD), task="")
         engine.close()
         monkeypatch.delenv("ALFWORLD_PYTHON", raising=False)
-        with pytest.raises(ConfigError, match=r"pip install 'triforge\[alfworld\]'"):
+        with pytest.raises(ConfigError, match=r"pip install -c constraints.txt -e '.\[alfworld\]'"):
             registry.family("alfworld")
 
 

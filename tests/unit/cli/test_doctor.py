@@ -157,7 +157,10 @@ async def test_a_service_that_takes_long_to_say_whether_it_is_ready_keeps_our_ti
 
 def test_a_missing_extra() -> None:
     (found,) = packages({"json": "core", "no_such_module_here": "trainer"})
-    assert (found.state, found.mend) == ("bad", "pip install 'triforge[trainer]'")
+    assert (found.state, found.mend) == (
+        "bad",
+        ".venv/bin/pip install -c constraints.txt -e '.[trainer]'",
+    )
     assert faults(packages({"json": "core"})) == []
 
 
@@ -173,7 +176,7 @@ def test_what_addresses_and_a_document_ask_for_is_looked_for() -> None:
         "postgres", "otel", "tensorboard", "wandb", "lora",
     }  # fmt: skip
     (found,) = packages({"no_such_package.inside": "otel"})
-    assert found.mend == "pip install 'triforge[otel]'"
+    assert found.mend == ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
 
 
 def test_no_bubblewrap() -> None:

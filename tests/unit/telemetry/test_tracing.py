@@ -21,7 +21,7 @@ from triforge.types import ChatMessage, GenerateRequest, Sampling
 
 memory = pytest.importorskip(
     "opentelemetry.sdk.trace.export.in_memory_span_exporter",
-    reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
+    reason="OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'",
 )
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
 
@@ -202,7 +202,7 @@ def test_without_the_package_an_address_costs_a_line_and_nothing_else() -> None:
         "import sys; sys.modules['opentelemetry.exporter'] = None\n" + OFF,
         TRIFORGE_OTLP_ENDPOINT="http://127.0.0.1:1",
     )
-    assert "pip install 'triforge[otel]'" in done.stderr
+    assert "pip install -c constraints.txt -e '.[otel]'" in done.stderr
     assert done.stdout.startswith("False")
 
 

@@ -16,7 +16,7 @@ from triforge.store.images import ImageStore, image_name
 from triforge.testing.pictures import png, png_of
 from triforge.vision.files import MAX_BYTES, data_uri, describe, from_data_uri
 
-Image = pytest.importorskip("PIL.Image", reason="pip install 'triforge[vision]'")
+Image = pytest.importorskip("PIL.Image", reason="pip install -c constraints.txt -e '.[vision]'")
 
 
 def drawn(kind: str, **options: object) -> bytes:

