@@ -64,7 +64,7 @@ class Planner:
 def _demand_open(pool: PoolRow) -> None:
     if pool.state == "paused":
         raise PausedError(
-            f"pool {pool.name!r} is paused; POST /v1/pools/{pool.name}/resume lets its runs go on"
+            f"pool {pool.name!r} is paused; `triforge pool resume {pool.name}` lets its runs go on"
         )
     if pool.state == "retired":
         raise ConflictError(f"pool {pool.name!r} is retired; nothing is played from it any more")

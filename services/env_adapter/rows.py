@@ -31,7 +31,7 @@ def pool_row(session: Session, pool: str) -> PoolRow:
     named = session.scalars(select(PoolRow).where(PoolRow.name == pool, *own(PoolRow.tenant))).all()
     found = [row for row in named if row.tenant == caller().tenant] or list(named)
     if not found:
-        raise NotFoundError(f"pool {pool!r} does not exist; GET /v1/pools lists all")
+        raise NotFoundError(f"pool {pool!r} does not exist; `triforge pool list` lists all")
     if len(found) > 1:
         ids = ", ".join(sorted(row.id for row in found))
         raise ConflictError(
@@ -52,7 +52,7 @@ def lock_pool(session: Session, pool_id: str) -> PoolRow:
         .execution_options(populate_existing=True)  # as it is under the lock
     ).one_or_none()
     if row is None:
-        raise NotFoundError(f"pool {pool_id!r} does not exist; GET /v1/pools lists all")
+        raise NotFoundError(f"pool {pool_id!r} does not exist; `triforge pool list` lists all")
     return row
 
 
@@ -61,7 +61,7 @@ def task_row(session: Session, task_id: str) -> TaskRow:
     row = session.get(TaskRow, task_id)
     if row is None or not _visible(session, row.pool_id):
         raise NotFoundError(
-            f"task {task_id!r} does not exist; GET /v1/pools/{{pool}}/tasks lists a pool's tasks"
+            f"task {task_id!r} does not exist; `triforge task list POOL` lists a pool's tasks"
         )
     return row
 
@@ -71,7 +71,7 @@ def proposal_row(session: Session, proposal_id: str) -> ProposalRow:
     row = session.get(ProposalRow, proposal_id)
     if row is None or not _visible(session, row.pool_id):
         raise NotFoundError(
-            f"proposal {proposal_id!r} does not exist; GET /v1/pools/{{pool}}/proposals lists a pool's"
+            f"proposal {proposal_id!r} does not exist; `triforge proposal list POOL` lists a pool's"
         )
     return row
 

@@ -108,5 +108,5 @@ def demand_model(name: str, role: str) -> None:
     """NotFoundError for a model that is not the one of a service."""
     if name != role:
         raise NotFoundError(
-            f"model: given {name[:80]!r}, expected {role!r}, the one model of this service; GET /v1/models lists it"
+            f"model: given {name[:80]!r}, expected {role!r}, the one model of this service"
         )

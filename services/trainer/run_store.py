@@ -304,7 +304,7 @@ def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
     """The run; NotFoundError if there is none that the caller may see."""
     row = session.get(RunRow, run_id, with_for_update=hold or None)
     if row is None or not caller().sees(row.tenant):
-        raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
+        raise NotFoundError(f"run {run_id!r} does not exist; `triforge run list` lists all")
     return row
 
 

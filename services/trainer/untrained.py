@@ -10,22 +10,18 @@ from services.trainer import samples
 from triforge.algorithms import advantages, credit, filters, imitation
 
 _SHOWN: Final = 200  # characters of the sample answer
-_HARDER: Final = (
-    "give tasks that the policy solves sometimes, a policy that follows the format of the actions, or more rollouts "
-    "(env_adapter.rollouts) at a higher temperature (models.policy.temperature)"
-)
+_ALIKE: Final = "give tasks that the policy solves now and then, or raise env_adapter.rollouts and models.policy.temperature"
+_LOST: Final = "see `triforge logs rollout` and `triforge logs judge`"
 _MENDS: Final = {
-    advantages.ZERO_SPREAD: _HARDER,
-    filters.ONE_SIDED: _HARDER,
-    filters.LOW_SPREAD: f"{_HARDER}, or raise filter_keep",
-    imitation.NOT_A_SUCCESS: _HARDER,
-    imitation.NO_PAIR: _HARDER,
-    filters.OUTSIDE_POLICY_BAND: f"widen algorithm.overrides.policy_band, or {_HARDER}",
-    advantages.LONE: "raise env_adapter.rollouts: a step is compared with those of other rollouts",
-    credit.NO_OUTCOME: "see the logs of the rollout workers (`triforge logs`): no outcome was measured",
-    filters.NO_MEASUREMENT: "see the logs of the rollout workers (`triforge logs`): no outcome was measured",
-    credit.NOT_JUDGED: "see the logs of the judge workers (`triforge logs`): no votes came",
-    samples.PARTIAL: "see the logs of the rollout workers (`triforge logs`), or lower run.min_measured",
+    advantages.ZERO_SPREAD: _ALIKE,
+    filters.ONE_SIDED: _ALIKE,
+    filters.LOW_SPREAD: _ALIKE,
+    imitation.NOT_A_SUCCESS: _ALIKE,
+    imitation.NO_PAIR: _ALIKE,
+    filters.OUTSIDE_POLICY_BAND: f"widen algorithm.overrides.policy_band, or {_ALIKE}",
+    credit.NO_OUTCOME: _LOST,
+    credit.NOT_JUDGED: _LOST,
+    samples.PARTIAL: f"{_LOST}, or lower run.min_measured",
     samples.TRUNCATED: "raise models.policy.max_new_tokens",
     samples.TOO_LONG: "raise trainer.policy.max_tokens",
     samples.STALE: "raise run.staleness_bound",

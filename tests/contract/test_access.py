@@ -33,7 +33,7 @@ def app_of(service: str, folder: Path) -> FastAPI:
     """The routes of a service, with nothing behind them."""
     if service == "env_adapter":
         return api(fresh(folder), registry=CollectorRegistry())
-    app, nothing = FastAPI(), cast_any(SimpleNamespace())
+    app, nothing = FastAPI(docs_url=None, redoc_url=None), cast_any(SimpleNamespace())
     if service == "policy":
         app.include_router(policy_routes(nothing, role="policy"))
     elif service == "reward":
@@ -67,7 +67,7 @@ def test_every_route_says_what_it_asks_for(service: str, tmp_path: Path) -> None
 
 
 def test_a_route_without_a_rule_would_be_noticed() -> None:
-    app = FastAPI()
+    app = FastAPI(docs_url=None, redoc_url=None)
 
     @app.post("/v1/forgotten", include_in_schema=False)
     @app.get("/v1/forgotten")

@@ -10,11 +10,13 @@ import typer
 from rich.table import Table
 
 from triforge.algorithms.theory import wilson
+from triforge.cli.models import newest_trained, version_of
 from triforge.cli.terminal import (
     STATE,
     OverlayOption,
     SetOption,
     StateOption,
+    ask_pools,
     ask_trainer,
     console,
     overrides,
@@ -23,8 +25,8 @@ from triforge.cli.terminal import (
 from triforge.cli.watch import left_running, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import merge
-from triforge.errors import ConflictError, InputError, NotFoundError
-from triforge.types import ENDED, RunStep
+from triforge.errors import ConflictError, InputError
+from triforge.types import RunStep
 
 MODES = ("sampled", "greedy")
 
@@ -33,10 +35,16 @@ def evaluate(
     pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to play, once each.")] = 64,
     greedy: Annotated[bool, typer.Option(help="Play them greedily as well.")] = True,
-    run: Annotated[str, typer.Option(help="Take the policy from this run.")] = "",
+    run: Annotated[
+        str,
+        typer.Option(help="Take the policy from this run; else from the newest that trained one."),
+    ] = "",
     version: Annotated[
         int | None, typer.Option(help="Which of its versions; the newest if not given.")
     ] = None,
+    initial: Annotated[
+        bool, typer.Option("--initial", help="Take the deployment's own policy, as it was.")
+    ] = False,
     name: Annotated[str, typer.Option(help="Name of the evaluation.")] = "evaluation",
     config: OverlayOption = None,
     set_: SetOption = None,
@@ -45,56 +53,56 @@ def evaluate(
     ] = None,
     state: StateOption = STATE,
 ) -> None:
-    """Play a pool's held-out tasks with a model, train nothing, and say how often it succeeded."""
+    """Play a pool's held-out tasks with a model, train nothing, and say how often it succeeded.
+
+    The model is the newest that a run on the pool has trained, if nothing else is said.
+    """
     if version is not None and not run:
         raise typer.BadParameter(
             "given without --run, expected the run it is of", param_hint="--version"
         )
     only = {"steps": 0, "eval_every": 1, "eval_tasks": tasks, "eval_greedy": greedy}
     over = merge(overrides(config, set_), {"run": only})
-    figures = ask_trainer(state, lambda client: _evaluate(client, pool, name, over, run, version))
+    named = initial or bool(over.get("models", {}).get("policy", {}).get("path"))
+    pool_id = "" if run or named else ask_pools(state, lambda client: client.pool(pool)).id
+
+    async def work(client: TrainerClient) -> dict[str, Any]:
+        model = await _model(client, run, version, pool_id)
+        return await _evaluate(client, pool, name, over, model)
+
+    figures = ask_trainer(state, work)
     _show(figures)
     if out is not None:
         out.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 async def _evaluate(
-    client: TrainerClient, pool: str, name: str, over: dict[str, Any], run: str, version: int | None
+    client: TrainerClient, pool: str, name: str, over: dict[str, Any], model: dict[str, Any]
 ) -> dict[str, Any]:
-    if run:
-        folder = await _folder(client, run, version)
-        over = merge(over, {"models": {"policy": {"path": folder}}})
+    if model:
+        over = merge(over, {"models": {"policy": {"path": model["path"]}}})
     made = await client.submit(pool, name=name, config=over)
+    model = model or {"path": made.config.get("models", {}).get("policy", {}).get("path", "")}
+    of = f"version {model['version']} of {model['run']}" if "run" in model else "not trained here"
+    say(f"evaluating the policy {model['path']} ({of})")
     with left_running(made.id):
         ended = await watch(console, client, made.id)
     if ended.status != "finished":
         raise ConflictError(f"evaluation {made.id} {ended.status}: {ended.reason}")
-    return _figures(made.id, await client.steps(made.id))
+    return {"model": model} | _figures(made.id, await client.steps(made.id))
 
 
-async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
-    """Where the weights of a run's policy lie."""
-    status = (await client.run(run)).status
-    if status not in ENDED:
-        raise ConflictError(
-            f"run {run} is {status} and deletes old versions as it goes; wait for its end, stop it, or copy the folder "
-            "(`triforge run weights`) and name the copy: --set models.policy.path=COPY"
-        )
-    rows = [
-        row
-        for row in await client.weights(run)
-        if row.role == "policy" and version in (None, row.version)
-    ]
-    if not rows:
-        raise NotFoundError(
-            f"run {run} has no policy version {version}; `triforge run weights {run}` lists them"
-        )
-    row = max(rows, key=lambda row: row.version)
-    if not row.kept:
-        raise NotFoundError(
-            f"version {row.version} of run {run} is no longer on the disk; run.keep_checkpoints says how many are kept"
-        )
-    return row.uri
+async def _model(
+    client: TrainerClient, run: str, version: int | None, pool_id: str
+) -> dict[str, Any]:
+    """The version of a run, or the newest one trained on a pool; empty if nothing of that kind is asked for or there."""
+    if run:
+        row = await version_of(client, run, "policy", version)
+    elif pool_id and (found := await newest_trained(client, pool_id)):
+        run, row = found[0].id, found[1]
+    else:
+        return {}
+    return {"path": row.uri, "run": run, "version": row.version}
 
 
 def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
@@ -142,4 +150,5 @@ def _show(figures: dict[str, Any]) -> None:
         row = figures[mode]
         ends = f", {row['score/low']:.3f} to {row['score/high']:.3f}" if "score/low" in row else ""
         say(f"mean score, {mode}: {row['score']:.3f}{ends}")
+    say(f"policy: {figures['model']['path']}")
     say(f"every step of every episode: triforge run export {figures['run']} --out FILE")

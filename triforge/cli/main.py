@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -15,19 +17,30 @@ import httpx
 import typer
 from rich.console import Console
 
+from triforge import __version__
 from triforge.cli.backup import backup, restore
 from triforge.cli.evaluate import evaluate
 from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
 from triforge.cli.runs import print_runs, run_app
-from triforge.cli.terminal import STATE, StateOption, console, grid, json_object, say, settings
+from triforge.cli.terminal import (
+    NOTHING_RUNS,
+    STATE,
+    StateOption,
+    console,
+    grid,
+    json_object,
+    running,
+    say,
+    settings,
+)
 from triforge.cli.train import train
 from triforge.config import Settings, load
 from triforge.config.base import NOWHERE
 from triforge.doctor import Finding, examine
 from triforge.doctor.services import SERVICES
 from triforge.environments.registry import family
-from triforge.errors import TriforgeError
+from triforge.errors import InputError, TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.check_environment import check_environment, not_applicable
@@ -123,12 +136,21 @@ app.command("backup")(backup)
 app.command("restore")(restore)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"triforge {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     key: Annotated[
         str,
         typer.Option("--key", help="API key; better in TRIFORGE_KEY, which no process list shows."),
     ] = "",
+    version: Annotated[  # noqa: ARG001 - read by its callback
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
 ) -> None:
     """Policy, reward model and tasks improve in a closed loop."""
     if key:
@@ -209,24 +231,27 @@ def _print_addresses(addresses: Settings, state: Path) -> None:
 @app.command()
 def status(state: StateOption = STATE) -> None:
     """What serves, what is ready, and the newest runs. Exit code 1 when a service is not ready."""
-    if not asyncio.run(_status(settings(state))):
+    if not asyncio.run(_status(running(state))):
         raise typer.Exit(1)
     print_runs(state, newest=_NEWEST)
 
 
 async def _status(addresses: Settings) -> bool:
     table, all_ready = grid("service", "address", "state", whole=2), True
+    names, away = [*filter(addresses.has, SERVICES)], 0
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
-        for name in filter(addresses.has, SERVICES):
+        for name in names:
             url = str(getattr(addresses, f"{name}_url"))
             try:
                 reply = await client.get(f"{url}/readyz")
                 state = "ready" if reply.status_code == 200 else f"not ready: {_detail(reply)}"
             except httpx.HTTPError as error:
-                state = f"no answer ({type(error).__name__})"
+                state, away = f"no answer ({type(error).__name__})", away + 1
             all_ready &= state == "ready" or name == "rewriter_model"
             table.add_row(name, url, state)
     console.print(table)
+    if away == len(names):
+        say(NOTHING_RUNS)
     return all_ready
 
 
@@ -235,6 +260,26 @@ def _detail(reply: httpx.Response) -> str:
         return str(json.loads(reply.content).get("detail", reply.status_code))
     except ValueError:
         return str(reply.status_code)
+
+
+@app.command()
+def logs(
+    process: Annotated[
+        str, typer.Argument(help="Process, or how several begin, such as rollout; else all.")
+    ] = "",
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="So many of each.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    state: StateOption = STATE,
+) -> None:
+    """The newest lines of the logs of `triforge up`; Ctrl-C ends it."""
+    found = {file.stem: str(file) for file in sorted((state / "logs").glob("*.log"))}
+    chosen = [path for name, path in found.items() if name.startswith(process)]
+    if not chosen:
+        known = ", ".join(found) or f"none: {state / 'logs'} has no logs"
+        raise InputError(f"process: given {process!r}, expected one of {known}")
+    how = ["--lines", str(lines), *(["-F"] if follow else [])]
+    with suppress(KeyboardInterrupt):
+        subprocess.run(["tail", *how, "--", *chosen], check=True)  # noqa: S603, S607
 
 
 @app.command()

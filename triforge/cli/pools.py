@@ -134,6 +134,17 @@ def pool_audit(name: PoolName, state: StateOption = STATE) -> None:
 # ---- tasks ----
 
 
+@task_app.command("list")
+def task_list(pool: PoolName, state: StateOption = STATE) -> None:
+    """A pool's task versions: id, split, state and instruction."""
+
+    async def work(client: EnvAdapterClient) -> None:
+        async for task in client.tasks(pool):
+            say(f"{task.id} {task.split} {task.state}: {task.instruction!r}")
+
+    ask_pools(state, work)
+
+
 @task_app.command("show")
 def task_show(task: TaskId, state: StateOption = STATE) -> None:
     """One version of a task with its measurements."""
@@ -196,10 +207,8 @@ def proposal_list(
 ) -> None:
     """A pool's rewrites, oldest first: id, state, direction, before and after."""
     for found in ask_pools(state, lambda client: client.proposals(pool, state=only or None)):
-        say(
-            f"{found.id} {found.state} {found.direction}: "
-            f"{found.instruction_before!r} -> {found.instruction_after!r}"
-        )
+        after = repr(found.instruction_after) if found.instruction_after else found.reason
+        say(f"{found.id} {found.state} {found.direction}: {found.instruction_before!r} -> {after}")
 
 
 @proposal_app.command("show")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from triforge.cli.rollouts import lines
+from triforge.cli.models import save_model, version_of
+from triforge.cli.rollouts import show
 from triforge.cli.terminal import (
     STATE,
     OverlayOption,
@@ -22,7 +23,7 @@ from triforge.cli.terminal import (
 )
 from triforge.cli.watch import left_running, said, watch
 from triforge.clients.trainer import TrainerClient
-from triforge.types import RunState
+from triforge.types import TrainedRole
 
 run_app = typer.Typer(no_args_is_help=True, help="Runs.")
 
@@ -80,24 +81,15 @@ def run_show(
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "step.parquet"
             ask_trainer(state, lambda client: client.export(run_id, file, step=step))
-            for line in lines(file, group=group, limit=limit, width=console.width):
-                say(line)
+            show(console, file, group=group, limit=limit)
         return
     run = ask_trainer(state, lambda client: client.run(run_id))
-    for name, value in _facts(run).items():
-        say(f"{name:<9} {value}")
-
-
-def _facts(run: RunState) -> dict[str, str]:
-    """What `run show` says of a run, by what it is called."""
-    return {
-        "run": f"{run.id} {run.name}".rstrip(),
-        "pool": run.pool_id,
-        "status": said(run.status, run.reason),
-        "step": f"{max(run.step, 0)} of {run.steps}",
-        "algorithm": run.algorithm,
-        "versions": f"policy {run.policy_version}, reward model {run.reward_version}",
-    }
+    say(f"run       {run.id} {run.name}".rstrip())
+    say(f"pool      {run.pool_id}")
+    say(f"status    {said(run.status, run.reason)}")
+    say(f"step      {max(run.step, 0)} of {run.steps}")
+    say(f"algorithm {run.algorithm}")
+    say(f"versions  policy {run.policy_version}, reward model {run.reward_version}")
 
 
 @run_app.command("stop")
@@ -116,26 +108,37 @@ def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
 
 @run_app.command("weights")
 def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
-    """The weight versions of a run."""
-    table = grid("role", "version", "repeats", "on disk", "folder")
+    """The weight versions of a run: role, version, whether it is still on the disk, folder."""
     for row in ask_trainer(state, lambda client: client.weights(run_id)):
-        repeats = "" if row.origin is None else str(row.origin)
-        table.add_row(row.role, str(row.version), repeats, "yes" if row.kept else "no", row.uri)
-    console.print(table)
+        repeats = "" if row.origin is None else f" (repeats {row.origin})"
+        say(f"{row.role:<6} {row.version:>4} {'kept' if row.kept else 'gone'} {row.uri}{repeats}")
+
+
+@run_app.command("save")
+def run_save(
+    run_id: RunArgument,
+    to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
+    role: Annotated[TrainedRole, typer.Option(help="Which model.")] = "policy",
+    version: Annotated[
+        int | None, typer.Option(help="Which of its versions; the newest if not given.")
+    ] = None,
+    state: StateOption = STATE,
+) -> None:
+    """Save a model of a run as a complete Hugging Face folder, with its tokenizer; adapters are merged."""
+    row = ask_trainer(state, lambda client: version_of(client, run_id, role, version))
+    save_model(Path(row.uri), to)
+    say(f"wrote {to}: version {row.version} of the {role} model of {run_id}")
 
 
 @run_app.command("rollback")
 def run_rollback(
     run_id: RunArgument,
-    role: Annotated[str, typer.Option(help="policy or reward.")],
+    role: Annotated[TrainedRole, typer.Option(help="Which model.")],
     version: Annotated[int, typer.Option(help="The version to go back to.")],
     state: StateOption = STATE,
 ) -> None:
     """Take a stopped run's model back to an older version, under the next number."""
-    if role not in ("policy", "reward"):
-        raise typer.BadParameter(f"given {role!r}, expected policy or reward", param_hint="--role")
-    trained: Literal["policy", "reward"] = "policy" if role == "policy" else "reward"
-    run = ask_trainer(state, lambda client: client.roll_back(run_id, trained, version))
+    run = ask_trainer(state, lambda client: client.roll_back(run_id, role, version))
     now = run.policy_version if role == "policy" else run.reward_version
     say(f"{run_id} {role}: version {version} serves as {now}")
 

@@ -16,9 +16,9 @@ from rich.table import Table
 
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.clients.transport import ServiceClient
+from triforge.clients.transport import ServiceClient, UnreachableError
 from triforge.config import Settings, read_document, with_assignments
-from triforge.errors import InputError
+from triforge.errors import InputError, UnavailableError
 from triforge.supervisor.supervise import ADDRESSES
 from triforge.types import Params
 
@@ -42,13 +42,13 @@ SetOption = Annotated[
 
 def ask_trainer(state: Path, work: Callable[[TrainerClient], Awaitable[_T]]) -> _T:
     """Do work with a client of the deployment's trainer."""
-    found = settings(state)
+    found = running(state)
     return _ask(TrainerClient, found.trainer_url, found, work)
 
 
 def ask_pools(state: Path, work: Callable[[EnvAdapterClient], Awaitable[_T]]) -> _T:
     """Do work with a client of the deployment's env_adapter."""
-    found = settings(state)
+    found = running(state)
     return _ask(EnvAdapterClient, found.env_adapter_url, found, work)
 
 
@@ -64,6 +64,8 @@ def _ask(
 
     try:
         return asyncio.run(asked())
+    except UnreachableError as error:
+        raise UnavailableError(f"{NOTHING_RUNS}: {error.detail}") from None
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
 
@@ -95,6 +97,14 @@ def grid(*headings: str, whole: int = 1) -> Table:
 
 
 STATE = Path("var")
+NOTHING_RUNS = "no deployment answers; start it with `triforge up --config FILE`, or name the folder of one with --state"
+
+
+def running(state: Path) -> Settings:
+    """The addresses of the deployment that is asked; InputError for a named folder that is not there."""
+    if state != STATE and not state.is_dir():
+        raise InputError(f"--state: given {state}, expected the folder of a `triforge up --state`")
+    return settings(state)
 
 
 def settings(state: Path = STATE) -> Settings:

@@ -41,5 +41,6 @@ def serve_docs(app: FastAPI) -> None:
         )
 
     if app.openapi_url is not None:
-        for path, route in zip(DOCS, (page, asset, asset), strict=True):
-            app.add_api_route(path, route, include_in_schema=False)
+        app.add_api_route(DOCS[0], page, include_in_schema=False)
+        for path in DOCS[1:]:
+            app.add_api_route(path, asset, include_in_schema=False)

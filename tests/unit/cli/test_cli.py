@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Services, Triforge, run_state
+from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
+from triforge import __version__
 from triforge.cli.terminal import settings
 from triforge.errors import ConfigError
 from triforge.types import Event, Page, RunState
+
+ROOT = Path(__file__).parents[3]
 
 # ---- up and doctor ----
 
@@ -209,6 +215,7 @@ def test_a_trainer_that_does_not_answer_is_named(
     monkeypatch.setenv("TRIFORGE_TRAINER_URL", "http://127.0.0.1:1")
     code, out, err = triforge("run", "list")
     assert (code, out) == (1, "")
+    assert "start it with `triforge up --config FILE`" in err
     assert "http://127.0.0.1:1" in err
 
 
@@ -229,6 +236,41 @@ def test_status_says_what_is_not_ready_and_why(triforge: Triforge, services: Ser
     services.refuse("GET /readyz", 503, "unavailable", "Redis does not answer")
     code, out, _ = triforge("status")
     assert (code, out.count("not ready: Redis does not answer")) == (1, 7)
+
+
+def test_status_of_a_folder_that_is_not_there_and_of_nothing_that_runs(
+    triforge: Triforge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert triforge("status", "--state", "nowhere") == (
+        1, "", "triforge: --state: given nowhere, expected the folder of a `triforge up --state`\n",
+    )  # fmt: skip
+    for api in APIS:
+        monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
+    code, out, _ = triforge("status")
+    assert (code, "start it with `triforge up --config FILE`" in out) == (1, True)
+
+
+def test_the_version_is_printed(triforge: Triforge) -> None:
+    assert triforge("--version") == (0, f"triforge {__version__}\n", "")
+
+
+def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) -> None:
+    code, _, err = triforge("logs")
+    assert (code, "expected one of none: var/logs has no logs" in err) == (1, True)
+    (tmp_path / "var" / "logs").mkdir(parents=True)
+    for name in ("trainer", "rollout-1", "rollout-2"):
+        (tmp_path / "var" / "logs" / f"{name}.log").write_text(f"old\nnew of {name}\n")
+    _, _, err = triforge("logs", "policy")
+    assert "given 'policy', expected one of rollout-1, rollout-2, trainer" in err
+    command = [sys.executable, "-m", "triforge", "logs", "rollout", "-n", "1"]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n")[1::3] == ["new of rollout-1", "new of rollout-2"]
 
 
 # ---- addresses ----

@@ -107,6 +107,8 @@ def test_what_cannot_be_changed_is_a_sentence(triforge: Triforge, services: Serv
 def test_tasks_and_rewrites_are_shown(triforge: Triforge, services: Services) -> None:
     services.say("GET /v1/tasks/t", golden("TaskDetail"))
     assert json.loads(triforge("task", "show", "t")[1])["task"]["id"] == f"{SLOT}-v1"
+    services.say("GET /v1/pools/p/tasks", f'{{"items": [{golden("Task")}]}}')
+    assert triforge("task", "list", "p")[1].startswith(f"{SLOT}")
     services.say("GET /v1/proposals/r", golden("ProposalDetail"))
     assert json.loads(triforge("proposal", "show", "r")[1])["proposal"]["id"] == PROPOSAL
     services.say("GET /v1/pools/p/proposals", f'{{"items": [{golden("Proposal")}]}}')

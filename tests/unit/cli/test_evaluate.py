@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.unit.cli.conftest import Services, Triforge, run_state
+from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from triforge.algorithms.theory import wilson
-from triforge.types import Event, RunStep, WeightsRecord
+from triforge.types import Event, Page, RunState, RunStep, WeightsRecord
 
 
 def say_ended(services: Services, metrics: dict[str, float], status: str = "finished") -> None:
-    services.say("POST /v1/runs", run_state("queued"), status=201)
+    config = {"models": {"policy": {"path": "/w/initial"}}}
+    services.say("POST /v1/runs", run_state("queued", config=config), status=201)
+    services.say("GET /v1/pools/kitchen", POOL)
+    services.answers.setdefault("GET /v1/runs", (200, "application/json", b'{"items": []}'))
     services.say("GET /v1/runs/run-1", run_state(status, "the pool is gone"))
     services.tell("run-1", Event(kind="run", run_id="run-1", at=0.0, data={"status": status}))
     step = RunStep(
         run_id="run-1", step=0, at=0.0, policy_version=4, reward_version=2, metrics=metrics
     )
-    services.say("GET /v1/runs/run-1/steps", f"[{step.model_dump_json()}]")
+    services.say("GET /v1/runs/run-1/steps", Page[RunStep](items=(step,)))
 
 
-def weights(version: int, role: str = "policy", *, kept: bool = True) -> str:
-    row = WeightsRecord.model_validate(
+def weights(version: int, role: str = "policy", *, kept: bool = True) -> WeightsRecord:
+    return WeightsRecord.model_validate(
         {
             "role": role,
             "version": version,
@@ -33,7 +37,14 @@ def weights(version: int, role: str = "policy", *, kept: bool = True) -> str:
             "kept": kept,
         }
     )
-    return row.model_dump_json()
+
+
+def posted(services: Services) -> Any:
+    return next(body for what, body in services.asked if what == "POST /v1/runs")
+
+
+def listed(*rows: WeightsRecord) -> Page[WeightsRecord]:
+    return Page[WeightsRecord](items=rows)
 
 
 def test_an_evaluation_is_a_run_of_no_steps_with_an_interval(
@@ -46,13 +57,13 @@ def test_an_evaluation_is_a_run_of_no_steps_with_an_interval(
     assert (code, err) == (0, "")
     run = {"seed": 3, "steps": 0, "eval_every": 1, "eval_tasks": 16, "eval_greedy": False}
     asked = {"pool": "kitchen", "name": "evaluation", "config": {"run": run}}
-    assert services.asked[0] == ("POST /v1/runs", asked)
+    assert posted(services) == asked
     assert "0.250" in out
     assert "0.102 to 0.495" in out
     figures = json.loads((tmp_path / "f.json").read_text())
     low, high = wilson(4, 16)
     sampled = {"success": 0.25, "low": low, "high": high, "episodes": 16, "policy_version": 4}
-    assert figures == {"run": "run-1", "sampled": sampled}
+    assert figures == {"model": {"path": "/w/initial"}, "run": "run-1", "sampled": sampled}
 
 
 @pytest.mark.parametrize(
@@ -63,12 +74,55 @@ def test_the_policy_of_a_run_is_taken_the_newest_or_the_one_that_is_named(
 ) -> None:
     say_ended(services, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
     services.say("GET /v1/runs/old", run_state("finished"))
-    services.say(
-        "GET /v1/runs/old/weights", f"[{weights(5)}, {weights(7)}, {weights(9, 'reward')}]"
-    )
+    services.say("GET /v1/runs/old/weights", listed(weights(5), weights(7), weights(9, "reward")))
     code, _, err = triforge("eval", "kitchen", "--run", "old", *given)
     assert (code, err) == (0, "")
-    assert services.asked[2][1]["config"]["models"] == {"policy": {"path": folder}}
+    assert posted(services)["config"]["models"] == {"policy": {"path": folder}}
+
+
+def trained(services: Services, *, initial: str = "/w/initial") -> None:
+    """Runs on two pools, newest first: one that goes on, an evaluation, one that trained."""
+    config = {"models": {"policy": {"path": initial}}}
+    runs = (
+        run_state("running", id="late"),
+        run_state("finished", id="other", pool_id="pool-2"),
+        run_state("finished", id="look", steps=0),
+        run_state("stopped", id="old", config=config),
+    )
+    services.say("GET /v1/runs", Page[RunState](items=runs))
+    services.say("GET /v1/runs/old/weights", listed(weights(5), weights(7), weights(8, kept=False)))
+
+
+def test_the_newest_policy_that_was_trained_on_the_pool_is_taken_by_itself_and_named(
+    triforge: Triforge, services: Services, tmp_path: Path
+) -> None:
+    say_ended(services, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
+    trained(services)
+    code, out, err = triforge("eval", "kitchen", "--out", "f.json")
+    assert (code, err) == (0, "")
+    assert posted(services)["config"]["models"] == {"policy": {"path": "/w/policy/7"}}
+    assert out.startswith("evaluating the policy /w/policy/7 (version 7 of old)\n")
+    model = json.loads((tmp_path / "f.json").read_text())["model"]
+    assert model == {"path": "/w/policy/7", "run": "old", "version": 7}
+
+
+@pytest.mark.parametrize(
+    ("given", "initial"),
+    [
+        (("--initial",), "/w/initial"),
+        ((), "/w/policy/7"),
+        (("--set", "models.policy.path=/mine"), ""),
+    ],
+)
+def test_the_initial_policy_is_taken_when_it_is_asked_for_and_when_none_was_trained(
+    triforge: Triforge, services: Services, given: tuple[str, ...], initial: str
+) -> None:
+    say_ended(services, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
+    trained(services, initial=initial)
+    code, out, _ = triforge("eval", "kitchen", *given)
+    path = posted(services)["config"].get("models", {}).get("policy", {}).get("path")
+    assert (code, path) == (0, "/mine" if "--set" in given else None)
+    assert "(not trained here)" in out
 
 
 @pytest.mark.parametrize(
@@ -82,7 +136,7 @@ def test_weights_that_are_not_there_are_named_and_no_run_is_made(
     triforge: Triforge, services: Services, given: tuple[str, ...], reason: str
 ) -> None:
     services.say("GET /v1/runs/old", run_state("stopped"))
-    services.say("GET /v1/runs/old/weights", f"[{weights(5, kept=False)}]")
+    services.say("GET /v1/runs/old/weights", listed(weights(5, kept=False)))
     code, _, err = triforge("eval", "kitchen", *given)
     assert code == 1
     assert reason in err

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from tests.unit.cli.conftest import Services, Triforge
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
+from triforge.cli.rollouts import show
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import write_step_records
 
@@ -18,7 +21,7 @@ ROOMY = Limits(max_tokens=1000, max_rows=0)
 
 
 @pytest.fixture
-def export(services: Services, tmp_path: Path) -> None:
+def export(services: Services, tmp_path: Path) -> Path:
     """Two groups of two rollouts, the second without spread."""
     votes = [[[1, 1], [-1, 1]], [[1, -1], [0, -1]]]
     groups = [judged(group_task("g1"), [1, -1], votes), judged(group_task("g2"), [-1, -1], votes)]
@@ -27,7 +30,9 @@ def export(services: Services, tmp_path: Path) -> None:
     )  # fmt: skip
     store = ArtifactStore(str(tmp_path / "artifacts"))
     uri = write_step_records(store, "step.parquet", build_samples(groups, options).records)
+    (tmp_path / "step.parquet").write_bytes(store.read(uri))
     services.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", store.read(uri))  # fmt: skip
+    return tmp_path / "step.parquet"
 
 
 @pytest.mark.usefixtures("export")
@@ -43,7 +48,9 @@ def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became
         "      answered 'r0'",
         "      votes +1 +1; reward 1.000; advantage 1.000; trained on",
     ]
-    assert "      votes unreadable -1; reward -1.000; advantage 0.000; left out: zero spread" in lines
+    assert (
+        "      votes unreadable -1; reward -1.000; advantage 0.000; left out: zero spread" in lines
+    )
     assert out.count("rollout ") == 4
 
 
@@ -51,12 +58,15 @@ def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became
 def test_one_group_and_a_few_rollouts_can_be_asked_for(triforge: Triforge) -> None:
     _, out, _ = triforge("run", "show", "run-1", "--step", "3", "--group", "g2", "--limit", "1")
     assert "g1" not in out
-    assert "1 of 2 rollouts are shown" in out
-    assert "no rollouts of group g9" in triforge("run", "show", "run-1", "--step", "3", "--group", "g9")[1]  # fmt: skip
+    assert "1 of 2 rollouts" in out
+    assert "0 of 0 rollouts" in triforge("run", "show", "run-1", "--step", "3", "--group", "g9")[1]  # fmt: skip
 
 
-@pytest.mark.usefixtures("export")
-def test_lines_are_cut_to_the_terminal(triforge: Triforge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    _, out, _ = triforge("run", "show", "run-1", "--step", "3")
-    assert max(map(len, out.splitlines()[:-1])) == 30
+def test_a_terminal_cuts_lines_and_a_file_gets_them_whole(export: Path) -> None:
+    def widest(console: Console) -> int:
+        show(console, export, group="", limit=9)
+        assert isinstance(console.file, io.StringIO)
+        return max(map(len, console.file.getvalue().splitlines()))
+
+    assert widest(Console(file=io.StringIO(), width=30, force_terminal=True, no_color=True)) == 30
+    assert widest(Console(file=io.StringIO(), width=30)) > 60

@@ -38,8 +38,8 @@ def trained(services: Services, monkeypatch: pytest.MonkeyPatch) -> Services:
     services.say("GET /v1/pools/pool-1/proposals", Page[Proposal](items=()))
     services.say("POST /v1/runs", run_state("queued", algorithm=GRPO), status=201)
     services.say("GET /v1/runs/run-1", run_state("finished"))
-    services.say("GET /v1/runs/run-1/steps", f"[{step(0, 0.25)}, {step(3, 0.5)}]")
-    services.say("GET /v1/runs/run-1/weights", f"[{weights(4)}, {weights(7)}]")
+    services.say("GET /v1/runs/run-1/steps", f'{{"items": [{step(0, 0.25)}, {step(3, 0.5)}]}}')
+    services.say("GET /v1/runs/run-1/weights", f'{{"items": [{weights(4)}, {weights(7)}]}}')
     services.tell("run-1", Event(kind="run", run_id="run-1", at=0.0, data={"status": "finished"}))
     return services
 

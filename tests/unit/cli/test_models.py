@@ -1,0 +1,65 @@
+"""`triforge run weights | save`: which weights a run has, and a copy that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from services.trainer.tiny_models import TinyShape, build_tiny_model
+from tests.unit.cli.conftest import Services, Triforge, run_state
+from triforge.types import Page, WeightsRecord
+
+
+@pytest.fixture
+def model(services: Services, tmp_path: Path) -> Path:
+    """The newest version of a run's policy."""
+    folder = tmp_path / ("a rather long path " * 5) / "v000003"
+    folder.parent.mkdir()
+    build_tiny_model(folder, ["put", "the", "mug"], shape=TinyShape(hidden=16, layers=1, heads=1))
+    rows = [
+        WeightsRecord(role="policy", version=2, uri="/gone", digest="", at=0.0, kept=False),
+        WeightsRecord(role="policy", version=3, uri=str(folder), digest="", at=0.0, kept=True, origin=1),
+    ]  # fmt: skip
+    services.say("GET /v1/runs/run-1", run_state("finished"))
+    services.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=tuple(rows)))
+    return folder
+
+
+def test_folders_are_printed_whole_a_line_each(triforge: Triforge, model: Path) -> None:
+    code, out, _ = triforge("run", "weights", "run-1")
+    assert (code, out.splitlines()) == (
+        0, ["policy    2 gone /gone", f"policy    3 kept {model} (repeats 1)"],
+    )  # fmt: skip
+
+
+def test_a_saved_model_opens_in_transformers_with_its_tokenizer(
+    triforge: Triforge, model: Path, tmp_path: Path
+) -> None:
+    assert model.is_dir()
+    code, out, err = triforge("run", "save", "run-1", "--to", "mine")
+    assert (code, out, err) == (0, "wrote mine: version 3 of the policy model of run-1\n", "")
+    opened = AutoModelForCausalLM.from_pretrained(tmp_path / "mine", local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "mine", local_files_only=True)
+    ids = tokenizer("put the mug")["input_ids"]
+    assert tokenizer.decode(ids).split() == ["put", "the", "mug"]
+    assert opened.config.vocab_size >= max(ids)
+    again = triforge("run", "save", "run-1", "--to", "mine")
+    assert "triforge: --to: given mine, which exists" in again[2]
+
+
+def test_a_damaged_version_is_not_saved(triforge: Triforge, model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"short")
+    code, _, err = triforge("run", "save", "run-1", "--to", "mine")
+    assert code == 1
+    assert "model.safetensors" in err
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_folder_of_another_machine_is_named(triforge: Triforge, services: Services) -> None:
+    row = WeightsRecord(role="reward", version=1, uri="/elsewhere", digest="", at=0.0, kept=True)
+    services.say("GET /v1/runs/run-1", run_state("finished"))
+    services.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=(row,)))
+    code, _, err = triforge("run", "save", "run-1", "--to", "mine", "--role", "reward")
+    assert (code, err.startswith("triforge: /elsewhere: not on this machine")) == (1, True)
