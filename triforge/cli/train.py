@@ -66,7 +66,7 @@ def train(
     trained = run_training(
         model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
         generate=_options(generate, data=str(data.resolve()) if data else ""),
-        options=_options(options, reward=_absolute(reward)), tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed,
+        options=_options(options, reward=reward), tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed,
         config=config, overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=console,
     )  # fmt: skip
     show(trained)
@@ -77,12 +77,6 @@ def train(
 def _options(text: str, **given: str) -> Params:
     """A JSON object, and single options beside it that are not empty."""
     return json_object(text) | {name: value for name, value in given.items() if value}
-
-
-def _absolute(path: str) -> str:
-    """`FILE.py:NAME` with the whole path of the file; anything else as it is."""
-    file, colon, name = path.rpartition(":")
-    return f"{Path(file).resolve()}{colon}{name}" if file.endswith(".py") else path
 
 
 def show(trained: Trained) -> None:
