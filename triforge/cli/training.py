@@ -68,14 +68,13 @@ class Training:
             return read_document(self.state / DOCUMENT)
         if self.env and "TRIFORGE_TRAINER_URL" not in os.environ:
             family(self.env)  # it is here, and so is what it needs
-        base = merge(
-            TINY_DOCUMENT if self.model == TINY else {},
-            read_document(self.config) if self.config else {},
-        )
-        heldout = None if self.pool or self.file else self.heldout
+        base: dict[str, Any] = TINY_DOCUMENT if self.model == TINY else {}
+        if not (self.pool or self.file):
+            base = merge(base, {"run": {"eval_tasks": self.heldout}})
+        base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
         over = {
-            "run": {k: v for k, v in {**run, "eval_tasks": heldout}.items() if v is not None},
+            "run": {k: v for k, v in run.items() if v is not None},
             "algorithm": {"preset": self.preset} if self.preset else {},
             "env_adapter": {"options": self.options},
         }
