@@ -15,7 +15,7 @@ import triforge as library
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.training import follow
-from triforge.types import Event, Page, Proposal, RunState, RunStep
+from triforge.types import Event, Page, Proposal, RunState, RunStep, WeightsRecord
 
 ASKED = ("train", "--env", "household", "--preset", "grpo", "--steps", "3")
 GRPO = "grpo: estimator group"
@@ -39,7 +39,8 @@ def trained(services: Services, monkeypatch: pytest.MonkeyPatch) -> Services:
     services.say("POST /v1/runs", run_state("queued", algorithm=GRPO), status=201)
     services.say("GET /v1/runs/run-1", run_state("finished"))
     services.say("GET /v1/runs/run-1/steps", f'{{"items": [{step(0, 0.25)}, {step(3, 0.5)}]}}')
-    services.say("GET /v1/runs/run-1/weights", f'{{"items": [{weights(4)}, {weights(7)}]}}')
+    versions = Page[WeightsRecord](items=(weights(4), weights(7)))
+    services.say("GET /v1/runs/run-1/weights", versions)
     services.tell("run-1", Event(kind="run", run_id="run-1", at=0.0, data={"status": "finished"}))
     return services
 
