@@ -122,7 +122,7 @@ class Engines:
             await self._record(role, ready.version, ready.uri, ready.digest)
             PUBLISHED.labels(role).set_to_current_time()
             self.versions[role] = ready.version
-        for role in set(self._roles) - trained.keys():
+        for role in (self.versions.keys() & set(self._roles)) - trained.keys():
             active = await self._apis[role].weights()
             known = await self._find(role, active.version)
             if known and known[0] == active.uri and active.version > self.versions[role]:

@@ -30,6 +30,8 @@ def replay(*names: str) -> tuple[SGLangEngine, list[tuple[str, Any]]]:
     asked: list[tuple[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/server_info":  # asked before each load; nothing of it is recorded
+            return httpx.Response(200, json={})
         found = known[request.method, request.url.path]
         asked.append((request.url.path, json.loads(request.content or b"null")))
         if isinstance(found.reply, str):

@@ -85,7 +85,7 @@ async def test_a_body_that_comes_with_its_headers_counts_for_the_body_only(port:
         writer.write(head + body)
         await writer.drain()
         assert (await reader.readuntil(b"\r\n")) == b"HTTP/1.1 200 OK\r\n"
-        await reader.readuntil(b"%d" % len(body))
+        await reader.readuntil(b"%d\n" % len(body))
     writer.close()
 
 
@@ -112,5 +112,5 @@ async def test_a_body_that_says_it_is_huge_is_refused_before_it_comes(port: int)
 async def test_nobody_says_where_they_come_from_but_the_connection(port: int) -> None:
     head = b"GET /who HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.9.8.7\r\nForwarded: for=10.9.8.7\r\n\r\n"
     answer = await send(port, head)
-    assert answer.endswith(b'"127.0.0.1"')
+    assert answer.endswith(b'"127.0.0.1"\n')
     assert b"server:" not in answer.lower()
