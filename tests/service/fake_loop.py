@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import redis.asyncio as aioredis
+from redis.exceptions import RedisError
 
 from services.trainer.orchestrator import Orchestrator
 from services.trainer.parts import Parts
@@ -26,7 +27,7 @@ from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore,
 from tests.unit.trainer.played import judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
-from triforge.errors import ConflictError
+from triforge.errors import ConflictError, UnavailableError
 from triforge.event_loop import end_task
 from triforge.retry import RetryPolicy
 from triforge.store.artifacts import ArtifactStore
@@ -136,13 +137,19 @@ class FakeLearner:
     async def serve(self) -> None:
         cursor = "0"
         while True:
-            for entry, batch, _ in await self._broker.read_batches(self.role, cursor, block_s=0.2):
-                cursor = entry
-                if self.before is not None:
-                    await self.before()
-                ready = self._answer(batch)
-                if not self.silent:
-                    await self._broker.announce(ready)
+            with contextlib.suppress(UnavailableError):  # a machine that stood still: it asks again
+                cursor = await self._read(cursor)
+
+    async def _read(self, cursor: str) -> str:
+        """Answer the batches after `cursor`; one that could not be announced is read again."""
+        for entry, batch, _ in await self._broker.read_batches(self.role, cursor, block_s=0.2):
+            if self.before is not None:
+                await self.before()
+            ready = self._answer(batch)
+            if not self.silent:
+                await self._broker.announce(ready)
+            cursor = entry
+        return cursor
 
     def _answer(self, batch: TrainBatch) -> WeightsReady:
         self.batches.append(batch)
@@ -209,11 +216,13 @@ class FakeWorkers:
             while True:
                 newest = self.shuffled and random.random() < 0.5
                 pop = self._redis.blpop if newest else self._redis.brpop
-                found = await pop([ROLLOUT_QUEUE], timeout=0.2)
-                if found is not None:
-                    self._busy = True
-                    await self._play(_message(found[1], GroupTask))
-                    self._busy = False
+                # a machine that stood still: a job that was lost by it is sent again
+                with contextlib.suppress(RedisError, UnavailableError):
+                    found = await pop([ROLLOUT_QUEUE], timeout=0.2)
+                    if found is not None:
+                        self._busy = True
+                        await self._play(_message(found[1], GroupTask))
+                self._busy = False
         finally:
             await self._redis.aclose()
 
@@ -296,9 +305,12 @@ class Loop:
         return self.store.create(name="run", pool_id="pool", config=config)
 
     async def conduct(self, run: RunState) -> RunState:
-        """One orchestrator takes the run up; returns how it left it."""
-        await self.orchestrator().work_on(self.store.get(run.id))
-        return self.store.get(run.id)
+        """One orchestrator takes the run up, again where Redis was away, as in `run_forever`; returns how it left it."""
+        orchestrator = self.orchestrator()
+        while True:
+            with contextlib.suppress(UnavailableError):
+                await orchestrator.work_on(self.store.get(run.id))
+                return self.store.get(run.id)
 
     def start(self) -> None:
         """Start workers and learners."""
@@ -309,14 +321,17 @@ class Loop:
         """Stop them; an error of theirs is the test's."""
         for task in self._tasks:
             await end_task(task)
+        ended, self._tasks = self._tasks, []
+        for task in ended:
             if not task.cancelled():
                 task.result()
-        self._tasks = []
 
     async def close(self) -> None:
-        await self.stop()
-        await self._own_wire.close()
-        self.database.close()
+        try:
+            await self.stop()
+        finally:
+            await self._own_wire.close()
+            self.database.close()
 
     # ---- what happened ----
 
