@@ -190,7 +190,7 @@ def _written(prompt: Sequence[int], texts: Iterable[Vote | UnitTest]) -> Iterato
 
 
 def _without_votes(algorithm: Algorithm) -> Algorithm:
-    estimator = "group" if algorithm.estimator == "fused" else algorithm.estimator
+    estimator = "group" if algorithm.estimator_part.reads_votes else algorithm.estimator
     return algorithm.changed(use_votes=False, vote_weight="constant", estimator=estimator)
 
 

@@ -128,6 +128,16 @@ class Algorithm(CoreOptions):
             "no part of the votes that could be weighed apart",
         )
         yield (
+            estimator.reads_votes and not (self.use_outcome and self.use_votes),
+            f"estimator: given '{self.estimator}' with use_outcome or use_votes = false, allowed only with both: it reads "
+            "outcomes and votes, and nothing else",
+        )
+        yield (
+            estimator.reads_votes and self.penalises,
+            f"estimator: given '{self.estimator}' with a penalty, allowed only without: outcomes and votes are read apart, "
+            "and no part would hold it",
+        )
+        yield (
             self.normalise == "raw" and not (self.whiten or critic),
             "normalise: given 'raw' with whiten = false, allowed only with whiten = true or a critic: without any baseline "
             "every failure-free batch would be reinforced whole",

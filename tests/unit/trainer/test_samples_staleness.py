@@ -58,6 +58,12 @@ def test_a_group_whose_votes_are_too_old_is_credited_by_outcome_alone() -> None:
     assert keep([one_group()], drop_stale_votes=True) == keep([one_group()])
 
 
+def test_without_its_votes_a_group_is_not_estimated_by_what_reads_them() -> None:
+    dropped = keep([one_group(judge_version=0)], drop_stale_votes=True, estimator="share")
+    by_outcome = keep([one_group()], use_votes=False, estimator="group")
+    assert [r["advantage"] for r in dropped.records] == [r["advantage"] for r in by_outcome.records]
+
+
 def test_a_group_with_too_few_measured_rollouts_is_on_record_and_not_trained_on() -> None:
     partial = judged(group_task(), [1, None], [[[1, -1]], [[]]])
     samples = keep([partial, one_group()], min_measured=2)

@@ -83,6 +83,7 @@ class Estimator:
         sums_steps: each step brings its own reward, so the outcome stands on the last one only.
         whole: trajectories are compared as wholes, by the mean of their steps.
         splits: outcomes and votes may be compared apart, each as if they were the rewards.
+        reads_votes: it reads outcomes and votes in the place of rewards; a group without its votes goes to `group`.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Estimator:
     sums_steps: bool = False
     whole: bool = False
     splits: bool = False
+    reads_votes: bool = False
 
 
 ESTIMATORS = Registry("estimator", Estimator, __name__)

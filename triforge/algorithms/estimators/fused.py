@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from triforge.algorithms.advantages import (
     ScoredRows,
     added,
@@ -13,28 +11,11 @@ from triforge.algorithms.advantages import (
 )
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
-from triforge.algorithms.registry import Options
+from triforge.algorithms.registry import NoOptions
 
 
-class FusedOptions(Options):
-    """No options of its own: the weight of the votes is `lam`."""
-
-    def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
-        """It reads outcomes and votes, and nothing else."""
-        yield (
-            not (algorithm.use_outcome and algorithm.use_votes),
-            "estimator: given 'fused' with use_outcome or use_votes = false, allowed only with both: it adds the one to the "
-            "other",
-        )
-        yield (
-            algorithm.penalises,
-            "estimator: given 'fused' with a penalty, allowed only without: outcomes and votes are compared apart, and no "
-            "part would hold it",
-        )
-
-
-@estimator("fused", FusedOptions, reads=("normalise", "std_floor", "std_eps", "std_ddof"))
-def fused(group: Group, algorithm: CoreOptions, options: FusedOptions) -> ScoredRows:
+@estimator("fused", reads=("normalise", "std_floor", "std_eps", "std_ddof"), reads_votes=True)
+def fused(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
     """`A = A_E + lam * A_S`; A_S is always divided by the deviation."""
     outcomes = [next((o for o in row if o is not None), None) for row in group.outcomes]
     everywhere = [(t, i) for t, row in enumerate(group.votes) for i in range(len(row))]
