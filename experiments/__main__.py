@@ -1,4 +1,4 @@
-"""`make experiment-adaptation` and `make experiment-envrl`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `experiment-envrl` and `experiment-votes`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, digest
+from experiments.study import ADAPTATION, Study, file_of
+from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
-STUDIES = {study.name: study for study in (ADAPTATION, ENVRL)}
+STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, VOTES)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
@@ -36,7 +38,7 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         help="one step an arm, one seed: shows that everything runs, measures nothing",
     )
     add("--seeds", type=int, nargs="+", default=list(study.seeds))
-    add("--arms", nargs="+", default=list(study.arms), choices=list(study.arms), metavar="ARM")
+    add("--arms", nargs="+", default=["*"], metavar="ARM", help="names or patterns of arms")
     add("--processes", type=int, default=2, help="runs at a time, one thread each")
     add(
         "--state",
@@ -71,54 +73,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[{(time.monotonic() - started) / 60:5.1f} min] {text}", flush=True)
 
     seeds = [0] if options.quick and options.seeds == list(study.seeds) else options.seeds
-    results = options.state.resolve() / f"{study.name}-{digest(settings, study.arms)}.jsonl"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    jobs = [Job(arm, seed) for seed in seeds for arm in options.arms]
+    known = list((options.quick and study.smoke) or study.arms)
+    arms = [name for name in known if any(fnmatchcase(name, p) for p in options.arms)]
+    if not arms:
+        tell(f"--arms: given {options.arms}, expected names or patterns of {known}")
+        return 2
+    jobs = [Job(arm, seed) for seed in seeds for arm in arms]
+    files = {job: file_of(options.state.resolve(), study, settings, job) for job in jobs}
     failed: list[Job] = []
     try:
         if not options.report_only:
-            failed = _play(study, jobs, seeds, settings, results, options, tell)
+            failed = _play(study, files, seeds, settings, options, tell)
         docs = options.docs or (None if options.quick else _PAGE)
-        if docs is not None:
-            tell(f"report: {_report(study, results, settings, seeds, options, docs, named)}")
+        if not study.plots:
+            print(import_module(study.report).table(finished(files)))
+        elif docs is not None:
+            tell(
+                f"report: {_report(study, finished(files), settings, seeds, options, docs, named)}"
+            )
     except TriforgeError as error:
         tell(f"failed: {error.detail}")
         return 1
     for job in failed:
-        tell(
-            f"failed: {job.arm}, seed {job.seed}; see {results.with_suffix('.logs')}; run the command again to repeat it"
-        )
+        log = files[job].with_suffix(".log")
+        tell(f"failed: {job.arm}, seed {job.seed}; see {log}; run the command again to repeat it")
     return 1 if failed else 0
 
 
 def _play(
     study: Study,
-    jobs: list[Job],
+    files: Mapping[Job, Path],
     seeds: Sequence[int],
     settings: Settings,
-    results: Path,
     options: argparse.Namespace,
     tell: Tell,
 ) -> list[Job]:
-    if all((job.arm, job.seed) in finished(results) for job in jobs):
+    if all(path.is_file() for path in files.values()):
         tell("all runs are on file")
         return []
     for seed in seeds:
         tiny_models(settings.warm_start(seed), tell)
-    if not options.quick and any(study.arms[job.arm].rewrites for job in jobs):
+    if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)
     base = ["-m", "experiments", study.name, *(["--quick"] if options.quick else []), "--one"]
     return run_all(
-        jobs,
+        files,
         lambda job: [*base, job.arm, str(job.seed)],
-        results,
         processes=options.processes,
         tell=tell,
     )
 
 
 def _one(study: Study, name: str, seed: int, settings: Settings) -> int:
-    """Play one run in this process and print its result."""
+    """Play one run in this process and print its lines."""
     import torch
 
     from experiments.loop import Models
@@ -130,10 +137,14 @@ def _one(study: Study, name: str, seed: int, settings: Settings) -> int:
     rewrites = None
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
         rewrites = policy if settings is study.quick else smollm2(_silent)
-    result = import_module(study.run).play(
-        name, arm, seed, settings, Models(policy, reward, rewrites)
+    import_module(study.run).play(
+        name,
+        arm,
+        seed,
+        settings,
+        Models(policy, reward, rewrites),
+        tell=lambda line: print(json.dumps(line), flush=True),
     )
-    print(json.dumps(asdict(result)))
     return 0
 
 
@@ -143,18 +154,13 @@ def _silent(_: str) -> None:
 
 def _report(
     study: Study,
-    results: Path,
+    wanted: Mapping[tuple[str, int], Mapping[str, Any]],
     settings: Settings,
     seeds: Sequence[int],
     options: argparse.Namespace,
     docs: Path,
     given: list[str],
 ) -> Path:
-    wanted = {
-        key: result
-        for key, result in finished(results).items()
-        if key[1] in seeds and key[0] in options.arms
-    }
     seconds = sum(result["seconds"] for result in wanted.values())
     command = f"make experiment-{study.name}"
     if given:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.envrl import WORDING, EnvrlSettings
-from experiments.loop import Models, Result, Run
+from experiments.loop import Models, Result, Run, Tell, silent
 from experiments.loop import play as play_run
 from experiments.settings import Arm, Settings
 from services.trainer.auxiliary import Auxiliary
@@ -21,17 +21,17 @@ class EnvrlRun(Run):
 
     _probe: list[TrainRow] | None = None
 
-    async def _evaluate(self, step: int, result: Result) -> list[Trajectory]:
-        sampled = await super()._evaluate(step, result)
+    async def _evaluate(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
+        success, sampled = await super()._evaluate(step)
         if self._probe is None:
             self._probe = self._items()
         found = self._measure(self._probe)
-        result.evaluations[-1] |= {
+        known = {
             name: found[f"aux/{name}"]
             for name in ("sp/nll", "id/nll", "id/exact")
             if f"aux/{name}" in found
         }
-        return sampled
+        return success | known, sampled
 
     def _items(self) -> list[TrainRow]:
         """The same transitions in every evaluation and for all arms of a seed, with their true targets."""
@@ -63,6 +63,8 @@ class EnvrlRun(Run):
         return terms.metrics()
 
 
-def play(name: str, arm: Arm, seed: int, settings: Settings, models: Models) -> Result:
+def play(
+    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
+) -> Result:
     """Play one run in this process."""
-    return play_run(name, arm, seed, settings, models, make=EnvrlRun)
+    return play_run(name, arm, seed, settings, models, tell=tell, make=EnvrlRun)

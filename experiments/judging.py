@@ -1,27 +1,52 @@
-"""Votes: by the reward model, or planted from the environment's own labels."""
+"""Votes that are planted: what a judge would say that knows the truth, right with a fixed chance."""
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
+from environments.household.episode import WORDINGS
+from environments.household.params import world_of
+from environments.household.planner import plan
+from environments.household.world import State, World
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
-from triforge.types import JudgeTask, Step, StepVotes, Trajectory, TrajectoryVotes, Vote
+from triforge.types import JudgeTask, StepVotes, Task, Trajectory, TrajectoryVotes, Vote
+
+Sign = Literal[-1, 0, 1]
+Asks = Literal["sensible", "progress", "best", "difference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A planted judge.
+
+    Attributes:
+        asks: what a vote says of an action. `sensible`: +1 if the scripted expert, knowing what was seen, might do it.
+            `progress`: +1 if the shortest plan, by a planner that knows everything, became shorter. `best`: +1 if it became shorter
+            than ever in the episode. All others -1. `difference`: by how much it became shorter, -1, 0 or +1.
+        right: the chance that a vote is the truth. Otherwise it is the opposite, and of 0 a sign by lot.
+    """
+
+    asks: Asks = "progress"
+    right: float = 1.0
 
 
 class PlantedJudge:
-    """A step scorer that knows the label of each step and is right with a fixed chance, vote by vote.
-
-    The errors are independent, which is kinder than those of a model with the same accuracy. Its votes have no tokens and
-    cannot train anything.
+    """A step scorer that asks no model. Its errors are independent of one another, and its votes can train nothing.
 
     Args:
-        right: chance that a vote equals the label.
+        planted: what it says.
+        read: a task by its id.
     """
 
-    def __init__(self, right: float) -> None:
-        self._right = right
+    def __init__(self, planted: Planted, read: Callable[[str], Awaitable[Task]]) -> None:
+        self._planted, self._read = planted, read
+        self._known: dict[str, dict[State, float]] = {}
 
     async def __call__(
         self,
@@ -29,24 +54,61 @@ class PlantedJudge:
         task: JudgeTask,
         generate_many: GenerateMany,  # noqa: ARG002 (it asks no model)
     ) -> TrajectoryVotes:
-        """Vote on every labelled step."""
+        """Vote on every step."""
         draw = random.Random(derive_seed(task.seed, "planted"))  # noqa: S311 (a draw, not a secret)
+        truth = await self._truth(trajectory)
+        votes = [tuple(self._vote(sign, draw) for _ in range(task.votes)) for sign in truth]
         return TrajectoryVotes(
             trajectory_id=trajectory.id,
             group_id=trajectory.group_id,
-            steps=tuple(
-                StepVotes(
-                    step=step.index,
-                    prompt_ids=(),
-                    votes=tuple(self._vote(step, draw) for _ in range(task.votes)),
-                )
-                for step in trajectory.steps
-                if step.label is not None
-            ),
+            steps=tuple(StepVotes(step=i, prompt_ids=(), votes=v) for i, v in enumerate(votes)),
         )
 
-    def _vote(self, step: Step, draw: random.Random) -> Vote:
-        assert step.label is not None
-        wrong: Literal[-1, 1] = 1 if step.label == -1 else -1
-        value = step.label if draw.random() < self._right else wrong
+    async def _truth(self, trajectory: Trajectory) -> list[Sign]:
+        if self._planted.asks == "sensible":
+            return [1 if step.label == 1 else -1 for step in trajectory.steps]
+        world = world_of((await self._read(trajectory.task_id)).params)
+        known = self._known.setdefault(trajectory.task_id, {})
+        return signs(
+            distances(world, (step.action for step in trajectory.steps), known), self._planted.asks
+        )
+
+    def _vote(self, truth: Sign, draw: random.Random) -> Vote:
+        value = truth
+        if draw.random() >= self._planted.right:
+            value = draw.choice((-1, 1)) if truth == 0 else -1 if truth == 1 else 1
         return Vote(value=value, text="planted", ids=(), logprobs=(), versions=())
+
+
+def distances(
+    world: World, actions: Iterable[str], known: dict[State, float] | None = None
+) -> list[float]:
+    """Commands of a shortest plan at the start and after each action of an episode in terse words; infinite without a plan.
+
+    `known` keeps what was planned before in this world.
+    """
+    known, wording, state = {} if known is None else known, WORDINGS["terse"], world.start()
+    states = [state]
+    for action in actions:
+        command = wording.offered(world, state).get(action)
+        if command is not None:
+            state = world.apply(state, command) or state
+        states.append(state)
+    for state in states:
+        if state not in known:
+            found = plan(world, state=state)
+            known[state] = math.inf if found is None else float(len(found))
+    return [known[state] for state in states]
+
+
+def signs(left: list[float], asks: Asks) -> list[Sign]:
+    """What is true of each step, given what was left to do before the first and after each."""
+    if asks == "difference":
+        return [
+            1 if after < before else -1 if after > before else 0 for before, after in pairwise(left)
+        ]
+    best, found = left[0], list[Sign]()
+    for before, after in pairwise(left):
+        found.append(1 if after < (best if asks == "best" else before) else -1)
+        best = min(best, after)
+    return found

@@ -6,14 +6,15 @@ import asyncio
 import random
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from experiments.judging import PlantedJudge
 from experiments.model import LocalModel
-from experiments.settings import Arm, Settings
+from experiments.settings import EASY, HARD, Arm, Settings
 from experiments.tasks import Tasks
 from services.reward.scorers.votes import score
 from services.trainer.auxiliary_rows import AuxiliaryMaker
@@ -48,7 +49,10 @@ _LATE = 5  # training steps at the end over which step measures are averaged
 _KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "theory/mu_within", "theory/mu",
          "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
          "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
-         "policy/entropy", "policy/kl_k3", "policy/updates", "rows/policy", "rows/reward")  # fmt: skip
+         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
+         "votes/positive_failed")  # fmt: skip
+
+Tell = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ class Models:
 
 @dataclass(slots=True)
 class Result:
-    """What a run says; one JSON line."""
+    """What a run says."""
 
     arm: str
     seed: int
@@ -84,12 +88,21 @@ class Run:
         settings: how much is played.
         models: what it starts from.
         folder: for its database.
+        tell: hears of each step and evaluation at once, then of the rest: a line of the run's file each (`jobs.read`).
     """
 
     def __init__(
-        self, name: str, arm: Arm, seed: int, settings: Settings, models: Models, folder: Path
+        self,
+        name: str,
+        arm: Arm,
+        seed: int,
+        settings: Settings,
+        models: Models,
+        folder: Path,
+        tell: Tell,
     ) -> None:
         self._name, self._arm, self._seed, self._settings = name, arm, seed, settings
+        self._tell = tell
         paths = {
             "policy": str(models.policy),
             "reward": str(models.reward),
@@ -101,38 +114,49 @@ class Run:
         self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
-        self._learners: dict[TrainedRole, Learner] = {
-            "policy": Learner.fresh(models.policy), "reward": Learner.fresh(models.reward)
-        }  # fmt: skip
-        self._acts, self._judges = (
-            LocalModel(models.policy, rows=128),
-            LocalModel(models.reward, rows=128),
-        )
+        self._judged = arm.planted is None and self._algorithm.needs_votes
+        self._learners: dict[TrainedRole, Learner] = {"policy": Learner.fresh(models.policy)}
+        self._acts = self._judges = LocalModel(models.policy, rows=128)
+        if self._judged:
+            self._learners["reward"] = Learner.fresh(models.reward)
+            self._judges = LocalModel(models.reward, rows=128)
         rewrites = LocalModel(models.rewrites) if models.rewrites else None
-        self._models = [m for m in (self._acts, self._judges, rewrites) if m is not None]
-        self._tasks = Tasks(folder, arm, settings, seed, rewrites)
+        self._models = {m for m in (self._acts, self._judges, rewrites) if m is not None}
+        self._tasks = Tasks(folder, settings, seed, rewrites)
         self._run = RunState(
             id=f"{name}-{seed}", name=name, pool_id=self._tasks.pool_id, status="running", step=0,
             steps=self._config.run.steps, policy_version=0, reward_version=0, created_at=0.0, updated_at=0.0,
         )  # fmt: skip
         parts: Parts = SimpleNamespace(env_adapter=self._tasks)  # type: ignore[assignment]
         self._env = TaskSource(parts, self._run, self._config)
-        self._score: StepScorer = score if arm.planted is None else PlantedJudge(arm.planted)
+        self._score: StepScorer = score
+        if arm.planted is not None:
+            self._score = PlantedJudge(arm.planted, self._tasks.read)
 
     async def play(self) -> Result:
         """The whole run."""
         started = time.monotonic()
         result = Result(self._name, self._seed)
-        before = after = await self._evaluate(0, result)
+
+        def add(kind: Literal["steps", "evaluations"], found: dict[str, float]) -> None:
+            getattr(result, kind).append(found)
+            self._tell({kind: found})
+
+        found, before = await self._evaluate(0)
+        add("evaluations", found)
+        after = before
         for step in range(1, self._config.run.steps + 1):
-            result.steps.append(await self._step(step))
+            add("steps", await self._step(step))
             if self._config.run.steps - step in self._settings.late_evals:
-                after = await self._evaluate(step, result)
-        if self._arm.planted is None and self._algorithm.needs_votes:
+                found, after = await self._evaluate(step)
+                add("evaluations", found)
+        if self._judged:
             result.judge = await self._measure_judge(before, after)
         result.late = self._late(result)
         result.tasks = self._tasks.counts()
         result.seconds = time.monotonic() - started
+        rest = ("arm", "seed", "late", "judge", "tasks", "seconds")
+        self._tell({name: getattr(result, name) for name in rest})
         return result
 
     def close(self) -> None:
@@ -153,7 +177,7 @@ class Run:
             groups, alpha_low=self._algorithm.alpha_low, alpha_high=self._algorithm.alpha_high
         )
         trust = self._votes.trust(step)
-        measures |= self._votes.measure(step, groups)
+        measures |= self._votes.measure(step, groups) | praised_failures(groups)
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
@@ -234,9 +258,9 @@ class Run:
 
     # ---- measuring ----
 
-    async def _evaluate(self, step: int, result: Result) -> list[Trajectory]:
-        """Play the held-out tasks; the same seeds every time. Returns the sampled trajectories."""
-        count = 2 * self._settings.heldout_tasks
+    async def _evaluate(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
+        """Play the held-out tasks; the same seeds every time. Returns measures and the sampled trajectories."""
+        count = len(self._settings.kinds) * self._settings.heldout_tasks
         wanted = PlanRequest(
             run_id=self._run.id, step=step, kind="evaluate", groups=count, seed=self._seed
         )
@@ -246,12 +270,10 @@ class Run:
         for mode, rollouts in (("sampled", self._settings.eval_rollouts), ("greedy", 1)):
             tasks = [self._heldout(step, mode, i, g, rollouts) for i, g in enumerate(plan)]
             groups = await asyncio.gather(*(self._play_group(task) for task in tasks))
-            halves = (
-                ("", groups),
-                ("/easy", groups[: count // 2]),
-                ("/hard", groups[count // 2 :]),
-            )
-            for name, part in halves:
+            parts = [("", groups)]
+            if self._settings.kinds == (EASY, HARD):
+                parts += [("/easy", groups[: count // 2]), ("/hard", groups[count // 2 :])]
+            for name, part in parts:
                 wins, measured = accuracy(
                     [t.outcome.value for g in part for t in g.played.trajectories]
                 )
@@ -259,8 +281,7 @@ class Run:
             if mode == "sampled":
                 self._sampled = list(groups)
                 sampled = [t for g in groups for t in g.played.trajectories]
-        result.evaluations.append(found)
-        return sampled
+        return found, sampled
 
     def _heldout(
         self, step: int, mode: str, index: int, planned: PlannedGroup, rollouts: int
@@ -289,11 +310,11 @@ class Run:
             )
             await self._judges.serve(module, self._versions["reward"])
             for policy, played in (("first", before), ("last", after)):
-                for name, value in (await self._judged(played)).items():
+                for name, value in (await self._hits(played)).items():
                     found[f"{name}/judge_{weights}/policy_{policy}"] = value
         return found
 
-    async def _judged(self, played: list[Trajectory]) -> dict[str, float]:
+    async def _hits(self, played: list[Trajectory]) -> dict[str, float]:
         """`label` (the expert's view of a step) and `outcome`, each as balanced accuracy of one vote a step."""
         config = self._config
         votes = await asyncio.gather(
@@ -349,13 +370,37 @@ def _limits(section: LearnerSection) -> Limits:
     return Limits(max_tokens=section.max_tokens, max_rows=section.max_rows)
 
 
+def praised_failures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
+    """The share of +1 among the votes on episodes that failed; nothing without such votes."""
+    praised = [
+        vote.value == 1
+        for group in groups
+        for trajectory, given in zip(group.played.trajectories, group.votes, strict=True)
+        if given is not None and trajectory.outcome.value == -1
+        for step in given.steps
+        for vote in step.votes
+    ]
+    return {"votes/positive_failed": sum(praised) / len(praised)} if praised else {}
+
+
+def silent(_: Mapping[str, Any]) -> None:
+    """Hears nothing."""
+
+
 def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, make: type[Run] = Run
+    name: str,
+    arm: Arm,
+    seed: int,
+    settings: Settings,
+    models: Models,
+    *,
+    tell: Tell = silent,
+    make: type[Run] = Run,
 ) -> Result:
     """Play one run in this process; `make` may be a run that measures more."""
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        run = make(name, arm, seed, settings, models, Path(folder))
+        run = make(name, arm, seed, settings, models, Path(folder), tell)
         try:
             return asyncio.run(run.play())
         finally:

@@ -18,7 +18,6 @@ _SIZE = (7.0, 3.2)
 _TITLES: dict[Family, str] = {
     "tasks": "Held-out success, difference to fixed tasks",
     "votes": "Held-out success, difference to outcome only",
-    "planted": "Planted judges, difference to no votes",
 }
 
 

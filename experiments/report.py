@@ -109,11 +109,6 @@ def write(
         _judge_table(results),
         "## The theory, measured\n",
         _theory_table(results),
-        "## Planted judges\n",
-        _planted_text(settings),
-        _table(results, "planted"),
-        verdicts(results, _pairs("planted")),
-        _seeds_table(results, seeds),
         "## Pictures\n",
         *(f"![{title}]({file})\n" for title, file in pictures.items()),
     ]
@@ -217,8 +212,7 @@ def _null(results: Results, arm: str) -> str:
 
 def _judge_table(results: Results) -> str:
     rows = []
-    names = [n for n in ARMS if "planted" not in ARMS[n].families]
-    for name in names:
+    for name in ARMS:
         cells = [f"`{name}`"]
         for kind in ("label", "outcome"):
             for policy in ("first", "last"):
@@ -257,29 +251,6 @@ def _theory_table(results: Results) -> str:
         "Over the last 256 judged groups of each run (docs/algorithms.md says how); intervals are over seeds, the last column "
         "uses each run's own interval.\n\n" + markdown(titles, rows)
     )
-
-
-def _planted_text(s: Settings) -> str:
-    return (
-        "A prototype had found that better votes hurt on one of two warm starts. Here it is repeated on all seeds: hard tasks only "
-        f"({2 * s.planted_tasks} of them), {s.planted_steps} steps, lam 1, no floor under the deviation, no KL term, nothing but the "
-        "policy trained; votes are the label, flipped independently.\n"
-    )
-
-
-def _seeds_table(results: Results, seeds: Sequence[int]) -> str:
-    names = [n for n in arms_of("planted") if n != "planted_none"]
-    rows = []
-    for seed in seeds:
-        cells = [str(seed)]
-        for name in names:
-            for mode in ("sampled", "greedy"):
-                one = by_seed(results, name, at_end(mode)).get(seed)
-                base = by_seed(results, "planted_none", at_end(mode)).get(seed)
-                cells.append("" if one is None or base is None else f"{one - base:+.3f}")
-        rows.append(cells)
-    titles = ["seed", *(f"`{name}` {mode}" for name in names for mode in ("sampled", "greedy"))]
-    return "Differences to no votes, seed by seed:\n\n" + markdown(titles, rows)
 
 
 def cell(found: Mean | None, *, sign: bool = False) -> str:

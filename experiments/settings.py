@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from experiments.judging import Planted
 
 SEEDS = (1, 2, 3, 4, 5)
 TUNING_SEEDS = (901,)  # none of the reported ones
 
-Family = Literal["tasks", "votes", "planted"]
-BASELINES: dict[Family, str] = {"tasks": "fixed", "votes": "outcome", "planted": "planted_none"}
+Family = Literal["tasks", "votes"]
+BASELINES: dict[Family, str] = {"tasks": "fixed", "votes": "outcome"}
 BESIDES: dict[Family, tuple[tuple[str, str], ...]] = {
     "tasks": (("llm_rewrite", "null"), ("ladder", "llm_rewrite")),
     "votes": (("trust", "lambda_1"), ("trust", "fixed")),
-    "planted": (("planted_100_trust", "planted_100"),),
 }
 """Pairs that are compared beside each arm with its baseline."""
 
@@ -34,7 +34,7 @@ HARD = _SERVICE | {
     "distractors": [2, 4],
     "goals": ["heat", "cool", "clean", "two"],
 }
-_SHOWN = _SERVICE | {
+SHOWN = _SERVICE | {
     "receptacles": [3, 8],
     "distractors": [0, 4],
     "goals": ["place", "heat", "cool", "clean", "two"],
@@ -50,23 +50,14 @@ class Arm:
         families: which comparisons it is part of; an arm of `tasks` and `votes` is run once.
         config: what it changes in the run's document.
         rewrites: whether a language model rewrites tasks.
-        planted: chance that a planted vote is right; None asks the reward model.
+        planted: who votes; None asks the reward model.
     """
 
     title: str
-    families: tuple[Family, ...]
+    families: tuple[Family, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     rewrites: bool = False
-    planted: float | None = None
-
-
-def _planted(title: str, q: float | None, **options: Any) -> Arm:
-    """The setting of the prototype: lambda 1, no floor, steps of equal index, nothing else trained."""
-    base = {"lam": 1.0, "std_floor": 0.0, "train_reward_model": False, "kl_beta": 0.0}
-    return Arm(
-        title=title, families=("planted",), config={"algorithm": {"overrides": base | options}},
-        planted=q,
-    )  # fmt: skip
+    planted: Planted | None = None
 
 
 _DEFAULT = {"lam": 1.0, "std_floor": 0.5}  # of the preset
@@ -88,7 +79,7 @@ ARMS: dict[str, Arm] = {
     "ladder": Arm(
         title="ladder",
         families=("tasks",),
-        config={"adaptation": {"controller": "ladder", "ladder": {"start": 3, "options": _SHOWN}}},
+        config={"adaptation": {"controller": "ladder", "ladder": {"start": 3, "options": SHOWN}}},
     ),
     "null": Arm(
         title="null rewriter (unchanged task as candidate)",
@@ -105,12 +96,6 @@ ARMS: dict[str, Arm] = {
         families=("votes",),
         config={"algorithm": {"overrides": _DEFAULT | {"use_votes": False}}},
     ),
-    "planted_none": _planted("no votes", None, use_votes=False),
-    "planted_75": _planted("votes right with 0.75", 0.75),
-    "planted_100": _planted("votes always right", 1.0),
-    "planted_100_trust": _planted(
-        "votes always right, trust", 1.0, vote_weight="trust", std_floor=0.5
-    ),
 }
 
 
@@ -119,24 +104,22 @@ class Settings:
     """How much is played.
 
     Attributes:
-        steps: training steps of the arms of `tasks` and `votes`.
-        planted_steps: of the arms of `planted`.
+        steps: training steps.
         groups: task slots a step, pairs of a proposal included.
         rollouts: K.
-        train_tasks: tasks of each kind (easy and hard) in the pool.
-        planted_tasks: half of the tasks, all hard, of the arms of `planted`.
+        kinds: options of the kinds of tasks in the pool.
+        train_tasks: tasks of each kind.
         heldout_tasks: held-out tasks of each kind.
         eval_rollouts: sampled episodes a held-out task in an evaluation; one greedy episode comes on top.
-        late_evals: training steps, counted from the last, after which there is an evaluation; their mean is reported.
+        late_evals: training steps, counted from the last, after which there is an evaluation.
         warm: the supervised first phase.
     """
 
     steps: int = 20
-    planted_steps: int = 16
     groups: int = 16
     rollouts: int = 8
+    kinds: tuple[Mapping[str, Any], ...] = (EASY, HARD)
     train_tasks: int = 32
-    planted_tasks: int = 128
     heldout_tasks: int = 64
     eval_rollouts: int = 1
     late_evals: tuple[int, ...] = (3, 0)
@@ -144,17 +127,13 @@ class Settings:
 
     def warm_start(self, seed: int) -> DemoSettings:
         """The warm start of a seed: careless demonstrations of services of all sizes."""
-        return DemoSettings(seed=seed, generate=_SHOWN, warm_start=self.warm)
-
-    def steps_of(self, arm: Arm) -> int:
-        """Training steps of an arm."""
-        return self.planted_steps if "planted" in arm.families else self.steps
+        return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration, as `triforge.config.parse` reads it."""
         overrides = _DEMO | dict(arm.config.get("algorithm", {}).get("overrides", {}))
         document: dict[str, Any] = {
-            "run": {"name": "experiment", "seed": seed, "steps": self.steps_of(arm),
+            "run": {"name": "experiment", "seed": seed, "steps": self.steps,
                     "groups_per_step": self.groups},
             "models": {
                 "policy": {"path": models["policy"], "max_new_tokens": 4},
@@ -175,7 +154,7 @@ class Settings:
 
 
 QUICK = Settings(
-    steps=1, planted_steps=1, groups=4, rollouts=2, train_tasks=8, planted_tasks=8, heldout_tasks=4, late_evals=(0,),
+    steps=1, groups=4, rollouts=2, train_tasks=8, heldout_tasks=4, late_evals=(0,),
     warm=WarmStart(
         hidden=16, layers=1, heads=2,
         policy_data=Demonstrations(count=24, random_rate=0.1, forget_rate=0.6, inadmissible_share=0.3),

@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from experiments.jobs import Job
 from experiments.settings import ARMS, QUICK, SEEDS, Arm, Settings
 
 
@@ -21,8 +23,9 @@ class Study:
         full: how much is played.
         quick: as little as shows that everything runs.
         run: module whose `play` plays one run.
-        report: module whose `write` makes the page.
+        report: module whose `write` makes the page; without `plots`, one whose `table` is printed.
         plots: module whose `draw` draws its pictures into a folder.
+        smoke: the arms of `quick`; all if empty.
     """
 
     name: str
@@ -32,7 +35,8 @@ class Study:
     quick: Settings
     run: str
     report: str
-    plots: str
+    plots: str = ""
+    smoke: Sequence[str] = ()
 
 
 ADAPTATION = Study(
@@ -47,10 +51,13 @@ ADAPTATION = Study(
 )
 
 
-def digest(settings: Settings, arms: Mapping[str, Arm] = ARMS) -> str:
-    """Short name of settings and arms; results of others are never mixed in."""
-    parts = {
-        "settings": asdict(settings),
-        "arms": {name: asdict(arm) for name, arm in arms.items()},
-    }
+def digest(settings: Settings, arm: Arm) -> str:
+    """Short name of settings and arm, in the name of a run's file; runs of others are never mixed in."""
+    parts = {"settings": asdict(settings), "arm": asdict(arm)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def file_of(folder: Path, study: Study, settings: Settings, job: Job) -> Path:
+    """Of one run."""
+    name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}.jsonl"
+    return folder / study.name / name

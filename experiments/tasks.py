@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from experiments.settings import EASY, HARD, Arm, Settings
+from experiments.settings import Settings
 from services.env_adapter.adaptation.adapter import make_adapter
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
@@ -23,14 +23,13 @@ class Tasks:
 
     Args:
         folder: for the database.
-        arm: whether the pool is mixed or hard.
-        settings: how many tasks.
+        settings: how many tasks of which kinds.
         seed: of the tasks.
         rewrites: the model that diagnoses and rewrites; None if nothing is rewritten by a model.
     """
 
     def __init__(
-        self, folder: Path, arm: Arm, settings: Settings, seed: int, rewrites: Generate | None
+        self, folder: Path, settings: Settings, seed: int, rewrites: Generate | None
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._database = open_database(f"sqlite:///{folder / 'tasks.sqlite'}")
@@ -41,7 +40,7 @@ class Tasks:
         self._cache: dict[str, Task] = {}
         self._adapter = make_adapter(self._database, family, rewrites)
         head = PoolRequest(name="pool", environment="household", options={"wording": "terse"})
-        rows = _rows(arm, settings, seed)
+        rows = _rows(settings, seed)
         state, _ = PoolMaker(self._database, family).create(head, rows)
         self.pool_id = state.id
 
@@ -73,21 +72,18 @@ class Tasks:
         self._database.close()
 
 
-def _rows(arm: Arm, settings: Settings, seed: int) -> list[tuple[str, Any]]:
-    """Training and held-out tasks: half easy and half hard, or all hard; no task twice."""
-    planted = "planted" in arm.families
-    kinds = (HARD, HARD) if planted else (EASY, HARD)
-    train_tasks = settings.planted_tasks if planted else settings.train_tasks
+def _rows(settings: Settings, seed: int) -> list[tuple[str, Any]]:
+    """Training and held-out tasks of each kind; no task twice."""
     household = family("household")
     rows: list[tuple[str, Any]] = []
     seen: set[str] = set()
-    for number, options in enumerate(kinds):
-        need = train_tasks + settings.heldout_tasks
-        drawn = household.generate(count=3 * need, seed=1_000 * seed + number, options=options)
+    for number, options in enumerate(settings.kinds):
+        need = settings.train_tasks + settings.heldout_tasks
         made = 0
-        for params in drawn:
-            draft = household.validate(params)
-            key = repr(sorted(draft.params.items()))
+        for params in household.generate(
+            count=3 * need, seed=1_000 * seed + number, options=dict(options)
+        ):
+            key = repr(sorted(params.items()))
             if made == need or key in seen:
                 continue
             seen.add(key)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from environments.household.wording import vocabulary
 from experiments import envrl, envrl_report, envrl_run
 from experiments.jobs import Job, finished, run_all
-from experiments.judging import PlantedJudge
 from experiments.loop import Models, Result, play
 from experiments.plots import draw
 from experiments.report import arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
-from experiments.study import ADAPTATION, digest
+from experiments.study import digest
 from services.trainer.tiny_models import TinyShape, build_tiny_model
-from tests.unit.trainer.played import group_task, trajectory
-from triforge.rollout.episode import judge_task
 
 _JUDGE_WORDS = [">", ";", "?", "task", r"\boxed{1}", r"\boxed{-1}"]
 
@@ -39,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(acts, reward, None)
 
 
-@pytest.mark.parametrize("name", ["ladder", "trust", "planted_75"])
+@pytest.mark.parametrize("name", ["ladder", "trust"])
 def test_an_arm_goes_round(models: Models, name: str) -> None:
     result = play(name, ARMS[name], 7, QUICK, models)
     assert [e["step"] for e in result.evaluations] == [0.0, 1.0]
@@ -54,7 +51,7 @@ def test_an_arm_goes_round(models: Models, name: str) -> None:
 def test_arms_differ_from_their_baseline_in_what_their_title_says_only() -> None:
     models = {"policy": "a", "reward": "j", "rewriter": "r"}
     documents = {name: Settings().document(arm, 1, models) for name, arm in ARMS.items()}
-    parts: dict[Family, str] = {"tasks": "adaptation", "votes": "algorithm", "planted": "algorithm"}
+    parts: dict[Family, str] = {"tasks": "adaptation", "votes": "algorithm"}
     for family, part in parts.items():
         baseline = BASELINES[family]
         assert arms_of(family)[0] == baseline
@@ -66,7 +63,9 @@ def test_arms_differ_from_their_baseline_in_what_their_title_says_only() -> None
 
 
 def test_results_of_other_settings_are_never_mixed_in() -> None:
-    assert digest(Settings()) == digest(Settings()) != digest(QUICK)
+    arm = ARMS["trust"]
+    assert digest(Settings(), arm) == digest(Settings(), replace(arm))
+    assert digest(Settings(), arm) not in (digest(QUICK, arm), digest(Settings(), ARMS["fixed"]))
 
 
 # ---- auxiliary objectives ----
@@ -82,8 +81,6 @@ def test_their_arms_differ_in_estimator_and_objectives_only() -> None:
             changed = {k for k in alone if documents[name][k] != alone[k]}
             assert changed == {"trainer"}
             assert documents[name]["trainer"]["policy"] == alone["trainer"]["policy"]
-    names = {digest(study.full, study.arms) for study in (ADAPTATION, envrl.STUDY)}
-    assert len(names) == 2
 
 
 def test_a_run_with_placebo_goes_round(models: Models) -> None:
@@ -125,21 +122,6 @@ def test_their_report_says_what_the_numbers_say(tmp_path: Path) -> None:
         assert f"({file})" in text
 
 
-# ---- planted judges ----
-
-
-async def test_a_planted_judge_is_right_as_often_as_it_says() -> None:
-    group, nobody = group_task(votes=3), cast("Any", None)
-    task = judge_task(group, 0)
-    played = trajectory(group, 0, outcome=-1, lengths=[1] * 200, labels=[1, -1] * 100)
-    for right, low, high in ((1.0, 1.0, 1.0), (0.75, 0.70, 0.80), (0.0, 0.0, 0.0)):
-        votes = await PlantedJudge(right)(played, task, nobody)
-        hits = [v.value == played.steps[s.step].label for s in votes.steps for v in s.votes]
-        assert low <= sum(hits) / len(hits) <= high
-    first, again = [await PlantedJudge(0.75)(played, task, nobody) for _ in range(2)]
-    assert first == again
-
-
 # ---- statistics ----
 
 
@@ -163,22 +145,33 @@ def test_differences_are_paired_by_seed() -> None:
 
 # ---- jobs ----
 
-_RUN = "import sys, json; a, s = sys.argv[1:]; (a == 'bad') and sys.exit(3); print(json.dumps({'arm': a, 'seed': int(s)}))"
+_RUN = """
+import sys, json
+arm, seed = sys.argv[1:]
+print(json.dumps({"steps": {"success": 0.5}}))
+if arm == "bad":
+    sys.exit(3)
+print(json.dumps({"evaluations": {"step": 0.0}}))
+print(json.dumps({"arm": arm, "seed": int(seed)}))
+"""
 
 
 def test_finished_runs_are_kept_and_only_the_others_run_again(tmp_path: Path) -> None:
-    results, told = tmp_path / "r.jsonl", list[str]()
-    results.write_text('{"arm": "old", "seed": 1}\n{"arm": "torn", "se')
+    told = list[str]()
     jobs = [Job("old", 1), Job("torn", 2), Job("bad", 3), Job("new", 4)]
+    files = {job: tmp_path / "study" / f"{job.arm}-{job.seed}.jsonl" for job in jobs}
+    files[jobs[0]].parent.mkdir()
+    files[jobs[0]].write_text('{"arm": "old", "seconds": 7.0}\n')
+    files[jobs[1]].with_suffix(".part").write_text('{"steps": {"succ')  # its process was killed
     failed = run_all(
-        jobs,
-        lambda job: ["-c", _RUN, job.arm, str(job.seed)],
-        results,
-        processes=2,
-        tell=told.append,
+        files, lambda job: ["-c", _RUN, job.arm, str(job.seed)], processes=2, tell=told.append
     )
     assert failed == [Job("bad", 3)]
-    assert sorted(finished(results)) == [("new", 4), ("old", 1), ("torn", 2)]
+    found = finished(files)
+    assert sorted(found) == [("new", 4), ("old", 1), ("torn", 2)]
+    assert found["old", 1]["seconds"] == 7.0
+    assert found["new", 4]["steps"] == [{"success": 0.5}]
+    assert found["new", 4]["evaluations"] == [{"step": 0.0}]
     assert "4 runs, 1 of them on file" in told[0]
     assert any("bad, seed 3: failed" in line for line in told)
 
