@@ -39,6 +39,7 @@ class CodeFamily:
         steps_per_s=6,
     )
     never_blocks = True  # an episode awaits its programs
+    measured = ("instruction_agrees",)  # of problems of others; generated ones prove it
 
     def __init__(self, sandbox: Sandbox | None = None) -> None:
         self._own = sandbox

@@ -1,5 +1,7 @@
 """Rewriting a generated problem: one step more or less, or another ending; and the proofs that the result is true.
 
+Problems of others are written anew by the model (open_rewriting.py), functions of HumanEval stay as they are.
+
 Everything that a rewriter may answer is cooked and compared beforehand. `check` then runs the programs in the sandbox:
 the reference solution on every test, the wrong solutions, and, for what is announced, a solution written for the
 statement as it is read back by a grammar of its own, with the statement's own examples.
@@ -8,9 +10,9 @@ statement as it is read back by a grammar of its own, with the statement's own e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeGuard
+from typing import Final
 
-from environments.code import recipes
+from environments.code import open_rewriting, recipes
 from environments.code.execution import prove, wait_for
 from environments.code.operations import choices
 from environments.code.params import (
@@ -34,13 +36,16 @@ _EMPTY: Final = "pass"
 
 
 def menu(task: Task, direction: Direction) -> RewriteMenu:
-    """The closed choices of one direction; empty for a task that was not generated.
+    """The closed choices of one direction; an open answer for a task that was not generated.
 
     harder: one step more, at the end or at the start; or an ending further down the table. easier: the reverse.
     """
-    recipe = _recipe(task.params)
-    if recipe is None:
+    given = read_params(task.params)
+    if isinstance(given, FunctionParams):
         return RewriteMenu(description=task.instruction)
+    recipe = given.recipe
+    if recipe is None:
+        return open_rewriting.menu(given, direction)
     found = dict.fromkeys(
         (_BETWEEN.join(near.steps), near.final)
         for near in _near(recipe, direction)
@@ -62,11 +67,14 @@ def menu(task: Task, direction: Direction) -> RewriteMenu:
 
 def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
     """The problem that follows from an answer: same kind, same data, new steps or ending, everything written anew."""
-    recipe = _recipe(task.params)
-    if recipe is None:
+    given = read_params(task.params)
+    if isinstance(given, FunctionParams):
         raise InputError(
-            "code rewrite: this problem was not generated, so there is nothing to choose from"
+            "code rewrite: a function with a check of its own is not rewritten; there is nothing to choose from"
         )
+    recipe = given.recipe
+    if recipe is None:
+        return open_rewriting.apply(given, answer)
     if set(answer) != set(FIELDS):
         raise InputError(
             f"code rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
@@ -81,18 +89,19 @@ def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
 
 
 def drift(root: Params, candidate: Params) -> float:
-    """How many steps and endings must change, as a share of all; 1 between tasks of which one was not generated."""
-    before, after = _recipe(root), _recipe(candidate)
+    """How many steps and endings must change, as a share of all; between problems of others, words of the question."""
     if root == candidate:
         return 0.0
+    one, two = read_params(root), read_params(candidate)
+    if isinstance(one, FunctionParams) or isinstance(two, FunctionParams):
+        return 1.0
+    before, after = one.recipe, two.recipe
+    if before is None and after is None:
+        return open_rewriting.drift(one, two)
     if before is None or after is None or before.kind != after.kind:
         return 1.0
-    one, two = (*before.steps, before.final), (*after.steps, after.final)
-    return _edits(one, two) / max(len(one), len(two))
-
-
-def _is_generated(given: ProgramParams | FunctionParams) -> TypeGuard[ProgramParams]:
-    return isinstance(given, ProgramParams) and given.recipe is not None
+    first, second = (*before.steps, before.final), (*after.steps, after.final)
+    return _edits(first, second) / max(len(first), len(second))
 
 
 def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
@@ -101,8 +110,13 @@ def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckRes
         before, after = read_params(parent.params), read_params(candidate.params)
     except InputError as error:
         return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
-    if not (_is_generated(before) and _is_generated(after)):
-        detail = "only generated problems are rewritten"
+    if isinstance(before, FunctionParams) or isinstance(after, FunctionParams):
+        detail = "a function with a check of its own is not rewritten"
+        return [CheckResult(name="well_formed", passed=False, detail=detail)]
+    if before.recipe is None:
+        return wait_for(open_rewriting.check(sandbox, before, after, candidate.instruction))
+    if after.recipe is None:
+        detail = "a generated problem stays one: it has a recipe"
         return [CheckResult(name="well_formed", passed=False, detail=detail)]
     announced = read_statement(candidate.instruction)
     others = [_EMPTY, *([_solution(announced)] if announced else [])]
@@ -140,11 +154,6 @@ def _agrees(
     if text != instruction(task):
         return False, "its examples are not those of the tests"
     return passes[0] == len(task.tests), detail
-
-
-def _recipe(params: Params) -> Recipe | None:
-    given = read_params(params)
-    return given.recipe if isinstance(given, ProgramParams) else None
 
 
 def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:

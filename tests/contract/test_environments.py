@@ -186,6 +186,17 @@ class _Boastful(HouseholdFamily):
         return replace(menu, fields=dict.fromkeys(menu.fields, ("nothing",)))
 
 
+class _Credulous(HouseholdFamily):
+    """Open answers, of which it takes any."""
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        schema = '{"type": "object", "properties": {"goal": {"type": "string"}}}'
+        return RewriteMenu(description="", json_schema=schema)
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        return self.validate(task.params)
+
+
 class _Wrong(HouseholdFamily):
     def gold(self, task: Task, options: Params) -> list[str]:
         return [*(super().gold(task, options) or ())][:-1]
@@ -204,6 +215,7 @@ class _Wrong(HouseholdFamily):
         (_Forgetful, "rewrites_are_true"),
         (_Trusting, "false_rewrites_are_caught"),
         (_Boastful, "rewrites_are_true"),
+        (_Credulous, "open_rewrites_are_held"),
         (_Lucky, "generate_is_deterministic"),
         (_Lax, "unknown_fields_are_refused"),
         (_Wrong, "gold_answers_succeed"),
@@ -222,10 +234,12 @@ async def test_a_check_without_anything_to_look_at_says_so() -> None:
     results = await check_environment(registry.family("sokoban"), count=1)
     require(results)
     skipped = {result.name: result.detail for result in not_applicable(results)}
-    assert set(skipped) == {"rewrites_are_true", "false_rewrites_are_caught", "distances_are_sound"}
+    closed = {"rewrites_are_true", "false_rewrites_are_caught"}
+    assert set(skipped) == {*closed, "open_rewrites_are_held", "distances_are_sound"}
     assert "`rewrite_menu` lists no combinations" in skipped["rewrites_are_true"]
     unsolved = await check_environment(_Unsolved(), options={"wording": "terse"}, count=1)
-    assert [result.name for result in not_applicable(unsolved)] == ["gold_answers_succeed"]
+    names = [result.name for result in not_applicable(unsolved)]
+    assert names == ["gold_answers_succeed", "open_rewrites_are_held"]
 
 
 class _Unsolved(HouseholdFamily):
@@ -237,4 +251,4 @@ def test_the_command_line_prints_what_does_not_apply() -> None:
     printed = CliRunner().invoke(app, ["env", "check", "sokoban", "--count", "1"])
     assert printed.exit_code == 0
     assert "-      rewrites_are_true: does not apply" in printed.output
-    assert "14 checks, 0 broken, 3 do not apply" in printed.output
+    assert "15 checks, 0 broken, 4 do not apply" in printed.output

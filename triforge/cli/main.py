@@ -44,6 +44,7 @@ from triforge.errors import InputError, TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.check_environment import check_environment, not_applicable
+from triforge.types import Params
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 
@@ -69,13 +70,19 @@ def env_check(
     name: Annotated[str, typer.Argument(help="Family, such as household or my_module:FAMILY.")],
     generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
     options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
+    tasks: Annotated[
+        Path | None,
+        typer.Option(help="JSONL file of tasks; without it they are generated."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of tasks and episodes.")] = 0,
     count: Annotated[int, typer.Option(help="Tasks to generate and play.")] = 3,
 ) -> None:
     """Check whether a family keeps the contract; exit code 1 if it does not."""
+    lines = tasks.read_text(encoding="utf-8").splitlines() if tasks else []
     results = asyncio.run(
         check_environment(
             family(name),
+            tasks=[_params_of(json_object(line)) for line in lines if line.strip()],
             options=json_object(options),
             generator_options=json_object(generate),
             seed=seed,
@@ -90,6 +97,11 @@ def env_check(
     say(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
     if broken:
         raise typer.Exit(1)
+
+
+def _params_of(row: Params) -> Params:
+    inner = row.get("params")
+    return inner if isinstance(inner, dict) else row
 
 
 @env_app.command("serve")

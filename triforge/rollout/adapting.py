@@ -2,6 +2,7 @@
 
     Levels      difficulty levels for the ladder; without them a family has no ladder
     Drift       how far a task is from another; without it the share of parameters that differ
+    Measured    which proofs the acceptance measurement stands for, where neither the family nor a solver gives them
 
 What a family must prove of a rewrite stands in `PROOFS`. Each is a `CheckResult` of that name from `check_rewrite`;
 what the family does not prove itself is proved by playing, see docs/environments.md.
@@ -36,6 +37,18 @@ class Drift(Protocol):
 
     def drift(self, root: Params, candidate: Params) -> float:
         """Distance in [0, 1] between two valid tasks; 0 for the same task."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A family whose rewrites may be measured although some of `PROOFS` are missing.
+
+    Acceptance stands for them: the policy, which reads nothing but the announcement, must win the candidate at a rate inside
+    the band, so what cannot be won, or announces something else than it rewards, replaces nothing. It costs rollouts; a
+    solver, where there is one, is asked first.
+    """
+
+    measured: tuple[str, ...]
 
 
 def identity(params: Params) -> str:

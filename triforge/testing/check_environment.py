@@ -84,6 +84,7 @@ class _Suite:
     max_steps: int
     block_limit_s: float
     deadline_s: float
+    rows: Sequence[Params] = ()
     tasks: list[Task] = field(default_factory=list)
 
     # ---- playing -----------------------------------------------------------------------------------------------
@@ -132,6 +133,10 @@ class _Suite:
     # ---- checks ------------------------------------------------------------------------------------------------
 
     async def generate_is_deterministic(self) -> None:
+        if self.rows:
+            drafts = [self.family.validate(params) for params in self.rows]
+            self.tasks = [self.task(draft, index) for index, draft in enumerate(drafts)]
+            raise _NothingToCheckError("the tasks were given, not generated")
         make = partial(self.family.generate, count=self.count, seed=self.seed)
         first, again = (make(options=self.generator_options) for _ in range(2))
         _expect(len(first) == self.count, f"asked for {self.count} tasks, got {len(first)}")
@@ -288,6 +293,26 @@ class _Suite:
                 wrong = {**answer, name: "no such value"}
                 _refuses("apply_rewrite", partial(self.family.apply_rewrite, task, wrong))
 
+    async def open_rewrites_are_held(self) -> None:
+        asked = [
+            (task, menu)
+            for task in self.tasks
+            for direction in DIRECTIONS
+            if (menu := self.family.rewrite_menu(task, direction)).json_schema is not None
+        ]
+        if not asked:
+            raise _NothingToCheckError("`rewrite_menu` gives no `json_schema`")
+        for task, menu in asked:
+            schema = json.loads(menu.json_schema or "")
+            fields = schema.get("properties", {}) if schema.get("type") == "object" else {}
+            _expect(bool(fields), f"the json_schema of {task.id} is that of no object with fields")
+            _expect(not menu.combinations, f"{task.id} has both choices and a json_schema")
+            strange = {**dict.fromkeys(fields, NONSENSE), "no_such_field": NONSENSE}
+            for answer in ({}, strange):
+                _refuses("apply_rewrite", partial(self.family.apply_rewrite, task, answer))
+            same = TaskDraft(params=task.params, instruction=task.instruction)
+            self.expect_refused(task, same, "the unchanged task")
+
     def expect_refused(self, parent: Task, draft: TaskDraft, what: str) -> None:
         results = self.family.check_rewrite(parent, draft)
         _expect(not all(result.passed for result in results), f"check_rewrite passes {what}")
@@ -351,6 +376,7 @@ CHECKS: Final[tuple[Callable[[_Suite], Awaitable[None]], ...]] = (
     _Suite.calls_out_of_order_raise,
     _Suite.rewrites_are_true,
     _Suite.false_rewrites_are_caught,
+    _Suite.open_rewrites_are_held,
     _Suite.levels_are_sound,
     _Suite.distances_are_sound,
 )
@@ -361,6 +387,7 @@ async def check_environment(
     *,
     options: Params | None = None,
     generator_options: Params | None = None,
+    tasks: Sequence[Params] = (),
     seed: int = 0,
     count: int = 3,
     max_steps: int = 1000,
@@ -373,6 +400,7 @@ async def check_environment(
         family: the family under test.
         options: settings of a run, as given to `make` and `gold`.
         generator_options: as given to `generate`.
+        tasks: parameters of tasks to check instead of generated ones, for families or tasks that are uploaded.
         seed: of tasks and episodes.
         count: how many tasks to generate and play, at least 1.
         max_steps: an episode of nonsense must end within this many steps.
@@ -392,6 +420,7 @@ async def check_environment(
         max_steps=max_steps,
         block_limit_s=block_limit_s,
         deadline_s=deadline_s,
+        rows=tasks,
     )
     results: list[CheckResult] = []
     for check in CHECKS:

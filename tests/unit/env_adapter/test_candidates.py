@@ -13,7 +13,7 @@ from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices, line_of
 from tests.sections import adapt_settings
 from triforge.errors import PolicyError
-from triforge.rollout.adapting import drift
+from triforge.rollout.adapting import PROOFS, drift
 from triforge.rollout.protocols import EnvironmentFamily, Generate, TaskDraft
 from triforge.testing.fakes import FakeFamily, FakeGenerate
 from triforge.types import AdaptSettings, CheckResult, GenerateRequest, Params, Task
@@ -212,6 +212,31 @@ def test_without_gold_the_solver_proves_both() -> None:
     made = by_name(count(Secretive(), FakeGenerate(upwards)))
     assert made["solvable"].passed
     assert made["solvable"].detail == made["instruction_agrees"].detail
+
+
+class Patient(FakeFamily):
+    """Leaves to the measurement what nobody proves."""
+
+    measured = PROOFS
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        return None
+
+
+def test_without_a_solver_a_family_may_leave_proofs_to_the_measurement() -> None:
+    family = Patient()
+    found = count(family, None)
+    assert found.candidate is not None
+    assert family.made == [], "nothing is played for them"
+    made = by_name(found)
+    assert [made[name].passed for name in PROOFS] == [True] * 3
+    assert all("left to the measurement" in made[name].detail for name in PROOFS)
+
+
+def test_a_solver_is_asked_before_the_measurement() -> None:
+    found = count(Patient(), FakeGenerate(["down"]), max_steps=3)
+    assert found.candidate is None
+    assert "won 0 of 4 tries" in by_name(found)["instruction_agrees"].detail
 
 
 def test_a_task_that_nothing_wins_is_caught() -> None:
