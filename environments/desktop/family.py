@@ -12,9 +12,12 @@ from environments.desktop.session import AGENTS, Desktop
 from environments.desktop.tasks import DesktopTask, PlayOptions, size_of, tree_of
 from environments.gui.actions import Action, call
 from environments.gui.episode import ComputerEpisode
-from triforge.environments.kit import Family, parse_model
+from environments.gui.rewriting import ScreenFamily
+from triforge.environments.kit import parse_model
 from triforge.environments.registry import About
-from triforge.types import Params
+from triforge.errors import InputError
+from triforge.rollout.protocols import TaskDraft
+from triforge.types import CheckResult, Params, Task
 
 
 class DesktopComputer:
@@ -51,7 +54,7 @@ class DesktopComputer:
         self._desktop.stop()
 
 
-class DesktopFamily(Family[DesktopTask, PlayOptions]):
+class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
     """The family `desktop`; see README.md beside this file for the options."""
 
     name = "desktop"
@@ -76,15 +79,26 @@ class DesktopFamily(Family[DesktopTask, PlayOptions]):
     def read(self, params: Params) -> DesktopTask:
         return parse_model(DesktopTask, params, "desktop params")
 
-    def instruction(self, given: DesktopTask) -> str:
-        return given.instruction
-
     def kind(self, given: DesktopTask) -> str:
         return given.id.partition("-")[0]
 
     def check(self, given: DesktopTask) -> None:
-        """Refuse what is solved at reset, or cannot be laid out."""
-        tasks.expect_open(given)
+        """Refuse what is solved at reset, or cannot be laid out; of a task with variants, each of them."""
+        for _, changes, _ in given.known:
+            tasks.expect_open(given.model_copy(update=changes))
+
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
+        """The proofs of all such families, and that the verifier does not hold on the files as they are laid out."""
+        made = super().check_rewrite(parent, candidate)
+        if all(result.passed for result in made):
+            try:
+                self.check(self.read(candidate.params))
+                made.append(CheckResult(name="not_satisfied_at_reset", passed=True))
+            except InputError as error:
+                made.append(
+                    CheckResult(name="not_satisfied_at_reset", passed=False, detail=error.detail)
+                )
+        return made
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         made = generator.generate(count, seed, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,11 @@ _WORDS: Final = (
     "apple", "river", "stone", "cloud", "maple", "copper", "violet", "harbor", "lantern", "saddle",
 )  # fmt: skip
 _SETTINGS: Final = ("volume", "brightness", "timeout", "columns", "contrast")
-_MOST: Final = len(_NAMES) - 2  # two names are the task's own
+_EASY: Final[tuple[Sort, ...]] = ("create", "write", "rename", "move")  # sorts of further subtasks
+_HINTS: Final[dict[Sort, str]] = {
+    "create": "touch", "write": "echo and >", "rename": "mv", "move": "mv", "delete": "rm",
+    "setting": "sed -i",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,11 @@ def generate(count: int, seed: int, options: Params) -> list[Params]:
     """`count` tasks; task i depends on the seed, i and the options only."""
     wanted = parse_model(GeneratorOptions, options, "desktop options")
     low, high = wanted.files
-    if not 0 <= low <= high <= _MOST:
+    most = len(_NAMES) - 2 * (1 + wanted.spare)  # a subtask has two names of its own
+    if not 0 <= low <= high <= most:
         raise InputError(
-            f"desktop options: field files: [lowest, highest] of 0 to {_MOST}, given {wanted.files}"
+            f"desktop options: field files: [lowest, highest] of 0 to {most} with {wanted.spare} spare subtasks (field spare), "
+            f"given {wanted.files}"
         )
     return [_generate(random.Random(f"desktop {seed} {i}"), wanted) for i in range(count)]  # noqa: S311
 
@@ -61,20 +67,48 @@ def _generate(rng: random.Random, wanted: GeneratorOptions) -> Params:
     sort = rng.choice(wanted.sorts)
     names = [f"{name}.txt" for name in rng.sample(_NAMES, len(_NAMES))]
     lying = {name: _text(rng) for name in names[2 : 2 + rng.randint(*wanted.files)]}
-    draw = _Draw(rng, names[0], names[1], _text(rng), next(iter(lying), ""))
-    made = _MAKERS[sort](draw)
+    made = [_MAKERS[sort](_Draw(rng, names[0], names[1], _text(rng), next(iter(lying), "")))]
+    sorts = [sort]
+    task_id = f"{sort}-{rng.randrange(16**8):08x}"
+    for n in range(wanted.spare):
+        sorts.append(rng.choice(_EASY))
+        first, second = names[-2 * n - 1], names[-2 * n - 2]
+        made.append(_MAKERS[sorts[-1]](_Draw(rng, first, second, _text(rng), "")))
+    files = {**lying, **{path: text for one in made for path, text in one.files.items()}}
     config: list[JsonValue] = [
         {"type": "write_file", "parameters": {"path": path, "content": text}}
-        for path, text in {**lying, **made.files}.items()
+        for path, text in files.items()
     ]
-    config += [{"type": "make_folder", "parameters": {"path": path}} for path in made.folders]
+    folders = dict.fromkeys(path for one in made for path in one.folders)
+    config += [{"type": "make_folder", "parameters": {"path": path}} for path in folders]
+    variants = [_together(made[:n], sorts[:n]) for n in range(1, len(made) + 1)]
+    chosen = {name: variants[0][name] for name in ("instruction", "evaluator", "solution")}
     return {
-        "id": f"{sort}-{rng.randrange(16**8):08x}",
-        "instruction": made.instruction,
+        "id": task_id,
         "config": config,
-        "evaluator": made.evaluator,
         "horizon": wanted.horizon,
-        "solution": [made.solution],
+        **chosen,
+        "variants": [*variants],
+    }
+
+
+def _together(made: Sequence[_Made], sorts: Sequence[Sort]) -> dict[str, JsonValue]:
+    """The variant that asks for all of these, one after the other."""
+    first, *more = [one.instruction for one in made]
+    then = [f"Then {text[0].lower()}{text[1:]}" for text in more]
+    every: dict[str, JsonValue] = {"conj": "and"}
+    for name in ("func", "result", "expected"):
+        parts = [one.evaluator[name] for one in made]
+        every[name] = [
+            item for part in parts for item in (part if isinstance(part, list) else [part])
+        ]
+    commands = dict.fromkeys(_HINTS[sort] for sort in sorts)
+    return {
+        "name": f"{len(made)} subtask{'s' * (len(made) > 1)}",
+        "instruction": " ".join([first, *then]),
+        "evaluator": made[0].evaluator if len(made) == 1 else every,
+        "solution": [one.solution for one in made],
+        "hint": f"The terminal knows the command{'s' * (len(commands) > 1)} {', '.join(commands)}.",
     }
 
 

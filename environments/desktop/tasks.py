@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
 from environments.gui.episode import ScreenOptions
-from environments.gui.evaluators import Evaluator, Getter
+from environments.gui.evaluators import Getter
+from environments.gui.rewriting import ScreenTask, Variant
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
 
@@ -138,15 +139,23 @@ class SetupStep(Strict):
     parameters: dict[str, str]
 
 
-class DesktopTask(Strict):
+Solution = Annotated[list[str], Field(default_factory=list, max_length=50)]
+
+
+class DesktopVariant(Variant):
+    """A variant with the commands that solve it."""
+
+    solution: Solution
+
+
+class DesktopTask(ScreenTask):
     """The parameters of a task, in OSWorld's shape; no agent sees the `solution`, commands that solve it in the terminal."""
 
     id: str = Field(default="", max_length=200)
-    instruction: str = Field(min_length=1, max_length=4000)
     config: list[SetupStep] = Field(default_factory=list, max_length=200)
-    evaluator: Evaluator
     horizon: int = Field(default=15, ge=1, le=200)
-    solution: list[str] = Field(default_factory=list, max_length=50)
+    solution: Solution
+    variants: Sequence[DesktopVariant] = Field(default=(), max_length=16)
 
 
 class GeneratorOptions(Strict):
@@ -155,6 +164,7 @@ class GeneratorOptions(Strict):
     sorts: list[Sort] = Field(default_factory=lambda: list(SORTS), min_length=1)
     files: list[int] = Field(default_factory=lambda: [1, 4], min_length=2, max_length=2)
     horizon: int = Field(default=15, ge=1, le=200)
+    spare: int = Field(default=2, ge=0, le=3)
 
 
 class PlayOptions(ScreenOptions):

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Final
 
 from environments.gui.episode import ComputerEpisode
+from environments.gui.rewriting import ScreenFamily
 from environments.osworld.machine import MachineComputer, lease_of
 from environments.osworld.options import OsworldTask, PlayOptions
 from triforge.environments.egress import EgressPolicy, here, place_of
-from triforge.environments.kit import Family, parse_model
+from triforge.environments.kit import parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment
 from triforge.types import Params
 
 
-class OsworldFamily(Family[OsworldTask, PlayOptions]):
+class OsworldFamily(ScreenFamily[OsworldTask, PlayOptions]):
     """The family `osworld`; see README.md beside this file for what of OSWorld is supported."""
 
     name = "osworld"
@@ -34,9 +35,6 @@ class OsworldFamily(Family[OsworldTask, PlayOptions]):
 
     def read(self, params: Params) -> OsworldTask:
         return parse_model(OsworldTask, params, "osworld params")
-
-    def instruction(self, given: OsworldTask) -> str:
-        return given.instruction
 
     def kind(self, given: OsworldTask) -> str:
         return given.related_apps[0] if len(given.related_apps) == 1 else "multi_apps"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field, JsonValue, model_validator
 
 from environments.gui.episode import ScreenOptions
 from environments.gui.evaluators import Evaluator, Spec
+from environments.gui.rewriting import ScreenTask, Variant
 from triforge.environments.kit import Strict
 
 SETUP = ("command", "download", "execute", "launch", "open", "sleep", "upload_file")
@@ -55,13 +58,19 @@ class MachineEvaluator(Evaluator):
         return self
 
 
-class OsworldTask(Strict):
-    """A file of OSWorld's `evaluation_examples`, and our `horizon`. The fields after `evaluator` carry no meaning here."""
+class MachineVariant(Variant):
+    """A variant of a task on a machine."""
+
+    evaluator: MachineEvaluator
+
+
+class OsworldTask(ScreenTask):
+    """A file of OSWorld's `evaluation_examples`, and our `horizon`, `hint`, `variants`. The fields from `snapshot` on carry no meaning here."""
 
     id: str = Field(min_length=1, max_length=200)
-    instruction: str = Field(min_length=1, max_length=8000)
     config: list[SetupStep] = Field(default_factory=list)
     evaluator: MachineEvaluator
+    variants: Sequence[MachineVariant] = Field(default=(), max_length=16)
     horizon: int = Field(default=30, ge=1, le=500)
     snapshot: str = ""
     source: JsonValue = None

@@ -147,7 +147,7 @@ def test_stopping_leaves_no_process_no_folder_and_a_free_display() -> None:
 
 @needs_a_screen
 async def test_the_family_keeps_the_contract() -> None:
-    wanted: Params = {"sorts": ["rename", "setting"], "horizon": 4}
+    wanted: Params = {"sorts": ["rename", "setting"], "horizon": 4, "spare": 1}
     checked = await check_environment(
         FAMILY, options=TERSE, generator_options=wanted, count=1, max_steps=5, deadline_s=120.0
     )
