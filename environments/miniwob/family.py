@@ -11,25 +11,15 @@ from pydantic import Field
 
 from environments.gui.actions import Action, call, grid
 from environments.gui.episode import Format, ReadOptions, ScreenEpisode
+from environments.miniwob import rewriting
 from environments.miniwob.browser import SHARED, Browsers
 from environments.miniwob.gold import SOLVED, solve
-from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, listing, pages
+from environments.miniwob.page import HEIGHT, MAX_SEED, WIDTH, Look, Page, Problem, listing, pages
 from triforge.environments.kit import Family, Strict, parse_model
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.types import Params
-
-MAX_SEED = 2**31 - 1
-
-
-class Problem(Strict):
-    """The parameters of a task; the page's sentence for the seed is read from the page when it is missing."""
-
-    task: str = Field(min_length=1, max_length=64)
-    seed: int = Field(ge=0, le=MAX_SEED)
-    horizon: int = Field(default=10, ge=1, le=200)
-    utterance: str = Field(default="", max_length=4000)
+from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
 
 
 class GeneratorOptions(Strict):
@@ -144,6 +134,7 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
     )
     play_options = PlayOptions
     blocks = True
+    measured = ("solvable", "instruction_agrees")  # of pages that nobody here knows to solve
 
     def __init__(self, browsers: Browsers = SHARED) -> None:
         self._browsers = browsers
@@ -189,6 +180,25 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
         if actions is None:
             return None
         return [response for action in actions for response in _said(action, look, options)]
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        return rewriting.menu(self.read(task.params), direction)
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        """The task on another page, which is opened to read its sentence."""
+        if set(answer) != {"task"}:
+            raise InputError(f"miniwob rewrite: fields were {sorted(answer)}, expected task alone")
+        return self.validate({**task.params, "task": answer["task"], "utterance": ""})
+
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
+        """The page is opened once more; its own solution, or a solver, or the measurement, proves that it can be solved."""
+        try:
+            before, after = self.read(parent.params), self.read(candidate.params)
+        except InputError as error:
+            return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
+        return rewriting.check(
+            before, after, candidate.instruction, self._look(after, PlayOptions())
+        )
 
     def _look(self, problem: Problem, options: PlayOptions) -> Look:
         lease = self._browsers.lease(options.browsers)

@@ -8,10 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from environments.gui.actions import Action, pixels, web_key
 from environments.miniwob.browser import Browser, ScriptError
+from triforge.environments.kit import Strict
 from triforge.errors import EnvError
 
 _CLICKABLE: Final = (
@@ -143,6 +144,18 @@ done(found);
 _WAIT: Final = "const [ms, done] = arguments; setTimeout(() => done(true), ms);"
 
 _BUTTONS: Final = {"left_click": 0, "double_click": 0, "middle_click": 1, "right_click": 2}
+
+
+MAX_SEED: Final = 2**31 - 1
+
+
+class Problem(Strict):
+    """The parameters of a task; the page's sentence for the seed is read from the page when it is missing."""
+
+    task: str = Field(min_length=1, max_length=64)
+    seed: int = Field(ge=0, le=MAX_SEED)
+    horizon: int = Field(default=10, ge=1, le=200)
+    utterance: str = Field(default="", max_length=4000)
 
 
 @dataclass(frozen=True, slots=True)
