@@ -70,7 +70,7 @@ fi
 
 OPTIONS="-q"
 [[ ! -t 1 ]] || OPTIONS="" # a person sees pip's progress, a log stays short
-[[ "$SET" != demo ]] || OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that the demo never imports
+OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that nothing imports
 
 echo "setup: installing requirements-$SET.txt, by hash, into $PWD/$VENV"
 "$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r "requirements-$SET.txt"
