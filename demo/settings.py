@@ -37,7 +37,8 @@ class WarmStart:
     """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge.
 
     The demonstrator forgets the treatment in most episodes that need one, so that a policy which imitates it has something
-    to learn from outcomes and votes.
+    to learn from outcomes and votes. With `auxiliary` the policy also answers the prompts of state prediction and inverse
+    dynamics, in terse wording, on so many transitions of the demonstrations: for runs that train these objectives.
     """
 
     hidden: int = 64
@@ -50,6 +51,7 @@ class WarmStart:
     judge_data: Demonstrations = Demonstrations(
         count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2, flip_rate=0.05
     )
+    auxiliary: int = 0
     policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
     judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=1800)
 

@@ -77,7 +77,7 @@ def _data(settings: DemoSettings, home: Path) -> None:
     ]
     for job in jobs:
         _finish(job)
-    (home / "policy.jsonl").symlink_to(home / "policy-data" / "policy.jsonl")
+    shutil.copy(home / "policy-data" / "policy.jsonl", home / "policy.jsonl")
     source, items = home / "judge-data" / "transcripts.jsonl", home / "judge.jsonl"
     convert = [
         "services.reward",
@@ -92,6 +92,8 @@ def _data(settings: DemoSettings, home: Path) -> None:
     _finish(_start("judge-items", convert, logs))
     shutil.copy(home / "policy-data" / "words.txt", home / "words.txt")
     _add_words(home / "words.txt", items)
+    if warm.auxiliary:
+        _add_auxiliary(settings, home)
     for name, seed in (("policy", settings.seed), ("judge", settings.seed + 1)):
         tiny = [
             "services.trainer", "tiny-model", "--words", str(home / "words.txt"), "--out", str(home / f"{name}-blank"),
@@ -112,6 +114,20 @@ def _demonstrate(
         "--out", str(home / f"{name}-data"),
     ]  # fmt: skip
     return _start(f"demonstrations-{name}", arguments, home / "logs")
+
+
+def _add_auxiliary(settings: DemoSettings, home: Path) -> None:
+    """The prompts of the auxiliary objectives beside the demonstrations, their words beside the words."""
+    source, items = home / "policy-data" / "transcripts.jsonl", home / "auxiliary.jsonl"
+    wording = {"prompt": "terse", "noop_texts": ["fail"]}
+    make = [
+        "services.trainer", "auxiliary-items", "--in", str(source), "--out", str(items), "--aux", json.dumps(wording),
+        "--count", str(settings.warm_start.auxiliary), "--seed", str(settings.seed),
+    ]  # fmt: skip
+    _finish(_start("auxiliary-items", make, home / "logs"))
+    with (home / "policy.jsonl").open("a", encoding="utf-8") as chats:
+        chats.write(items.read_text(encoding="utf-8"))
+    _add_words(home / "words.txt", items)
 
 
 def _add_words(words: Path, items: Path) -> None:

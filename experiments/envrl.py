@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from demo.settings import SupervisedSettings, WarmStart
 from experiments.settings import QUICK, SEEDS, Arm, Settings
 from experiments.study import Study
 
@@ -16,7 +17,12 @@ ESTIMATORS = ("grpo", "gigpo")
 _NAMES = {"grpo": "GRPO", "gigpo": "GiGPO"}
 LAMBDA0 = 0.05
 WORDING: dict[str, Any] = {"prompt": "terse", "noop_texts": ["fail"]}
-"""Of `trainer.aux`: how the objectives speak of these tasks."""
+"""Of `trainer.aux`: how the objectives speak of these tasks, in the run as in the warm start."""
+_WARM = WarmStart(
+    auxiliary=6_000,
+    policy=SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=2_800),
+)
+"""The policy has seen both objectives' prompts before: 12,000 chats more, and updates in proportion."""
 
 
 def _arms() -> dict[str, Arm]:
@@ -43,6 +49,7 @@ class EnvrlSettings(Settings):
     """How much is played; `probe` held-out transitions at most are predicted in each evaluation."""
 
     probe: int = 512
+    warm: WarmStart = _WARM
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration: the arm's preset as it stands, no judge, no adaptation."""
@@ -61,7 +68,7 @@ STUDY = Study(
     full=_FULL,
     quick=replace(
         _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
-        heldout_tasks=QUICK.heldout_tasks, late_evals=(0,), warm=QUICK.warm,
+        heldout_tasks=QUICK.heldout_tasks, late_evals=(0,), warm=replace(QUICK.warm, auxiliary=32),
     ),
     run="experiments.envrl_run",
     report="experiments.envrl_report",

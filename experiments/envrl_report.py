@@ -82,10 +82,10 @@ def _setting(s: EnvrlSettings) -> str:
         f"of {s.groups} groups of {s.rollouts} rollouts and 4 optimiser updates a step, the same tasks in the same order, presets "
         f"`grpo` and `gigpo` as they stand, no judge. With SP and ID: state prediction and inverse dynamics of weight {LAMBDA0} "
         "each at the first step, falling to 0 along a cosine, separate items in terse wording, as many transitions as responses "
-        "that the policy gradient trains on. The weight was chosen on the seed that is not reported, one run each with `grpo`: "
-        "alone ended at 0.566 sampled and 0.695 greedy, with weight 0.2 at 0.484 and 0.586, 0.05 at 0.508 and 0.621, 0.02 at "
-        "0.496 and 0.637. Placebo: the same, each target taken from another transition. All parts are those "
-        "of the product in one process, without HTTP and Redis.\n"
+        "that the policy gradient trains on. The warm start has the prompts of both objectives, "
+        f"on {s.warm.auxiliary} transitions of the demonstrations, so that a run asks for nothing that its policy has never seen. The weight "
+        "was chosen on the seed that is not reported, with a policy that had not seen them. Placebo: the same, each target taken "
+        "from another transition. All parts are those of the product in one process, without HTTP and Redis.\n"
     )
 
 

@@ -218,7 +218,7 @@ def with_foreign_targets(transitions: Sequence[Transition], *, seed: int) -> lis
     ]
 
 
-def _body(observation: str, section: AuxiliarySection) -> str:
+def body(observation: str, section: AuxiliarySection) -> str:
     """An observation without the list of admissible commands that may follow it."""
     ends = [observation.find(mark) for mark in section.body_ends_at]
     return observation[: min((end for end in ends if end >= 0), default=len(observation))]
@@ -232,8 +232,8 @@ def _unfit(trajectory: Trajectory, index: int, section: AuxiliarySection) -> str
         (index == len(trajectory.steps) - 1, TERMINAL),
         (step.finish != "stop", CUT_OFF),
         (not step.action_valid or not step.action.strip(), INVALID),
-        (_begins(step.next_observation, section.warning_texts), WARNING),
-        (not _body(step.next_observation, section).strip(), EMPTY),
+        (begins(step.next_observation, section.warning_texts), WARNING),
+        (not body(step.next_observation, section).strip(), EMPTY),
     )
     return next((why for applies, why in rules if applies), "")
 
@@ -247,15 +247,16 @@ def _transition(trajectory: Trajectory, index: int, section: AuxiliarySection) -
         step=index,
         task_id=trajectory.task_id,
         instruction=trajectory.instruction,
-        past=tuple((_body(s.observation, section), s.action or s.response) for s in before),
-        observation=_body(step.observation, section),
+        past=tuple((body(s.observation, section), s.action or s.response) for s in before),
+        observation=body(step.observation, section),
         action=step.action,
-        next_observation=_body(step.next_observation, section),
-        idle=_begins(step.next_observation, section.noop_texts),
+        next_observation=body(step.next_observation, section),
+        idle=begins(step.next_observation, section.noop_texts),
     )
 
 
-def _begins(text: str, beginnings: Sequence[str]) -> bool:
+def begins(text: str, beginnings: Sequence[str]) -> bool:
+    """Whether a text begins so, blanks and case aside."""
     said = text.strip().casefold()
     return any(said.startswith(beginning.casefold()) for beginning in beginnings)
 
@@ -377,7 +378,7 @@ def _place(
     if after.segment != step.segment or after.observation != step.next_observation:
         return None
     between = trajectory.segments[step.segment].ids[step.end : after.start]
-    text = tuple(renderer.encode_text(_body(step.next_observation, section)))
+    text = tuple(renderer.encode_text(body(step.next_observation, section)))
     spots = range(len(between) - len(text) + 1)
     found = [i for i in spots if between[i : i + len(text)] == text]
     if len(found) != 1 or not text:
