@@ -25,6 +25,8 @@ _SEED_STEP, _SEED_MASK = (
     0x7FFFFFFF,
 )  # as the policy service spreads the seed of n samples
 
+_QUEUED = 1_000_000  # a step's votes come all at once, and nobody else waits
+
 
 class LocalModel:
     """A `Generate` over the local engine. Use as an async context manager.
@@ -39,7 +41,8 @@ class LocalModel:
         self._renderer = Renderer.from_folder(folder)
         model, config = load_model(folder)
         self._engine = Engine(
-            model, config, TextCodec(folder), folder, version=str(version), limits=Limits(max_running=rows)
+            model, config, TextCodec(folder), folder, version=str(version),
+            limits=Limits(max_running=rows, max_queued=_QUEUED),
         )  # fmt: skip
         self._engine.start()
 
@@ -52,6 +55,8 @@ class LocalModel:
             PolicyError: the engine failed.
         """
         ids = self._renderer.extend(request.prefix_ids, request.messages)
+        if request.prompt_logprobs:
+            return await self._score(ids)
         sequences = []
         for number in range(request.n):
             sampling = request.sampling
@@ -75,6 +80,16 @@ class LocalModel:
             outputs=tuple(sample.output for sample in samples),
             cached_tokens=max(sample.cached_tokens for sample in samples),
         )
+
+    async def _score(self, ids: list[int]) -> GenerateReply:
+        """The log-probabilities of a prompt."""
+        params = parse_sampling({"max_new_tokens": 0, "temperature": 1.0})
+        prompt = Prompt(ids, params, new_rid(), return_logprob=True, logprob_start_len=0)
+        (scored,) = self._engine.build(prompt)
+        await self._engine.generate([scored])
+        meta = result_of(scored, self._engine.codec, self._engine.version)["meta_info"]
+        found = [pair[0] for pair in meta["input_token_logprobs"][1:]]
+        return GenerateReply(prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found))
 
     async def many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         """Answer requests, in order, side by side."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, Literal
 
 from environments.household.params import PlayOptions
-from environments.household.planner import Expert
+from environments.household.planner import Expert, plan
 from environments.household.wording import Alfworld, Exact, Terse, Wording
 from environments.household.world import Command, World
 from triforge.errors import InputError
@@ -42,6 +43,7 @@ class Episode:
         self._expert = Expert(world)
         self._expert.see(self.state)
         self._offered = self._wording.offered(world, self.state)
+        self._left = self._commands_left() if options.labels == "progress" else 0
 
     def start(self) -> Reset:
         text = self._wording.first(self.world, self.instruction)
@@ -52,7 +54,7 @@ class Episode:
         exact = self.world.catalogue.strict
         action = self.options.action(response, self.commands(), exact=exact)
         command = self._offered.get(action)
-        label = self.label(action)
+        label = self.label(action) if self.options.labels == "sensible" else -1
         self.steps += 1
         if command is None:
             text = self._wording.nothing
@@ -66,6 +68,9 @@ class Episode:
             text = self._wording.after(self.world, command, after)
             if self.success:
                 text = self._wording.won(text)
+            if self.options.labels == "progress":
+                before, self._left = self._left, self._commands_left()
+                label = 1 if self._left < before else -1
         self.done = self.success or self.steps >= self.world.horizon
         return StepResult(
             observation=Observation(text=text) if self.done else self._observation(text),
@@ -81,6 +86,11 @@ class Episode:
         if action not in self._offered:
             return -1
         return 1 if action in self.sensible() else -1
+
+    def _commands_left(self) -> float:
+        """Length of the shortest plan from here, which knows where everything is."""
+        steps = plan(self.world, state=self.state)
+        return inf if steps is None else len(steps)
 
     def sensible(self) -> set[str]:
         """The texts of all commands that make sense for what has been seen so far."""

@@ -31,6 +31,7 @@ class HouseholdFamily(Family[World, PlayOptions]):
         steps_per_s=32_000,
     )
     never_blocks = True  # plain arithmetic on a small state
+    labels_steps = True
     play_options = PlayOptions
 
     def read(self, params: Params) -> World:

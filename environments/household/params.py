@@ -129,6 +129,7 @@ class PlayOptions(AnswerOptions):
     """How a game is put into words: full sentences, or single words for tiny models; and how responses are read."""
 
     wording: Literal["alfworld", "terse"] = "alfworld"
+    labels: Literal["sensible", "progress"] = "sensible"
 
 
 class GoalParams(Strict):

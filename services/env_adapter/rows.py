@@ -141,6 +141,7 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
             approval=cast("Approval", row.approval),
             tenant=row.tenant,
             programs=registry.solved_by_programs(row.family),
+            labelled=registry.labelled(row.family),
             scored=registry.scored(row.family),
         )
         for row in rows

@@ -84,8 +84,29 @@ class Gateway:
     async def generate(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING
     ) -> list[GenerateReply]:
-        """Answer a batch, in order. Errors: see `answer`."""
-        return [reply for reply, _ in await self.answer(requests, held)]
+        """Answer a batch, in order; some of its requests may only want their prompt scored. Errors: see `answer`."""
+        sampled = [request for request in requests if not request.prompt_logprobs]
+        scored = [request for request in requests if request.prompt_logprobs]
+        answers, scores = await asyncio.gather(
+            self.answer(sampled, held), asyncio.gather(*map(self._score, scored))
+        )
+        replies, scores_left = iter([reply for reply, _ in answers]), iter(scores)
+        return [next(scores_left if request.prompt_logprobs else replies) for request in requests]
+
+    async def _score(self, request: GenerateRequest) -> GenerateReply:
+        """The log-probabilities of a prompt."""
+        if _has_images(request):
+            raise InputError("prompt_logprobs: a prompt with images cannot be scored")
+        with self._counted():
+            ids = (await self._render(0, request, _NOTHING, PLAIN)).ids
+
+            async def ask(member: Member) -> list[float]:
+                with self._adapted() as adapter:
+                    name = adapter.name if adapter else ""
+                    return await member.engine.prompt_logprobs(ids, name)
+
+            found = await self.pool.call(ask, affinity=request.affinity)
+        return GenerateReply(prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found))
 
     async def answer(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING, extras: Extras = PLAIN

@@ -159,9 +159,8 @@ class SGLangEngine:
             "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
             "return_logprob": True,
             "logprob_start_len": 0,
-            "lora_path": adapter,
             "extra_key": self._cache_key,
-        }
+        } | ({"lora_path": adapter} if adapter else {})
         with self._named():
             return parsing.prompt_logprobs_of(
                 await post_json(self._data, "/generate", body), ids, self.url

@@ -171,6 +171,11 @@ class Runs:
                 f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "
                 "tasks are not solved by programs that tests could run on"
             )
+        if config.reward.kind == "oracle" and not pool.labelled:
+            raise ConfigError(
+                f"reward.kind: given 'oracle' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes', 'shuffled' or "
+                "'log_ratio': its environments do not label their steps"
+            )
         if pool.scored and config.env_adapter.options.get("success_at") is None:
             demand_success(config, pool.environment)
         return await asyncio.to_thread(

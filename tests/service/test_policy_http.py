@@ -102,6 +102,18 @@ async def test_weights_change_under_load_and_no_request_fails(model: Path, tmp_p
     assert set().union(*seen) == {0, 1, 2}
 
 
+async def test_a_batch_may_hold_prompts_that_are_only_scored(model: Path) -> None:
+    score = GenerateRequest(prefix_ids=(6, 7, 8), prompt_logprobs=True)
+    fake = engine(model, answer=lambda *_: [5])
+    async with serving(fake) as (a, _), service(model, a) as url, PolicyClient(url) as client:
+        scored, said, again = await client.generate_many([score, GO, score])
+    assert scored == again
+    assert (scored.prompt_ids, scored.outputs) == ((6, 7, 8), ())
+    assert scored.prompt_logprobs == (-9.0, -9.0)  # as the fake engine scores
+    assert said.outputs
+    assert said.prompt_logprobs == ()
+
+
 async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wait(
     model: Path,
 ) -> None:

@@ -32,7 +32,7 @@ class OnePool:
         return PoolState(
             id="pool-1", name=pool, environment="household", options={"wording": "terse"},
             created_at=0.0, tasks={"train": {"active": 16, "paused": 4, "pending": 9}}, proposals={},
-            programs=pool == "programs", scored=pool == "scored",
+            programs=pool == "programs", labelled=pool == "labelled", scored=pool == "scored",
         )  # fmt: skip
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
@@ -167,6 +167,17 @@ async def test_tests_are_only_asked_for_where_programs_are_written(runs: Runs) -
     ):
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
     queued = await runs.submit(RunRequest(pool="programs", config=config), None)
+    assert queued.status == "queued"
+
+
+async def test_an_oracle_is_only_asked_where_environments_label_their_steps(runs: Runs) -> None:
+    config = {
+        "reward": {"kind": "oracle", "accuracy": 0.75},
+        "algorithm": {"overrides": {"train_reward_model": False}},
+    }
+    with pytest.raises(ConfigError, match=r"given 'oracle' for the pool 'kitchen'.*do not label"):
+        await runs.submit(RunRequest(pool="kitchen", config=config), None)
+    queued = await runs.submit(RunRequest(pool="labelled", config=config), None)
     assert queued.status == "queued"
 
 

@@ -127,6 +127,53 @@ def test_whole_programs_are_compared_where_tests_are_written(option: str, given:
         parse(document)
 
 
+FROZEN = {"overrides": {"train_reward_model": False}}
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (
+            {"reward": {"kind": "shuffled"}},
+            "reward.kind: given 'shuffled' with algorithm.overrides.train_reward_model = true",
+        ),
+        ({"reward": {"kind": "oracle"}}, "given 'oracle' with .*train_reward_model = true"),
+        (
+            {
+                "reward": {"kind": "log_ratio"},
+                "models": {"policy": {"temperature": 0.8}},
+                "algorithm": FROZEN,
+            },
+            "given 'log_ratio' with models.policy.temperature = 0.8, allowed only with 1.0",
+        ),
+        (
+            {
+                "reward": {"kind": "log_ratio"},
+                "models": {"policy": {"path": "p"}, "reward": {"path": "j"}},
+                "algorithm": FROZEN,
+            },
+            "models.reward.path = 'j', expected models.policy.path = 'p'",
+        ),
+        (
+            {"reward": {"accuracy": 0.9}},
+            'reward.accuracy: given 0.9, allowed only with kind = "oracle"',
+        ),
+        ({"reward": {"kind": "guess"}}, "reward.kind: given 'guess'"),
+    ],
+)
+def test_step_scores_are_refused_without_what_they_need(
+    document: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse(document)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "oracle", "log_ratio"])
+def test_step_scores_that_train_no_judge_are_votes_of_a_frozen_one(kind: str) -> None:
+    config = parse({"reward": {"kind": kind}, "algorithm": FROZEN})
+    assert config.votes == 3
+
+
 @pytest.mark.parametrize("name", sorted(n for n in PRESETS if resolve(n).needs_critic))
 def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
     document = {"reward": {"kind": "unit_tests"}, "algorithm": {"preset": name}}

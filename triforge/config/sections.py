@@ -37,6 +37,7 @@ _WANTED = Only(
 _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
+_NOT_LEARNED = ("shuffled", "oracle", "log_ratio")  # step scores from which no judge can learn
 _UNIT_TESTS = {"vote_weight": ("constant",), "estimator": ("step_index", "group")}  # are allowed
 
 
@@ -197,12 +198,19 @@ class AdaptationSection(Section):
 class RewardSection(Section):
     """How steps are judged."""
 
-    kind: str = Field("votes", pattern=r"^(votes|unit_tests|[A-Za-z_][\w.]*:\w+)$")
-    """`votes` of the reward model, its `unit_tests` of programs, or `package.module:function`."""
+    kind: str = Field(
+        "votes", pattern=r"^(votes|unit_tests|shuffled|oracle|log_ratio|[A-Za-z_][\w.]*:\w+)$"
+    )
+    """`votes` of the reward model, its `unit_tests` of programs, or step scores that train no judge: `shuffled` votes, an
+    `oracle`, the policy's `log_ratio` to a reference, or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"
     """`terse` suits small closed vocabularies; `unit_tests` have a prompt of their own."""
+    accuracy: Annotated[
+        Share, Only(lambda s: s.kind == "oracle", 'kind = "oracle": no other votes are planted')
+    ] = 1.0
+    """Chance that a vote of the oracle is the environment's label of the step."""
     deadline_s: Seconds = 300.0
     """A judge job that takes longer fails; running a group's programs has as long again."""
 
@@ -433,6 +441,7 @@ class RunConfig(Section):
         self._demand_obedience(preset)
         self._demand_staleness(preset)
         self._demand_unit_tests(preset)
+        self._demand_step_scores(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -465,6 +474,25 @@ class RunConfig(Section):
                     f"reward.kind: given 'unit_tests' with algorithm {field} = {given!r}, allowed {' or '.join(allowed)}: "
                     "whole programs are compared, and nobody votes"
                 )
+
+    def _demand_step_scores(self, preset: Algorithm) -> None:
+        """Refuse a judge that would learn from what no judge said, and log-ratios of what cannot be compared."""
+        kind, policy, reward = self.reward.kind, self.models.policy, self.models.reward
+        if kind in _NOT_LEARNED and preset.train_reward_model:
+            raise ValueError(
+                f"reward.kind: given {kind!r} with algorithm.overrides.train_reward_model = true, allowed only with false: "
+                "there are no votes that the reward model could learn from"
+            )
+        if kind == "log_ratio" and policy.temperature != 1.0:
+            raise ValueError(
+                f"reward.kind: given 'log_ratio' with models.policy.temperature = {policy.temperature}, allowed only with 1.0: "
+                "engines score a prompt at temperature 1"
+            )
+        if kind == "log_ratio" and reward.path != policy.path:
+            raise ValueError(
+                f"reward.kind: given 'log_ratio' with models.reward.path = {reward.path!r}, expected models.policy.path = "
+                f"{policy.path!r}: the reward model's service holds the reference, the weights that the policy starts from"
+            )
 
     @property
     def votes(self) -> int:

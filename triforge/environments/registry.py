@@ -138,6 +138,13 @@ def solved_by_programs(name: str) -> bool:
         return False
 
 
+def labelled(name: str) -> bool:
+    """Whether environments of that family label every step (its attribute `labels_steps`); False if it cannot be loaded."""
+    with suppress(InputError, ConfigError):
+        return bool(getattr(load(name), "labels_steps", False))
+    return False
+
+
 def scored(name: str) -> bool:
     """Whether episodes of that family have scores, and no success unless a run states `success_at`; False if it cannot be loaded."""
     with suppress(InputError, ConfigError):

@@ -88,6 +88,7 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
         deadline_s=group.reward.deadline_s,
         prompt=group.reward.prompt,
         scorer=group.reward.kind,
+        accuracy=group.reward.accuracy,
     )
 
 

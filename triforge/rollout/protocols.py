@@ -34,7 +34,7 @@ GenerateMany = Callable[[Sequence[GenerateRequest]], Awaitable[Sequence[Generate
 
 @runtime_checkable
 class StepScorer(Protocol):
-    """Scores the steps of a trajectory. `reward.kind` names one: `votes`, or a path `package.module:function`."""
+    """Scores the steps of a trajectory. `reward.kind` names one of `services.reward.scorers`, or a path `package.module:function`."""
 
     async def __call__(
         self, trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
@@ -148,7 +148,8 @@ class EnvironmentFamily(Protocol):
     Each episode gets a thread of its own, so that one that blocks cannot stop the others. A family whose environments
     return at once from every call may have an attribute `never_blocks = True`; its episodes then share one event loop.
     One whose episodes have scores and no success has an attribute `success_at`: the score from which they are a success, unless
-    the run's option of that name states another; None states none.
+    the run's option of that name states another; None states none. One that labels every step says `labels_steps = True`;
+    only its steps can be scored by `reward.kind = "oracle"`.
     """
 
     name: str

@@ -28,7 +28,7 @@ class PoolState(Message):
     `tasks` counts versions by split and state. `proposals` counts rewrites by state, null controls left out;
     `null_control` counts what the acceptance test said of the unchanged tasks among the candidates. Runs on a paused
     pool wait at their next step; a retired one is played no more. `programs`: its tasks are solved by programs.
-    `scored`: its episodes have scores, and no success unless a run states `success_at`. `tenant` is whose it is.
+    `labelled`: its environments label every step. `scored`: its episodes have scores, and no success unless a run states `success_at`. `tenant` is whose it is.
     """
 
     id: str
@@ -42,6 +42,7 @@ class PoolState(Message):
     state: PoolStatus = "active"
     approval: Approval = "automatic"
     programs: bool = False
+    labelled: bool = False
     scored: bool = False
     tenant: str = "default"
 

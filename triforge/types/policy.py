@@ -81,7 +81,7 @@ class GenerateRequest(Message):
     """One prompt, n samples. Produced by: rollout, judge, rewriter. Consumed by: policy service.
 
     `prefix_ids` are echoed exactly as they came back last time, and so are the `prefix_images` in them; only `messages`
-    are rendered and appended.
+    are rendered and appended. With `prompt_logprobs` nothing is sampled: the reply scores the prompt.
     """
 
     prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
@@ -90,6 +90,7 @@ class GenerateRequest(Message):
     n: Annotated[int, Field(ge=1, le=64)] = 1
     sampling: Sampling = Sampling()
     affinity: str = ""
+    prompt_logprobs: bool = False
 
 
 class GenerateOutput(Message):
@@ -109,10 +110,12 @@ class GenerateOutput(Message):
 class GenerateReply(Message):
     """Produced by: policy service. Consumed by: whoever asked.
 
-    `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it.
+    `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, if they were asked
+    for, are those of all its ids but the first, at temperature 1; `outputs` is empty then.
     """
 
     prompt_ids: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
     outputs: tuple[GenerateOutput, ...]
     cached_tokens: int = 0
+    prompt_logprobs: tuple[float, ...] = ()

@@ -153,7 +153,7 @@ class Trajectory(Message):
 class JudgeTask(Message):
     """Score every step of one trajectory, m times. Produced by: rollout worker. Consumed by: judge (queue `judge`).
 
-    `scorer` is the group's `reward.kind`.
+    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle.
     """
 
     trajectory_id: str
@@ -165,6 +165,7 @@ class JudgeTask(Message):
     deadline_s: Annotated[float, Field(gt=0)]
     prompt: Literal["rubric", "terse"] = "rubric"
     scorer: str = "votes"
+    accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class Vote(Message):

@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from services.local_engine.app import create_app
+from services.local_engine.engine import Engine
+from services.policy.sglang import SGLangEngine
 from tests.unit.local_engine.models import (
     plain_logprobs,
     plain_model,
@@ -77,6 +80,20 @@ async def test_prompt_logprobs_begin_with_null(client: httpx.AsyncClient, folder
     assert found[0] == [None, 10, None]
     expected = plain_logprobs(plain_model(folder), ids[:1], ids[1:])
     assert [entry[0] for entry in found[1:]] == pytest.approx(expected, abs=CLOSE)
+
+
+async def test_the_policy_service_has_a_prompt_scored_without_an_adapter(
+    engine: Engine, folder: Path
+) -> None:
+    ids = list(range(10, 22))
+    service = SGLangEngine(
+        "http://engine",
+        transport=httpx.ASGITransport(create_app(engine=engine, served_name="tiny")),
+    )
+    found = await service.prompt_logprobs(ids, "")
+    await service.close()
+    expected = plain_logprobs(plain_model(folder), ids[:1], ids[1:])
+    assert found == pytest.approx(expected, abs=CLOSE)
 
 
 async def test_a_batch_may_set_everything_for_each_prompt(client: httpx.AsyncClient) -> None:

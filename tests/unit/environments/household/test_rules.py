@@ -258,6 +258,34 @@ def test_labels_follow_what_was_seen_so_far() -> None:
     assert [(r.action, r.label) for r in results] == LABELS
 
 
+PROGRESS = [
+    (
+        "go fridge",
+        -1,
+    ),  # a sensible search, but a mug lies on the shelf: the shortest plan is no shorter
+    ("go shelf", 1),
+    ("take mug", 1),
+    ("put mug", -1),
+    ("take mug", 1),
+    ("go desk", -1),
+    ("go sinkbasin", 1),
+    ("clean mug", 1),
+    ("clean mug", -1),
+    ("jump", -1),
+    ("go shelf", 1),
+    ("put mug", 1),
+]
+
+
+def test_progress_labels_say_whether_the_shortest_plan_got_shorter() -> None:
+    world, commands = room("clean", "mug", "shelf"), [command for command, _ in PROGRESS]
+    results = play(world, *commands, wording="terse", labels="progress")
+    assert [(r.action, r.label) for r in results] == PROGRESS
+    sensible = play(world, *commands, wording="terse")
+    assert sensible[0].label == 1
+    assert [r.observation for r in results] == [r.observation for r in sensible]
+
+
 def test_an_object_already_treated_is_the_one_to_fetch() -> None:
     commands = "go shelf,take mug,go sinkbasin,clean mug,go desk,put mug,go fridge,open fridge"
     results = play(
