@@ -9,13 +9,15 @@ from typing import Final
 
 from pydantic import JsonValue
 
+from environments.alfworld import goals
 from environments.alfworld.engine import Game, engine
-from environments.alfworld.files import chosen, list_games, read_game
+from environments.alfworld.files import chosen, list_games, read_game, room_of
 from environments.alfworld.games import (
     GameParams,
     GeneratorOptions,
     PlayOptions,
     Tally,
+    formula,
     problem,
     proved_games,
     why_not,
@@ -109,11 +111,14 @@ class AlfworldFamily(Family[Params, PlayOptions]):
                     "the task anew without sha256, or put the file back"
                 )
             horizon = _HORIZON if given.horizon is None else given.horizon
-            return {"file": given.file, "sha256": found.sha256, "horizon": horizon}
-        if given.game is None or (given.file, given.sha256, given.horizon) != (None, None, None):
+            read: Params = {"file": given.file, "sha256": found.sha256, "horizon": horizon}
+            return {**read, **goals.kept(room_of(found), given.goal)}
+        if given.game is None or any(
+            value is not None for value in (given.file, given.sha256, given.horizon, given.goal)
+        ):
             raise InputError(
-                "alfworld params: expected either game (a household game under ALFWorld's rules) or file, with sha256 and "
-                "horizon if you like"
+                "alfworld params: expected either game (a household game under ALFWorld's rules) or file, with sha256, horizon "
+                "and goal if you like"
             )
         if given.game.get("rules") != "alfworld":
             raise InputError(
@@ -127,11 +132,15 @@ class AlfworldFamily(Family[Params, PlayOptions]):
     def instruction(self, given: Params) -> str:
         if "game" in given:
             return announce(world_of(_game_of(given)))
+        if "goal" in given:
+            return goals.announce(goals.goal_of(given))
         return read_game(str(given["file"])).task
 
     def kind(self, given: Params) -> str:
         if "game" in given:
             return world_of(_game_of(given)).goal.type
+        if "goal" in given:
+            return goals.goal_of(given).type
         return read_game(str(given["file"])).sort
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
@@ -174,19 +183,21 @@ class AlfworldFamily(Family[Params, PlayOptions]):
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
         if "game" in task.params:
             return rewriting.menu(_house_task(task), direction)
-        return RewriteMenu(description=f"{task.instruction} (a game file; its goal is fixed)")
+        return goals.menu(task, direction)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        if "game" not in task.params:
-            raise InputError(
-                "alfworld rewrite: the goal of a game file is fixed; generate games to rewrite them"
-            )
-        return _draft(rewriting.apply(_house_task(task), answer))
+        if "game" in task.params:
+            return _draft(rewriting.apply(_house_task(task), answer))
+        return self.validate(goals.applied(task, answer))
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
         """The household's proofs, and that the real engine lets the candidate win."""
-        if "game" not in parent.params or "game" not in candidate.params:
-            return [CheckResult(name="rewritable", passed=False, detail="a game file is not")]
+        if "game" not in parent.params:
+            return goals.check(
+                self.validate, lambda given: _start(given, memo=True), parent, candidate
+            )
+        if "game" not in candidate.params:
+            return [CheckResult(name="same_room", passed=False, detail="a game became a file")]
         inner = TaskDraft(
             params=_game_of(candidate.params),
             instruction=candidate.instruction,
@@ -199,10 +210,10 @@ class AlfworldFamily(Family[Params, PlayOptions]):
         return [*results, CheckResult(name="engine_agrees", passed=why is None, detail=why or "")]
 
     def drift(self, root: Params, candidate: Params) -> float:
-        """The share of goal, object and target that differ; 1 between a file and anything else."""
+        """The share of goal, object and target that differ; 1 between a file and another one, or a game."""
         if "game" in root and "game" in candidate:
             return HOUSEHOLD.drift(_game_of(root), _game_of(candidate))
-        return float(root != candidate)
+        return goals.drift(root, candidate)
 
     def at_level(self, level: int, options: Params) -> Params:
         """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too."""
@@ -229,7 +240,11 @@ def _start(given: Params, *, memo: bool) -> Game:
     if "game" in given:
         world = world_of(_game_of(given))
         return engine(memo=memo).start(problem=problem(world), task=announce(world))
-    return engine(memo=memo).start(file=str(read_game(str(given["file"])).path))
+    file = str(read_game(str(given["file"])).path)
+    if "goal" not in given:
+        return engine(memo=memo).start(file=file)
+    goal = goals.goal_of(given)
+    return engine(memo=memo).start(file=file, goal=formula(goal), task=goals.announce(goal))
 
 
 def _horizon(params: Params) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from environments.alfworld.games import TASK_TYPES, problem
+from environments.alfworld.pddl import Room, read_room
 from environments.household.wording import announce
 from environments.household.world import World
 from triforge.errors import ConfigError, InputError
@@ -94,6 +95,16 @@ def _read(path: Path, changed_ns: int, size: int) -> GameFile:  # noqa: ARG001  
     if found is None:
         raise InputError(f"alfworld params: field file: {path} announces no task in its grammar")
     return GameFile(path, found[1], _sort(path), hashlib.sha256(raw).hexdigest())
+
+
+@lru_cache(maxsize=64)
+def _room(path: Path, sha256: str) -> Room:  # noqa: ARG001  a file that changed is read again
+    return read_room(json.loads(path.read_bytes())["pddl_problem"])
+
+
+def room_of(file: GameFile) -> Room:
+    """The room of a game file, and its goal."""
+    return _room(file.path, file.sha256)
 
 
 def _sort(path: Path) -> str:

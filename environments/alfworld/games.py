@@ -37,13 +37,22 @@ class PlayOptions(AnswerOptions):
     memo: bool = True
 
 
+class FileGoal(Strict):
+    """Another goal than that of the game file, in the household's words."""
+
+    type: GoalType
+    object: str = Field(pattern=r"^[a-z]{1,40}$")
+    target: str = Field(pattern=r"^[a-z]{1,40}$")
+
+
 class GameParams(Strict):
-    """A task: `game` is a household game under ALFWorld's rules; or `file` names a game file, its bytes and the horizon."""
+    """A task: `game` is a household game under ALFWorld's rules; or `file` names a game file, its bytes, the horizon, maybe a goal."""
 
     game: dict[str, JsonValue] | None = None
     file: str | None = None
     sha256: str | None = None
     horizon: int | None = Field(default=None, ge=1, le=1000)
+    goal: FileGoal | None = None
 
 
 TASK_TYPES: Final[dict[GoalType, str]] = {
@@ -91,7 +100,7 @@ def problem(world: World) -> str:
         + "\n".join(declared)
         + "\n)\n(:init\n"
         + "\n".join(facts)
-        + f"\n)\n(:goal {_goal(world.goal)})\n)\n"
+        + f"\n)\n(:goal {formula(world.goal)})\n)\n"
     )
 
 
@@ -148,7 +157,7 @@ def _object_facts(world: World, ids: dict[Thing, str]) -> list[str]:
     return out
 
 
-def _goal(goal: Goal) -> str:
+def formula(goal: Goal) -> str:
     """What wins, as a PDDL formula."""
     kind = f"{goal.object}type"
     if goal.type == "look":

@@ -1,7 +1,7 @@
 """The process that holds ALFWorld's engine: `python -m environments.alfworld.worker`.
 
 It is the only place where alfworld and TextWorld are imported, and it imports nothing of triforge beside the loop that
-answers questions; so it runs under any interpreter that has alfworld (`ALFWORLD_PYTHON`). With `memo` it remembers what the
+answers questions and pddl.py; so it runs under any interpreter that has alfworld (`ALFWORLD_PYTHON`). With `memo` it remembers what the
 engine computes again and again from equal input (parsed templates, translated problems); what is answered stays the same.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from environments.alfworld.pddl import with_goal
 from triforge.environments.worker_loop import Handlers, Refused, serve
 
 _TASK: Final = "UNKNOWN GOAL"  # the place of the task in ALFWorld's grammar
@@ -46,11 +47,16 @@ class Games:
         self._idle: list[tuple[Any, Any]] = []
 
     def start(
-        self, problem: str | None = None, task: str = "", file: str | None = None
+        self,
+        problem: str | None = None,
+        task: str = "",
+        file: str | None = None,
+        goal: str | None = None,
     ) -> dict[str, Any]:
-        """Begin an episode of a problem under the installed domain and grammar, or of a game file."""
+        """Begin an episode of a problem under the installed domain and grammar, or of a game file, maybe with another goal."""
         if file is not None:
             data = json.loads(Path(file).read_text())
+            data = with_goal(data, goal, task) if goal is not None else data
         else:
             grammar = self._grammar.replace(_TASK, task)
             data = {"pddl_domain": self._domain, "grammar": grammar, "pddl_problem": problem}

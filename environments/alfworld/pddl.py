@@ -1,0 +1,153 @@
+"""What a game file says of its room and its goal, read from its PDDL, and the same game with another goal. Standard library only.
+
+Names are read in small letters, as the planner reads them; a kind is a type without its ending ("mug" of MugType).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Final
+
+_ATOM: Final = re.compile(r"\(\s*([a-z]+)((?:\s+[^\s()]+)*)\s*\)")
+_GOAL: Final = re.compile(r"\(\s*:goal\b", re.IGNORECASE)
+_TASK: Final = re.compile(r"(Your task is to: )[^\"\n\\]+?(\.?\")")
+_STATES: Final = {"isclean": "clean", "ishot": "heat", "iscool": "cool"}
+_BEYOND: Final = (
+    "issliced",
+    "inreceptacleobject",
+)  # goals of things that ALFWorld's text environment leaves out
+SUITS: Final = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
+DEVICES: Final = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+
+Fact = tuple[str, ...]
+Wanted = tuple[str, str, str]
+"""Type of the goal in the household's words, kind of object, kind of receptacle or lamp."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The facts of a problem at reset, and its goal where that is one of the six types."""
+
+    kinds: dict[str, str]
+    places: dict[str, str]
+    inside: dict[str, str]
+    holds: frozenset[tuple[str, str]]
+    marks: dict[str, frozenset[str]]
+    goal: Wanted | None
+
+    def of_kind(self, kind: str, mark: str = "pickupable") -> list[str]:
+        """The objects of a kind that have a mark."""
+        return [
+            thing for thing, its in self.kinds.items() if its == kind and thing in self.marks[mark]
+        ]
+
+    def shut(self, place: str) -> bool:
+        """Whether a receptacle is closed."""
+        return place in self.marks["openable"] and place not in self.marks["opened"]
+
+    def goals(self, sort: str) -> list[Wanted]:
+        """Every goal of a type that can be reached here and is not true yet."""
+        kinds, targets = sorted(set(self.kinds.values())), sorted(self._targets(sort))
+        every = [(sort, kind, target) for kind in kinds for target in targets]
+        return [goal for goal in every if self.reachable(goal) and not self.true(goal)]
+
+    def reachable(self, goal: Wanted) -> bool:
+        """Whether kinds and marks allow it: things to carry that may take the state, the device, a target for them."""
+        sort, kind, target = goal
+        held = [
+            one for one in self.of_kind(kind) if one in self.marks[SUITS.get(sort, "pickupable")]
+        ]
+        if len(held) < (2 if sort == "two" else 1) or target not in self._targets(sort):
+            return False
+        return DEVICES.get(sort, target) in self._targets(sort) and (
+            sort == "look" or (target, kind) in self.holds
+        )
+
+    def _targets(self, sort: str) -> set[str]:
+        """Kinds of lamp or of receptacle."""
+        if sort != "look":
+            return set(self.places.values())
+        return {self.kinds[one] for one in self.marks["toggleable"] if one in self.kinds}
+
+    def true(self, goal: Wanted) -> bool:
+        """Whether a goal without a state holds at reset; nothing is clean, hot, cool, held or lit then."""
+        sort, kind, target = goal
+        at = [self.inside.get(one, "") for one in self.kinds if self.kinds[one] == kind]
+        at = [place for place in at if self.places.get(place) == target]
+        if sort == "two":
+            return any(at.count(place) > 1 for place in at)
+        return sort == "place" and bool(at)
+
+    def difficulty(self, goal: Wanted) -> tuple[int, int]:
+        """How far it is out of sight (the object in something closed, the target closed), then how rare the object is."""
+        sort, kind, target = goal
+        things = self.of_kind(kind)
+        hidden = all(self.shut(self.inside.get(one, "")) for one in things)
+        away = sort != "look" and all(
+            self.shut(p) for p, its in self.places.items() if its == target
+        )
+        return hidden + away, -len(things)
+
+
+def read_room(problem: str) -> Room:
+    """The room of a problem; facts that nothing here reads are left out."""
+    start, goal, _ = _cut(problem)
+    facts: dict[str, list[Fact]] = defaultdict(list)
+    for name, rest in _ATOM.findall(start.lower()):
+        facts[name].append(tuple(rest.split()))
+    marks = ("pickupable", "toggleable", "openable", "opened", *SUITS.values())
+    return Room(
+        kinds={one: kind.removesuffix("type") for one, kind in _pairs(facts["objecttype"])},
+        places={one: kind.removesuffix("type") for one, kind in _pairs(facts["receptacletype"])},
+        inside=dict(_pairs(facts["inreceptacle"])),
+        holds=frozenset(
+            (place.removesuffix("type"), kind.removesuffix("type"))
+            for place, kind in _pairs(facts["cancontain"])
+        ),
+        marks={name: frozenset(fact[0] for fact in facts[name] if fact) for name in marks},
+        goal=_wanted(goal),
+    )
+
+
+def _pairs(facts: list[Fact]) -> list[tuple[str, str]]:
+    return [(fact[0], fact[1]) for fact in facts if len(fact) == 2]
+
+
+def _wanted(goal: str) -> Wanted | None:
+    atoms = [(name, tuple(rest.split())) for name, rest in _ATOM.findall(goal.lower())]
+    names = {name for name, _ in atoms}
+    kinds = {fact[0]: fact[1].removesuffix("type") for name, fact in atoms if name == "objecttype"}
+    targets = [fact[1].removesuffix("type") for name, fact in atoms if name == "receptacletype"]
+    if not kinds or names & set(_BEYOND):
+        return None
+    if "istoggled" in names:
+        lit = [kinds.get(fact[0]) for name, fact in atoms if name == "istoggled"]
+        held = [kinds.get(fact[-1]) for name, fact in atoms if name == "holds"]
+        return ("look", held[0], lit[0]) if held and held[0] and lit[0] else None
+    if not targets or len(set(kinds.values())) > 1:
+        return None
+    states = [sort for name, sort in _STATES.items() if name in names]
+    sort = states[0] if states else "two" if len(kinds) > 1 else "place"
+    return sort, next(iter(kinds.values())), targets[0]
+
+
+def _cut(problem: str) -> tuple[str, str, str]:
+    """What stands before the goal, its formula, and what stands after it."""
+    found = _GOAL.search(problem)
+    if found is None:
+        return problem, "", ""
+    depth = 0
+    for place in range(found.start(), len(problem)):
+        depth += {"(": 1, ")": -1}.get(problem[place], 0)
+        if depth == 0:
+            return problem[: found.start()], problem[found.end() : place], problem[place + 1 :]
+    return problem, "", ""
+
+
+def with_goal(game: dict[str, Any], formula: str, task: str) -> dict[str, Any]:
+    """The same game with another goal and its announcement; everything else stays as it is."""
+    before, _, after = _cut(game["pddl_problem"])
+    grammar = _TASK.sub(lambda found: f"{found[1]}{task}{found[2]}", game["grammar"])
+    return {**game, "pddl_problem": f"{before}(:goal {formula}){after}", "grammar": grammar}
