@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl experiment-votes bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl experiment-table1 experiment-votes bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ experiment-adaptation: setup ## arms that change tasks and weigh votes, five see
 
 experiment-envrl: setup ## policy gradient alone, with state prediction and inverse dynamics, and with placebo; five seeds
 	@$(BIN)/python -m experiments envrl
+
+experiment-table1: setup ## the paper's order: outcome only, step scores, trained reward model, adapted tasks; goes on where it stopped
+	@$(BIN)/python -m experiments table1
 
 experiment-votes: setup ## credit rules with planted votes, three learning rates, five seeds (hours); goes on where it stopped
 	@$(BIN)/python -m experiments votes

@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `experiment-envrl` and `experiment-votes`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `experiment-envrl`, `experiment-table1` and `experiment-votes`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.settings import Settings
 from experiments.study import ADAPTATION, Study, file_of
+from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
-STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, VOTES)}
+STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arms:
         tell(f"--arms: given {options.arms}, expected names or patterns of {known}")
         return 2
-    jobs = [Job(arm, seed) for seed in seeds for arm in arms]
+    fewer = study.further if seeds == list(study.seeds) else {}
+    jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     files = {job: file_of(options.state.resolve(), study, settings, job) for job in jobs}
     failed: list[Job] = []
     try:

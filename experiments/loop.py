@@ -8,14 +8,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 from experiments.judging import PlantedJudge
 from experiments.model import LocalModel
-from experiments.settings import EASY, HARD, Arm, Settings
+from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
+from services.reward.scorers import SCORERS
 from services.reward.scorers.votes import score
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
@@ -50,7 +52,7 @@ _KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "t
          "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
          "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
          "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
-         "votes/positive_failed")  # fmt: skip
+         "votes/positive_failed", "tasks/accepted")  # fmt: skip
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -114,12 +116,14 @@ class Run:
         self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
-        self._judged = arm.planted is None and self._algorithm.needs_votes
+        reward, judges = Path(self._config.models.reward.path), ("votes", "shuffled")
+        asked = arm.planted is None and self._algorithm.needs_votes
+        self._judged = asked and self._config.reward.kind in judges
         self._learners: dict[TrainedRole, Learner] = {"policy": Learner.fresh(models.policy)}
         self._acts = self._judges = LocalModel(models.policy, rows=128)
-        if self._judged:
-            self._learners["reward"] = Learner.fresh(models.reward)
-            self._judges = LocalModel(models.reward, rows=128)
+        if asked:
+            self._learners["reward"] = Learner.fresh(reward)
+            self._judges = LocalModel(reward, rows=128)
         rewrites = LocalModel(models.rewrites) if models.rewrites else None
         self._models = {m for m in (self._acts, self._judges, rewrites) if m is not None}
         self._tasks = Tasks(folder, settings, seed, rewrites)
@@ -129,7 +133,7 @@ class Run:
         )  # fmt: skip
         parts: Parts = SimpleNamespace(env_adapter=self._tasks)  # type: ignore[assignment]
         self._env = TaskSource(parts, self._run, self._config)
-        self._score: StepScorer = score
+        self._score: StepScorer = SCORERS.find(self._config.reward.kind)
         if arm.planted is not None:
             self._score = PlantedJudge(arm.planted, self._tasks.read)
 
@@ -186,6 +190,7 @@ class Run:
             for group in groups:
                 outcome = task_outcome(group, offer, run=self._run, config=self._config)
                 await self._tasks.adapt(outcome)
+            measures["tasks/accepted"] = self._tasks.counts()["proposals"].get("accepted", 0)
         seconds = {"seconds/play": played - started, "seconds/train": trained - played,
                    "seconds/adapt": time.monotonic() - trained}  # fmt: skip
         return {name: measures[name] for name in _KEPT if name in measures} | seconds
@@ -260,7 +265,8 @@ class Run:
 
     async def _evaluate(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
         """Play the held-out tasks; the same seeds every time. Returns measures and the sampled trajectories."""
-        count = len(self._settings.kinds) * self._settings.heldout_tasks
+        pool = self._settings.pool()
+        count = sum(kind.heldout for kind in pool)
         wanted = PlanRequest(
             run_id=self._run.id, step=step, kind="evaluate", groups=count, seed=self._seed
         )
@@ -270,10 +276,12 @@ class Run:
         for mode, rollouts in (("sampled", self._settings.eval_rollouts), ("greedy", 1)):
             tasks = [self._heldout(step, mode, i, g, rollouts) for i, g in enumerate(plan)]
             groups = await asyncio.gather(*(self._play_group(task) for task in tasks))
-            parts = [("", groups)]
-            if self._settings.kinds == (EASY, HARD):
-                parts += [("/easy", groups[: count // 2]), ("/hard", groups[count // 2 :])]
-            for name, part in parts:
+            parts, rest = {"": groups}, iter(groups)
+            for kind in pool:
+                part = list(islice(rest, kind.heldout))
+                if kind.name and part:
+                    parts.setdefault(f"/{kind.name}", []).extend(part)
+            for name, part in parts.items():
                 wins, measured = accuracy(
                     [t.outcome.value for g in part for t in g.played.trajectories]
                 )

@@ -99,6 +99,16 @@ ARMS: dict[str, Arm] = {
 }
 
 
+@dataclass(frozen=True)
+class Kind:
+    """Tasks of one kind: how many are trained on and how many held out. Those held out are measured under its name, if it has one."""
+
+    name: str
+    options: Mapping[str, Any]
+    train: int = 0
+    heldout: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How much is played.
@@ -124,6 +134,14 @@ class Settings:
     eval_rollouts: int = 1
     late_evals: tuple[int, ...] = (3, 0)
     warm: WarmStart = field(default_factory=WarmStart)
+
+    def pool(self) -> tuple[Kind, ...]:
+        """What the pool consists of."""
+        names = ("easy", "hard") if self.kinds == (EASY, HARD) else ("",) * len(self.kinds)
+        return tuple(
+            Kind(name, options, self.train_tasks, self.heldout_tasks)
+            for name, options in zip(names, self.kinds, strict=True)
+        )
 
     def warm_start(self, seed: int) -> DemoSettings:
         """The warm start of a seed: careless demonstrations of services of all sizes."""

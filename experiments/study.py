@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from experiments.jobs import Job
@@ -26,6 +26,7 @@ class Study:
         report: module whose `write` makes the page; without `plots`, one whose `table` is printed.
         plots: module whose `draw` draws its pictures into a folder.
         smoke: the arms of `quick`; all if empty.
+        further: the seeds of arms that are not played on all reported ones.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Study:
     report: str
     plots: str = ""
     smoke: Sequence[str] = ()
+    further: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 ADAPTATION = Study(

@@ -77,17 +77,17 @@ def _rows(settings: Settings, seed: int) -> list[tuple[str, Any]]:
     household = family("household")
     rows: list[tuple[str, Any]] = []
     seen: set[str] = set()
-    for number, options in enumerate(settings.kinds):
-        need = settings.train_tasks + settings.heldout_tasks
+    for number, kind in enumerate(settings.pool()):
+        need = kind.train + kind.heldout
         made = 0
         for params in household.generate(
-            count=3 * need, seed=1_000 * seed + number, options=dict(options)
+            count=3 * need, seed=1_000 * seed + number, options=dict(kind.options)
         ):
             key = repr(sorted(params.items()))
             if made == need or key in seen:
                 continue
             seen.add(key)
-            split = "heldout" if made < settings.heldout_tasks else "train"
+            split = "heldout" if made < kind.heldout else "train"
             rows.append((f"tasks[{len(rows)}]", {"params": params, "split": split}))
             made += 1
         if made < need:

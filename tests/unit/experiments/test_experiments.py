@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from environments.household.wording import vocabulary
 from experiments import envrl, envrl_report, envrl_run
 from experiments.jobs import Job, finished, run_all
 from experiments.loop import Models, Result, play
@@ -19,21 +18,6 @@ from experiments.report import arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
 from experiments.study import digest
-from services.trainer.tiny_models import TinyShape, build_tiny_model
-
-_JUDGE_WORDS = [">", ";", "?", "task", r"\boxed{1}", r"\boxed{-1}"]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    folder = tmp_path_factory.mktemp("models")
-    words = [*vocabulary({"wording": "terse"}), *_JUDGE_WORDS]
-    shape = TinyShape(hidden=16, layers=1, heads=2)
-    acts, reward = (
-        build_tiny_model(folder / name, dict.fromkeys(words), shape=shape, seed=seed)
-        for seed, name in enumerate(("policy", "reward"))
-    )
-    return Models(acts, reward, None)
 
 
 @pytest.mark.parametrize("name", ["ladder", "trust"])

@@ -1,0 +1,181 @@
+"""The paper's order on this machine: outcome only < + step scores < + reward model trained < + tasks adapted.
+
+docs/experiments/table1-plan.md is the plan. What tuning may still change stands in `Tuned`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from experiments.settings import QUICK, Arm, Kind, Settings
+from experiments.study import Study
+
+SEEDS = (11, 12, 13, 14, 15, 16)
+TUNING_SEEDS = (921, 922, 923)  # none of the reported ones
+MAIN = ("O", "P", "R", "E", "N")
+"""On all seeds; the other arms on the first three."""
+ORDER = ("O", "P", "R", "E")
+PLANNED = (("P", "O"), ("R", "P"), ("E", "R"), ("E", "O"), ("E", "N"))
+"""The first of each pair is to be above the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What is chosen on the tuning seeds, alike for all arms unless it says otherwise.
+
+    Attributes:
+        policy_rate, judge_rate: step sizes.
+        algorithm: of all arms.
+        outcome: how arms without votes credit a step.
+        votes: how arms with votes credit a step.
+        target: what the reward model is trained towards, where it is.
+        adaptation: of the arms that adapt.
+        forget_rate: of the policy's demonstrations: how often the treatment is left out.
+        judged: labels of the judge's warm start, in episodes, and the share of wrong ones.
+    """
+
+    policy_rate: float = 5e-4
+    judge_rate: float = 2e-4
+    algorithm: Mapping[str, Any] = field(default_factory=lambda: {"std_floor": 0.0, "kl_beta": 0.0})
+    outcome: Mapping[str, Any] = field(
+        default_factory=lambda: {"use_votes": False, "estimator": "group"}
+    )
+    votes: Mapping[str, Any] = field(default_factory=lambda: {"estimator": "share", "lam": 0.8})
+    target: Mapping[str, Any] = field(default_factory=dict)
+    adaptation: Mapping[str, Any] = field(
+        default_factory=lambda: {"max_pending": 4, "max_rollouts": 64}
+    )
+    forget_rate: float = 0.85
+    judged: tuple[int, float] = (1_500, 0.1)
+
+
+TUNED = Tuned()
+
+_HORIZON = 24
+_SERVICE: dict[str, Any] = {
+    "lamps": 0.0,
+    "horizon": _HORIZON,
+    "objects": ["mug", "plate", "apple", "potato", "cup", "egg", "tomato", "bowl"],
+    "kinds": [
+        "cabinet", "drawer", "fridge", "microwave", "sinkbasin", "countertop", "shelf", "diningtable", "desk", "sidetable",
+    ],
+}  # fmt: skip
+_GOALS = ["heat", "cool", "clean", "two"]
+HARD = _SERVICE | {
+    "receptacles": [7, 8], "distractors": [2, 4], "goals": _GOALS, "commands": [7, 12],
+}  # fmt: skip
+MEDIUM = _SERVICE | {"receptacles": [4, 5], "distractors": [1, 2], "goals": ["place", *_GOALS]}
+LARGE = HARD | {"receptacles": [9, 10]}
+LOOK = HARD | {"goals": ["look"], "lamps": 1.0, "commands": None}
+"""The goal type that the warm start has and the pool has not."""
+SHOWN = _SERVICE | {
+    "receptacles": [3, 8], "distractors": [0, 4], "goals": ["place", "look", *_GOALS], "lamps": 0.3,
+}  # fmt: skip
+
+_KINDS = (
+    Kind("id", HARD, train=48, heldout=256),
+    Kind("medium", MEDIUM, train=16),
+    Kind("ood", LARGE, heldout=64),
+    Kind("ood", LOOK, heldout=64),
+)
+_OPTIONS = {"wording": "terse", "labels": "progress"}
+
+
+def _arm(
+    title: str, *, votes: bool = True, trained: bool = False, adapted: bool = False, **config: Any
+) -> Arm:
+    """An arm by the parts of the loop that it has; `config` is what else it changes in sections of the document."""
+    credit = {"votes": votes, "trained": trained, "adapted": adapted}
+    return Arm(title=title, config={**credit, "sections": config}, rewrites=adapted)
+
+
+ARMS: dict[str, Arm] = {
+    "O": _arm("outcome only", votes=False),
+    "P": _arm("step scores of a frozen judge"),
+    "R": _arm("+ reward model trained", trained=True),
+    "E": _arm("+ tasks adapted", trained=True, adapted=True),
+    "N": _arm(
+        "E with unchanged candidates", trained=True, adapted=True, adaptation={"null_control": 1.0}
+    ),
+    "O_adapted": _arm("outcome only, tasks adapted", votes=False, adapted=True),
+    "shuffled": _arm("P with shuffled votes", reward={"kind": "shuffled"}),
+    "planted_75": _arm("votes right with .75", reward={"kind": "oracle", "accuracy": 0.75}),
+    "planted_90": _arm("votes right with .9", reward={"kind": "oracle", "accuracy": 0.9}),
+    "log_ratio": _arm("Progress Advantage", reward={"kind": "log_ratio"}),
+}
+BASELINES = {
+    "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P",
+}  # fmt: skip
+"""Beside what each further arm stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table1Settings(Settings):
+    """How much is played, with what was tuned."""
+
+    steps: int = 60
+    tasks: tuple[Kind, ...] = _KINDS
+    late_evals: tuple[int, ...] = (5, 0)
+    tuned: Tuned = TUNED
+    warm: WarmStart = field(
+        default_factory=lambda: WarmStart(
+            hidden=128, layers=3, heads=4,
+            policy_data=Demonstrations(
+                count=12_000, random_rate=0.12, forget_rate=TUNED.forget_rate, inadmissible_share=0.3
+            ),
+            judge_data=Demonstrations(
+                count=TUNED.judged[0], random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2,
+                flip_rate=TUNED.judged[1],
+            ),
+            policy=SupervisedSettings(learning_rate=2e-3, batch_rows=16, steps=1_600),
+            judge=SupervisedSettings(learning_rate=2e-3, batch_rows=32, steps=900),
+        )
+    )  # fmt: skip
+
+    def pool(self) -> tuple[Kind, ...]:
+        """Hard and medium tasks to train on; hard, larger and foreign ones held out."""
+        return self.tasks
+
+    def warm_start(self, seed: int) -> DemoSettings:
+        """Demonstrations of rooms of all sizes but the largest; the judge's labels say whether the shortest plan got shorter."""
+        return DemoSettings(seed=seed, generate=SHOWN, options=_OPTIONS, warm_start=self.warm)
+
+    def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
+        """The run's configuration: what all arms share, then what the arm has."""
+        document, tuned, has = super().document(arm, seed, models), self.tuned, arm.config
+        document["env_adapter"] |= {"max_steps": _HORIZON, "options": _OPTIONS}
+        document["trainer"]["policy"]["learning_rate"] = tuned.policy_rate
+        document["trainer"]["reward"] |= {"learning_rate": tuned.judge_rate, "max_rows": 0}
+        document["algorithm"]["overrides"] = {
+            **tuned.algorithm,
+            **(tuned.votes if has["votes"] else tuned.outcome),
+            **(tuned.target if has["trained"] else {}),
+            "train_reward_model": has["trained"],
+        }
+        if has["adapted"]:
+            document["adaptation"] |= {"controller": "llm_rewrite", **tuned.adaptation}
+        for section, options in has["sections"].items():
+            document[section] |= options
+        if document["reward"].get("kind") == "log_ratio":
+            document["models"]["reward"]["path"] = models["policy"]  # the reference
+        return document
+
+
+_FULL = Table1Settings()
+STUDY = Study(
+    name="table1",
+    arms=ARMS,
+    seeds=SEEDS,
+    full=_FULL,
+    quick=replace(
+        _FULL, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm,
+        tasks=tuple(replace(k, train=min(k.train, 8), heldout=min(k.heldout, 4)) for k in _KINDS),
+    ),
+    run="experiments.loop",
+    report="experiments.table1_report",
+    plots="experiments.table1_report",
+    further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
+)  # fmt: skip

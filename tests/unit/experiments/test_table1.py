@@ -1,0 +1,104 @@
+"""Table 1 on two cores: what its arms are, what its report says, and that they go round."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.household.params import world_of
+from experiments.loop import Models, Result, play
+from experiments.table1 import (
+    ARMS,
+    BASELINES,
+    MAIN,
+    SEEDS,
+    STUDY,
+    TUNING_SEEDS,
+    Table1Settings,
+)
+from experiments.table1_report import MEASURES, draw, write
+from triforge.config import parse
+from triforge.environments.registry import family
+
+assert isinstance(STUDY.quick, Table1Settings)
+MODELS = {"policy": "p", "reward": "j", "rewriter": "r"}
+FULL = Table1Settings()
+
+
+def document(name: str) -> dict[str, Any]:
+    return FULL.document(ARMS[name], 11, MODELS)
+
+
+def test_each_main_arm_adds_one_part_to_the_one_before() -> None:
+    parsed = {name: parse(document(name)) for name in ARMS}
+    o, p, r, e, n = (parsed[name] for name in MAIN)
+    assert not o.algorithm.resolved.needs_votes
+    assert p.algorithm.resolved.use_votes
+    assert [a.algorithm.resolved.train_reward_model for a in (o, p, r, e, n)] == [
+        False, False, True, True, True
+    ]  # fmt: skip
+    assert [a.adaptation.rewrites for a in (o, p, r, e, n)] == [False, False, False, True, True]
+    assert n.adaptation == e.adaptation.model_copy(update={"null_control": 1.0})
+    assert (
+        len({(a.run.steps, a.run.groups_per_step, a.env_adapter.rollouts) for a in parsed.values()})
+        == 1
+    )
+    assert set(BASELINES) | set(MAIN) == set(ARMS)
+    assert set(STUDY.further) == set(BASELINES)
+    assert not set(SEEDS) & set(TUNING_SEEDS)
+
+
+def test_the_ood_tasks_are_none_that_the_pool_has() -> None:
+    trained = [kind.options for kind in FULL.tasks if kind.train]
+    most = max(max(options["receptacles"]) for options in trained)
+    assert all("look" not in options["goals"] for options in trained)
+    for kind in FULL.tasks:
+        drawn = family("household").generate(count=4, seed=1, options=dict(kind.options))
+        rooms = [world_of(params) for params in drawn]
+        foreign = [len(room.receptacles) > most or room.goal.type == "look" for room in rooms]
+        assert all(foreign) if kind.name == "ood" else not any(foreign)
+    assert "look" in FULL.warm_start(1).generate["goals"]
+    assert sum(kind.train for kind in FULL.tasks) == 64
+
+
+@pytest.mark.parametrize("name", ["R", "log_ratio"])
+def test_an_arm_goes_round(models: Models, name: str) -> None:
+    few = tuple(replace(kind, heldout=min(kind.heldout, 1)) for kind in STUDY.quick.tasks)
+    settings = replace(STUDY.quick, steps=1, groups=2, tasks=few)
+    result = play(name, ARMS[name], 7, settings, models)
+    assert set(result.evaluations[0]) == {"step", "sampled", "greedy", *MEASURES}
+    assert len(result.steps) == 1
+    assert result.tasks["proposals"] == {}
+
+
+def _results() -> dict[tuple[str, int], dict[str, Any]]:
+    found = {}
+    for place, name in enumerate(("O", "P", "R", "E")):
+        for seed in SEEDS:
+            result = Result(name, seed)
+            end = 0.2 + 0.01 * (seed % 3) + (0.1 + 0.001 * seed) * place - 0.2 * (name == "R")
+            modes = dict.fromkeys(MEASURES, end)
+            start = dict.fromkeys(MEASURES, 0.05)
+            result.evaluations = [{"step": 0.0, **start}, {"step": 60.0, **modes}]
+            result.steps = [{"success": 0.1, "tasks/accepted": 0.0}, {"success": 0.2}]
+            result.tasks = {"proposals": {"accepted": 2}, "null_control": {}}
+            found[name, seed] = asdict(result)
+    return found
+
+
+def test_the_report_tests_what_was_planned_and_says_what_fell(tmp_path: Path) -> None:
+    results = _results()
+    text = write(
+        results, FULL, seeds=SEEDS, command="make experiment-table1", minutes=5.0, machine="2 cores",
+        pictures=draw(results, tmp_path),
+    )  # fmt: skip
+    assert "- Held at 0.05: P > O, E > R, E > O.\n- Not shown: R > P.\n" in text
+    assert "| O < P < R < E, ID, sampled (primary) |" in text
+    assert "921, 922, 923, which are not reported" in text
+    for drawn in tmp_path.iterdir():
+        assert drawn.stat().st_size < 60_000
+        assert drawn.name in text
+    assert len(list(tmp_path.iterdir())) == 6
