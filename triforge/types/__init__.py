@@ -21,6 +21,7 @@ from triforge.config.base import (
 )
 from triforge.types.base import ErrorInfo, Message, Page
 from triforge.types.env_adapter import (
+    AcceptanceTest,
     AdaptSettings,
     AuditEntry,
     CheckResult,

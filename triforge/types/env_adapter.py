@@ -203,6 +203,23 @@ class CheckResult(Message):
     detail: str = ""
 
 
+class AcceptanceTest(Message):
+    """By which rule and numbers a proposal is decided: with its direction and counts everything that `decide` reads.
+
+    `low` and `high` are the band. Of the rule `confident`: `alpha`, `max_rollouts`, after how many pairs the test looked at
+    the data (`looks`) and the one-sided p-value of all pairs so far. The rule `paper` compares `trigger_accuracy` with the
+    first of `candidate_counts` (`paper_accepts`).
+    """
+
+    rule: Literal["paper", "confident"]
+    low: float
+    high: float
+    alpha: float | None = None
+    max_rollouts: int | None = None
+    looks: tuple[int, ...] = ()
+    p_value: float | None = None
+
+
 class Proposal(Message):
     """A change of a task and everything said about it. Produced by: adapt worker. Consumed by: store, people.
 
@@ -212,7 +229,7 @@ class Proposal(Message):
     `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is what the
     acceptance test said; it differs from `state` for a null control, whose candidate is the unchanged parent and is
     never taken, for a proposal whose parent left in the meantime, and where a person decided: `awaiting` is accepted by
-    the test and waits for one.
+    the test and waits for one. `test` is there from the first counted pair on.
     """
 
     id: str
@@ -233,6 +250,7 @@ class Proposal(Message):
     checks: tuple[CheckResult, ...] = ()
     parent_counts: tuple[tuple[int, int], ...] = ()
     candidate_counts: tuple[tuple[int, int], ...] = ()
+    test: AcceptanceTest | None = None
     verdict: Literal["", "accepted", "rejected"] = ""
     null_control: bool = False
     reason: str = ""

@@ -34,7 +34,7 @@ from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import AdaptSettings, Proposal, Task, TaskOutcome
+from triforge.types import AcceptanceTest, AdaptSettings, Proposal, Task, TaskOutcome
 
 MAX_DISCARDED: Final = 12
 
@@ -196,7 +196,8 @@ def _count(session: Session, row: ProposalRow, pair: Pair, outcome: TaskOutcome)
         parent_counts=(*before.parent_counts, parent),
         candidate_counts=(*before.candidate_counts, candidate),
     )
-    verdict, reason = judge(proposal, settings)
+    verdict, reason, test = judge(proposal, settings)
+    proposal = change_proposal(row, test=test)
     if not verdict:
         return proposal
     state, reason = _move(session, proposal, verdict, reason, settings)
@@ -220,8 +221,8 @@ def why_not_counted(pair: Pair, settings: AdaptSettings) -> str:
     return ""
 
 
-def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str]:
-    """(accepted, rejected or empty for another pair; the reason) by the run's acceptance rule.
+def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str, AcceptanceTest]:
+    """(accepted, rejected or empty for another pair; the reason; what it follows from) by the run's acceptance rule.
 
     `paper`: the published inequalities on one fresh group of the candidate and the accuracy that asked for the rewrite.
     `confident`: the sequential test of `triforge.algorithms.acceptance`, which never looks at that selected accuracy.
@@ -233,18 +234,29 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str]:
         before, after = proposal.trigger_accuracy, successes / measured
         accepted = paper_accepts(proposal.direction, before, after, low, high)
         reason = f"published rule: accuracy {before:.3f} before, {after:.3f} after"
-        return "accepted" if accepted else "rejected", reason
+        test = AcceptanceTest(rule="paper", low=low, high=high)
+        return "accepted" if accepted else "rejected", reason, test
+    alpha, max_rollouts = algorithm.acceptance_alpha, settings.adaptation.max_rollouts
     decision = decide(
         proposal.direction,
         proposal.parent_counts,
         proposal.candidate_counts,
         low=low,
         high=high,
-        alpha=algorithm.acceptance_alpha,
-        max_rollouts=settings.adaptation.max_rollouts,
+        alpha=alpha,
+        max_rollouts=max_rollouts,
+    )
+    test = AcceptanceTest(
+        rule="confident",
+        low=low,
+        high=high,
+        alpha=alpha,
+        max_rollouts=max_rollouts,
+        looks=decision.looks,
+        p_value=decision.p_value,
     )
     words = {"accept": "accepted", "reject": "rejected", "continue": ""}
-    return words[decision.verdict], decision.reason
+    return words[decision.verdict], decision.reason, test
 
 
 def _move(

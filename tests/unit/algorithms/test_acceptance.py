@@ -207,20 +207,44 @@ def test_power_survives_a_policy_that_moves_between_the_pairs():
 
 
 def test_a_clear_success_is_accepted_at_the_first_look():
-    result = decide("harder", [(8, 8)] * 3, [(3, 8), (4, 8), (4, 8)], **BAND)
-    assert (result.verdict, result.pairs) == ("accept", 3)
-    assert (result.parent, result.candidate) == ((24, 24), (11, 24))
+    result = decide("harder", [(8, 8)] * 4, [(3, 8), (4, 8), (4, 8), (4, 8)], **BAND)
+    assert (result.verdict, result.pairs, result.looks) == ("accept", 4, (4,))
+    assert (result.parent, result.candidate) == ((32, 32), (15, 32))
     first, other = ([hypergeometric(k, total, 8, 8) for k in range(9)] for total in (11, 12))
     at_most = sum(
-        first[i] * other[j] * other[k]
-        for i, j, k in itertools.product(range(9), repeat=3)
-        if i + j + k <= 11
+        first[h] * other[i] * other[j] * other[k]
+        for h, i, j, k in itertools.product(range(9), repeat=4)
+        if h + i + j + k <= 15
     )
     assert result.p_value == pytest.approx(at_most)
 
 
 def test_an_easier_task_is_accepted_too():
-    assert decide("easier", [(0, 8)] * 3, [(4, 8)] * 3, **BAND).verdict == "accept"
+    assert decide("easier", [(0, 8)] * 4, [(4, 8)] * 4, **BAND).verdict == "accept"
+
+
+@pytest.mark.parametrize(
+    ("direction", "parent", "candidate", "inside"),
+    [
+        ("easier", 0, [7, 7, 7, 6, 5], True),  # 32 of 40: the edge is inside
+        ("easier", 0, [7, 7, 7, 7, 5], False),
+        ("harder", 8, [1, 1, 2, 2, 2], True),
+        ("harder", 8, [1, 1, 1, 2, 2], False),
+    ],
+)
+def test_the_band_is_compared_with_what_was_measured(direction, parent, candidate, inside):
+    # Four pairs are outside of it, so the fifth decides.
+    parents, candidates = [(parent, 8)] * 5, [(c, 8) for c in candidate]
+    assert decide(direction, parents[:4], candidates[:4], **BAND).verdict == "continue"
+    assert (decide(direction, parents, candidates, **BAND).verdict == "accept") is inside
+
+
+def test_an_accuracy_outside_the_band_is_not_taken_for_doubt():
+    # 22 of 24 and 29 of 32 could come from a task at 0.8 by chance; they are outside all the same.
+    result = decide("easier", [(1, 8)] * 4, [(7, 8), (8, 8), (7, 8), (7, 8)], **BAND)
+    assert result.verdict == "continue"
+    result = decide("easier", [(1, 8)] * 8, [(7, 8)] * 8, **BAND)
+    assert result.verdict == "reject"
 
 
 def test_between_looks_nothing_is_decided():
@@ -237,9 +261,9 @@ def test_without_a_pair_there_is_nothing_to_say():
 
 
 def test_a_rewrite_that_looks_unchanged_is_given_up_early():
-    result = decide("harder", [(7, 8)] * 3, [(7, 8), (8, 8), (7, 8)], **BAND)
+    result = decide("harder", [(7, 8)] * 4, [(7, 8), (8, 8), (8, 8), (7, 8)], **BAND)
     assert (result.verdict, result.reason) == ("reject", "no sign of being harder")
-    assert decide("harder", [(7, 8)] * 3, [(7, 8)] * 3, **BAND).verdict == "continue"
+    assert decide("harder", [(7, 8)] * 4, [(7, 8)] * 4, **BAND).verdict == "continue"
     assert decide("harder", [(7, 8)] * 5, [(7, 8)] * 4 + [(6, 8)], **BAND).verdict == "reject"
 
 
@@ -284,10 +308,10 @@ def test_a_candidate_that_could_never_be_measured_is_rejected_when_the_parent_is
 
 
 def test_groups_of_unequal_size_are_looked_at_when_the_smaller_arm_is_due():
-    result = decide("harder", [(8, 8)] * 3, [(3, 8), (3, 6), (3, 8)], **BAND)
-    assert result.verdict == "continue"  # 22 of the 24 rollouts that the first look needs
     result = decide("harder", [(8, 8)] * 4, [(3, 8), (3, 6), (3, 8), (3, 8)], **BAND)
-    assert result.verdict == "accept"
+    assert result.verdict == "continue"  # 30 of the 32 rollouts that the first look needs
+    result = decide("harder", [(8, 8)] * 5, [(3, 8), (3, 6), (3, 8), (3, 8), (3, 8)], **BAND)
+    assert (result.verdict, result.looks) == ("accept", (5,))
 
 
 @given(

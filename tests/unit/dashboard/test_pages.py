@@ -216,6 +216,7 @@ async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
     assert all(line in text for line in said.values())
     assert "0.000 <small>[0.000, 0.324], 0 of 8</small>" in text
     assert "0.500 <small>[0.215, 0.785], 4 of 8</small>" in text
+    assert "p = 0.00011 after 2 pairs" in text
     assert 'class="reason"' not in text  # it was accepted
     changed["proposal"] |= {"state": "rejected"}
     assert 'class="reason"' in (await browser.get("/proposals/p-1")).text

@@ -12,6 +12,7 @@ from sqlalchemy import event
 
 from services.env_adapter.adaptation.measurement import Closed, OpenSlot
 from tests.sections import adapt_settings
+from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.errors import NotFoundError
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
@@ -131,6 +132,45 @@ def test_an_accepted_candidate_takes_its_parents_place(service: Service) -> None
     assert lineage.versions[0].children == (made.candidate_id,)
     assert lineage.versions[1].made_by == decided
     assert [m.purpose for m in lineage.versions[1].measurements] == ["measure_candidate"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "after"), [("confident", 4), ("confident", 8), ("paper", 4), ("paper", 0)]
+)
+def test_a_verdict_is_recomputed_from_the_export_alone(
+    service: Service, rule: str, after: int
+) -> None:
+    settings = adapt_settings(acceptance=rule, alpha_high=0.85, max_rollouts=32)
+    made, step, decided = service.pending(service.first), 0, None
+    while decided is None:
+        step += 1
+        decided = service.measure(made, step, 8, after, settings)
+    lines = "".join(service.store.export("p", "proposals")).splitlines()
+    [told] = [Proposal.model_validate_json(line) for line in lines]
+    test = told.test
+    assert test is not None
+    if rule == "paper":
+        before, [(successes, measured)] = told.trigger_accuracy, told.candidate_counts
+        accepted = paper_accepts(told.direction, before, successes / measured, test.low, test.high)
+        assert told.verdict == ("accepted" if accepted else "rejected")
+        return
+    again = decide(
+        told.direction, told.parent_counts, told.candidate_counts, low=test.low, high=test.high,
+        alpha=test.alpha or 0.0, max_rollouts=test.max_rollouts or 0,
+    )  # fmt: skip
+    assert told.verdict == {"accept": "accepted", "reject": "rejected"}[again.verdict]
+    assert (test.p_value, test.looks) == (again.p_value, again.looks)
+    assert (test.high, test.max_rollouts, again.pairs) == (0.85, 32, step)
+
+
+def test_a_pending_proposal_tells_how_far_its_test_has_come(service: Service) -> None:
+    made = service.pending(service.first)
+    assert service.stored(made).test is None
+    service.measure(made, 1, 8, 4)
+    test = service.stored(made).test
+    assert test is not None
+    assert (test.rule, test.looks) == ("confident", ())
+    assert test.p_value == pytest.approx(0.0385, abs=1e-4)
 
 
 def test_a_rejected_candidate_frees_the_slot_and_stays_on_record(service: Service) -> None:
