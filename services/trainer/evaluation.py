@@ -11,6 +11,7 @@ from services.trainer.measures import ends, scores, success_rate
 from services.trainer.parts import Parts
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
+from services.trainer.step_records import origin_of
 from services.trainer.task_source import TaskSource
 from triforge.algorithms.theory import FEWEST, mean_interval, wilson
 from triforge.config import RunConfig
@@ -76,9 +77,8 @@ class Evaluator:
             step=step,
         )
         name = f"runs/{self._run.id}/evaluations/{step:05d}.parquet"
-        return write_step_records(
-            self._parts.artifacts, name, build_samples(groups, options).records
-        )
+        records = build_samples(groups, options).records
+        return write_step_records(self._parts.artifacts, name, records, origin_of(self._config))
 
     async def discard(self) -> None:
         """Delete the payloads of what is committed by now; until then a repeated step reads them again."""

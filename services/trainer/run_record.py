@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from services.trainer.gauges import PROGRESS, STEPS
@@ -37,11 +38,14 @@ class RunRecord:
         self._parts, self._run, self._dashboards = parts, run, dashboards
         self._answer = ""
 
-    async def write(self, step: int, records: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """Write the step record; returns where it lies, as artifacts of the step."""
+    async def write(
+        self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Write the step record with what it follows from; returns where it lies, as artifacts of the step."""
         self._answer = next((str(record["response"]) for record in records), "")
         name = f"runs/{self._run.id}/steps/{step:05d}.parquet"
-        uri = await asyncio.to_thread(write_step_records, self._parts.artifacts, name, records)
+        write = partial(write_step_records, self._parts.artifacts, name, records, origin)
+        uri = await asyncio.to_thread(write)
         return {"step_record": uri}
 
     async def commit(

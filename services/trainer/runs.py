@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 
@@ -29,9 +30,19 @@ from triforge.errors import ConfigError, ConflictError, InputError, NotFoundErro
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
-from triforge.types import ENDED, Event, Message, Params, PoolState, RunState, TrainedRole
+from triforge.types import (
+    ENDED,
+    Event,
+    Message,
+    Params,
+    PoolState,
+    Proposal,
+    RunState,
+    TrainedRole,
+)
 from triforge.web.text import demand_keepable
 
+_TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no verdict reads them
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
 _CONFIGS: Final = ("config.json", "adapter_config.json")
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -104,7 +115,7 @@ def _demand_tasks(config: RunConfig, pool: PoolState) -> None:
 
 
 class PoolApi(Protocol):
-    """The part of env_adapter's client that submitting needs."""
+    """The part of env_adapter's client that submitting and exporting need."""
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         """The pool by id or name, as a tenant sees it if one is given."""
@@ -112,6 +123,10 @@ class PoolApi(Protocol):
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         """The pool, if its tasks can be played with these options; InputError or ConfigError if not."""
+        ...
+
+    async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
+        """A pool's rewrites, oldest first; those that meet the filters."""
         ...
 
 
@@ -222,7 +237,11 @@ class Runs:
                 yield None
 
     async def export(self, run_id: str, only: int | None = None) -> Path:
-        """The run's record, or that of one step, as one temporary Parquet file, which the caller deletes."""
+        """The run's record, or that of one step, as one temporary Parquet file, which the caller deletes.
+
+        The run's proposals are in its metadata with their counts and verdicts, so it needs env_adapter if tasks change.
+        """
+        run = await asyncio.to_thread(self.store.get, run_id)
         steps = await asyncio.to_thread(self.store.steps, run_id)
         kinds, known = (
             ("step_record", "evaluation"),
@@ -238,10 +257,15 @@ class Runs:
             raise NotFoundError(
                 f"step: given {only}, expected a finished one of run {run_id}: {known[0]} to {known[-1]}"
             )
+        made = list[Proposal]()
+        if run.config.get("adaptation", {}).get("controller") != "none":
+            made = await self._pools.proposals(run.pool_id, run_id=run_id)
+        proposals = [proposal.model_dump(mode="json", exclude=_TEXTS) for proposal in made]
         folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=self._exports))
         path = folder / f"{run_id}.parquet"
+        write = partial(export_step_records, self._artifacts, uris, path, proposals=proposals)
         try:
-            await asyncio.to_thread(export_step_records, self._artifacts, uris, path)
+            await asyncio.to_thread(write)
         except BaseException:  # nobody hears of the folder, a caller that went away included
             shutil.rmtree(folder, ignore_errors=True)
             raise

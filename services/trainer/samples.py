@@ -58,6 +58,12 @@ class SampleOptions:
     min_measured: int = 1  # rollouts that a group must have measured to be trained on
     drop_stale_votes: bool = False  # credit a group without its votes if one of them is too old
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What differs from step to step, for the record."""
+        names = ("policy_version", "reward_version", "seed", "trust")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(slots=True)
 class Samples:

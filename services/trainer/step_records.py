@@ -1,14 +1,17 @@
 """The record of a step: one row a response of the policy, with its credit, its weight and the votes on it.
 
-Columns: `triforge.store.step_records.SCHEMA`. A stranger recomputes every number of a step from it.
+Columns: `triforge.store.step_records.SCHEMA`. A stranger recomputes every number of a step from it and from the file's
+metadata (`origin_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triforge import __version__
+from triforge.config import RunConfig
 from triforge.types import JudgedGroup, UnitTest, VersionSpan, Vote
 
 UNKNOWN = -1  # the version of a token that nobody sampled, or nobody knows who
@@ -57,6 +60,17 @@ class Credited:
     steps: list[list[Sample]]
     votes: list[dict[int, list[Sample]]]
     tests: list[Sample]
+
+
+def origin_of(config: RunConfig, **steps: Mapping[str, float]) -> dict[str, Any]:
+    """What records follow from beside themselves: the run's config, its algorithm in full, and numbers of each step."""
+    algorithm = config.algorithm.resolved.model_dump(mode="json")
+    return {
+        "version": __version__,
+        "config": config.model_dump(mode="json"),
+        "algorithm": algorithm,
+        "steps": steps,
+    }
 
 
 def versions_of(spans: Sequence[VersionSpan], length: int) -> list[int]:

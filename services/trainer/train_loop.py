@@ -44,6 +44,7 @@ from services.trainer.parts import Parts
 from services.trainer.rows import Limits
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples
+from services.trainer.step_records import origin_of
 from services.trainer.success import demand_known_success
 from services.trainer.task_source import TaskSource
 from triforge.config import LearnerSection, RunConfig
@@ -127,7 +128,8 @@ class TrainLoop:
                 groups = await self._collector.collect(tasks)
             with phase("credit", measures):
                 demand_known_success(self._config, groups)
-                samples = build_samples(groups, self._sample_options(step))
+                options = self._sample_options(step)
+                samples = build_samples(groups, options)
                 trained_on = samples.reasons["trained"]
                 auxiliary = await asyncio.to_thread(
                     self._auxiliary.rows, step, groups, trained=trained_on
@@ -144,7 +146,8 @@ class TrainLoop:
             with phase("adapt", measures):
                 await self._tasks.adapt(groups, self._collector.window.offers)
             with phase("record", measures):
-                artifacts = await self._record.write(step, samples.records)
+                origin = origin_of(self._config, **{str(step): options.numbers})
+                artifacts = await self._record.write(step, samples.records, origin)
         evaluation = await self._evaluator.evaluate(step, versions["policy"])
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
         self._collector.advance(versions)

@@ -16,7 +16,7 @@ from triforge.config import Settings
 from triforge.errors import NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
-from triforge.types import Params, PoolState
+from triforge.types import Params, PoolState, Proposal
 
 
 class NoPools:
@@ -24,6 +24,9 @@ class NoPools:
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         raise NotFoundError(f"pool {pool!r} does not exist")
+
+    async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
+        return []
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         raise NotFoundError(f"pool {pool!r} does not exist")

@@ -16,7 +16,7 @@ from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
-from triforge.types import Params, PoolState, RunStep
+from triforge.types import Params, PoolState, Proposal, RunStep
 
 DOCUMENT = """
 [env_adapter.options]
@@ -34,6 +34,9 @@ class OnePool:
             created_at=0.0, tasks={"train": {"active": 16, "paused": 4, "pending": 9}}, proposals={},
             programs=pool == "programs", labelled=pool == "labelled", scored=pool == "scored",
         )  # fmt: skip
+
+    async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
+        return []
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         if "colour" in options:

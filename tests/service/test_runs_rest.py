@@ -16,14 +16,16 @@ from sqlalchemy.exc import StatementError
 from services.trainer.app import create_app
 from services.trainer.run_store import RunStore
 from services.trainer.runs import MAX_CONFIG, Runs
+from tests.contract.test_messages import EXAMPLES
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker, RedisBroker
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings
+from triforge.config import Settings, parse
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
+from triforge.store.step_records import read_origin
 from triforge.store.tables import RunRow
 from triforge.supervisor.layout import free_port
-from triforge.types import Params, PoolState, RunStep
+from triforge.types import Params, PoolState, Proposal, ProposalDetail, RunStep
 
 BASE = """
 [run]
@@ -64,6 +66,11 @@ class FakePools:
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         return await self.pool("kitchen")
+
+    async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
+        text = (EXAMPLES / "ProposalDetail.json").read_text(encoding="utf-8")
+        made = ProposalDetail.model_validate_json(text).proposal
+        return [made.model_copy(update={"pool_id": pool, "run_id": wanted["run_id"]})]
 
 
 class Api:
@@ -351,6 +358,12 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
     await trainer.client.export(run.id, tmp_path / "one.parquet", step=1)
     assert set(pq.read_table(tmp_path / "one.parquet").column("step").to_pylist()) == {1}
     problem(await trainer.http.get(f"/v1/runs/{run.id}/export?step=9"), 404, "not_found")
+    origin = read_origin(path)
+    assert parse(origin["config"]).env_adapter.rollouts == 2
+    assert {step: numbers["trust"] for step, numbers in origin["steps"].items()} == {"1": 0, "2": 0}
+    (proposal,) = origin["proposals"]
+    assert (proposal["run_id"], proposal["verdict"]) == (run.id, "accepted")
+    assert "prompt" not in proposal
     rows = pq.read_table(path).to_pylist()
     trained = [row for row in rows if row["purpose"] != "evaluate"]
     assert [row["step"] for row in trained] == [1] * 8 + [2] * 8

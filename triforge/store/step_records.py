@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,25 +94,49 @@ threshold, and `env_reward` is what the environment gave for the step. Where the
 wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
 the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read."""
 
+_ORIGIN = b"triforge"  # key of the file's metadata
 
-def write_step_records(store: ArtifactStore, name: str, records: Sequence[dict[str, Any]]) -> str:
-    """Write one step's records; returns their URI."""
+
+def write_step_records(
+    store: ArtifactStore,
+    name: str,
+    records: Sequence[dict[str, Any]],
+    origin: Mapping[str, Any] | None = None,
+) -> str:
+    """Write one step's records, and in the file's metadata what they follow from, as JSON; returns their URI."""
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(records), schema=SCHEMA), sink, compression="zstd")
+    schema = SCHEMA.with_metadata({_ORIGIN: json.dumps(origin or {})})
+    pq.write_table(pa.Table.from_pylist(list(records), schema=schema), sink, compression="zstd")
     return store.write(name, sink.getvalue())
 
 
-def export_step_records(store: ArtifactStore, uris: Iterable[str], path: Path) -> int:
-    """Join the records of several steps into one Parquet file, which appears whole or not at all; returns its rows."""
+def read_origin(file: Path | io.BytesIO) -> dict[str, Any]:
+    """What the records of a file follow from: the run's `config`, its `algorithm` in full, and the numbers of its `steps`.
+
+    An export has the run's `proposals` as well. Empty in a file of an older version.
+    """
+    found: dict[str, Any] = json.loads((pq.read_metadata(file).metadata or {}).get(_ORIGIN, "{}"))
+    return found
+
+
+def export_step_records(store: ArtifactStore, uris: Iterable[str], path: Path, **more: Any) -> int:
+    """Join the records of several steps into one Parquet file, which appears whole or not at all; returns its rows.
+
+    Its metadata are those of the files, their `steps` together, and `more`.
+    """
     aside = path.with_name(f".{path.name}.part")
-    rows = 0
+    rows, origin, steps = 0, dict[str, Any](), dict[str, Any]()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(aside, SCHEMA, compression="zstd") as writer:
             for uri in uris:
-                table = pq.read_table(io.BytesIO(store.read(uri)), schema=SCHEMA)
+                file = io.BytesIO(store.read(uri))
+                origin = read_origin(file) or origin
+                steps |= origin.get("steps", {})
+                table = pq.read_table(file, schema=SCHEMA)
                 writer.write_table(table)
                 rows += table.num_rows
+            writer.add_key_value_metadata({_ORIGIN: json.dumps(origin | {"steps": steps} | more)})
         aside.replace(path)
     except pa.ArrowException as error:
         raise StorageError(f"cannot export to {path}: {error}") from error
