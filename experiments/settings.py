@@ -62,7 +62,7 @@ class Arm:
 
 _DEFAULT = {"lam": 1.0, "std_floor": 0.5}  # of the preset
 _DEMO = {"lam": 0.15, "std_floor": 1.0}  # of the demo
-_ADAPT = {"max_pending": 4, "max_rollouts": 64}
+_ADAPT = {"max_pending": 4, "max_rollouts": 64, "pairs_on_top": False}  # equal episodes in all arms
 ARMS: dict[str, Arm] = {
     "fixed": Arm(title="fixed tasks, constant lambda 0.15", families=("tasks", "votes")),
     "lambda_1": Arm(
@@ -149,7 +149,11 @@ class Settings:
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration, as `triforge.config.parse` reads it."""
-        overrides = _DEMO | dict(arm.config.get("algorithm", {}).get("overrides", {}))
+        overrides = (
+            _DEMO
+            | {"train_on_pairs": "parent"}
+            | dict(arm.config.get("algorithm", {}).get("overrides", {}))
+        )
         document: dict[str, Any] = {
             "run": {"name": "experiment", "seed": seed, "steps": self.steps,
                     "groups_per_step": self.groups},

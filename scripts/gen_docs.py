@@ -57,7 +57,7 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"run": {"stale_votes": "drop"}, "algorithm": {"overrides": {"use_outcome": False}}},
     {"run": {"min_measured": 9}},
     {"env_adapter": {"rollouts": 16}, "adaptation": {"max_rollouts": 8}},
-    {"run": {"groups_per_step": 1}},
+    {"run": {"groups_per_step": 1}, "adaptation": {"pairs_on_top": False}},
     {"models": {"policy": {"top_p": 0.9}}},
     {"models": {"reward": {"temperature": 0}}},
     {"trainer": {"aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},

@@ -30,10 +30,11 @@ class Planner:
     def plan(self, pool: str, request: PlanRequest) -> Page[PlannedGroup]:
         """The plan of a step; the first request for it decides, later ones read.
 
-        Train: a pair of groups (parent, candidate) for each pending proposal, oldest first, at most `max_pending`; the
-        rest are active training tasks without one, drawn without replacement by a permutation that moves on from step
-        to step. No slot is in a plan twice, so a small pool gives fewer groups. What other runs have left pending is
-        taken over or withdrawn first, see `PlanRequest`. Evaluate: the first held-out tasks.
+        Train: a pair of groups (parent, candidate) for each pending proposal, oldest first, at most `max_pending`, and
+        `groups` active training tasks without one (or, not `pairs_on_top`, what the pairs leave of them), drawn without
+        replacement by a permutation that moves on from step to step. No slot is drawn twice, or beside its pair, so a
+        small pool gives fewer groups. What other runs have left pending is taken over or withdrawn first, see
+        `PlanRequest`. Evaluate: the first held-out tasks.
 
         A paused pool is planned from no more; what was decided before is still answered.
 
@@ -81,8 +82,11 @@ def _decide(session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
     else:
         if request.max_pending:
             take_over(session, pool_id, request.run_id, adopt=request.adopt)
-        groups = _pairs(session, pool_id, min(request.max_pending, request.groups // 2))
-        drawn, cursor = _draw(session, pool_id, request, request.groups - len(groups), cursor)
+        on_top = request.pairs_on_top
+        most = request.max_pending if on_top else min(request.max_pending, request.groups // 2)
+        groups = _pairs(session, pool_id, most)
+        wanted = request.groups - (0 if on_top else len(groups))
+        drawn, cursor = _draw(session, pool_id, request, wanted, cursor)
         groups += limit_rewritten(drawn, request.max_adapted)
         if not groups:
             raise _nothing_to_play(session, pool_id, request)
@@ -174,8 +178,9 @@ def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> Co
     )
     states = ", ".join(f"{count} {state}" for state, count in counts)
     pair = (
-        "; a pending rewrite is measured by a pair of groups, so run.groups_per_step must be at least 2"
-        if request.groups < 2
+        "; a pending rewrite is measured by a pair of groups, so run.groups_per_step must be at least 2 without "
+        "adaptation.pairs_on_top"
+        if request.groups < 2 and not request.pairs_on_top
         else ""
     )
     return ConflictError(

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from services.trainer.samples import NOT_FOR_TRAINING
+from services.trainer.samples import training_groups
 from services.trainer.step_records import UNKNOWN
 from triforge.algorithms.auxiliary import displaced, draw_evenly
 from triforge.config import AuxiliarySection, RunConfig
@@ -71,7 +71,7 @@ class AuxiliaryMaker:
         if self._renderer is None:
             self._renderer = Renderer.from_folder(self._folder)
         return auxiliary_rows(
-            groups,
+            training_groups(groups, self._config.algorithm.resolved),
             self._section,
             self._renderer,
             trained=trained,
@@ -174,12 +174,11 @@ def draw_transitions(
 ) -> Drawn:
     """The transitions that a step learns from; the same groups and seed give the same ones.
 
-    Groups that are not for training (evaluation, candidates) are passed over. The limit is the section's, or `trained`
-    responses of the policy gradient.
+    The limit is the section's, or `trained` responses of the policy gradient.
     """
     drawn, kept = Drawn(), dict[tuple[object, ...], Transition]()
-    training = [g.played for g in groups if g.played.group.purpose not in NOT_FOR_TRAINING]
-    steps = [(t, index) for p in training for t in p.trajectories for index in range(len(t.steps))]
+    trajectories = [t for g in groups for t in g.played.trajectories]
+    steps = [(t, index) for t in trajectories for index in range(len(t.steps))]
     for trajectory, index in steps:
         drawn.found += 1
         if why := _unfit(trajectory, index, section):

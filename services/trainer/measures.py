@@ -30,7 +30,10 @@ from triforge.algorithms.unit_tests import count_unit_tests, total
 from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole
 
-_TRAINED: Final = ("train", "measure_parent")
+_OF_POOL: Final = (
+    "train",
+    "measure_parent",
+)  # versions that the pool plays; candidates are not yet of them
 _ESTIMATES: Final = (
     "p_plus", "p_minus", "mu", "mu_within", "precision", "f_plus", "f_minus", "f_ratio"
 )  # fmt: skip
@@ -51,11 +54,11 @@ def phase(name: str, measures: dict[str, float]) -> Iterator[None]:
 def step_measures(
     groups: Sequence[JudgedGroup], *, alpha_low: float, alpha_high: float
 ) -> dict[str, float]:
-    """Measures of the training groups of one step. Rates are in [0, 1]; what cannot be measured is left out.
+    """Measures of the groups of one step that play the pool's tasks, not candidates. Rates are in [0, 1]; what cannot be measured is left out.
 
     The rates that are drawn have their 95 % intervals over groups at `/low` and `/high`.
     """
-    training = [g for g in groups if g.played.group.purpose in _TRAINED]
+    training = [g for g in groups if g.played.group.purpose in _OF_POOL]
     trajectories = [t for g in training for t in g.played.trajectories]
     measured = [t for t in trajectories if t.measured]
     counts = [(s, m) for s, m in (success_rate([g]) for g in training) if m]
@@ -232,7 +235,7 @@ class VoteHistory:
 
 
 def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes]:
-    """What each training group says about the votes."""
+    """What each group that plays a task of the pool says about the votes."""
     return [
         count_votes(
             [t.outcome.value for t in g.played.trajectories],
@@ -240,7 +243,7 @@ def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes
             lam=lam,
         )
         for g in groups
-        if g.played.group.purpose in _TRAINED
+        if g.played.group.purpose in _OF_POOL
     ]
 
 

@@ -32,9 +32,10 @@ from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_
 from triforge.algorithms.filters import LOW_SPREAD, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
-from triforge.types import JudgedGroup, TrainedRole, TrainRow, Trajectory, UnitTest, Vote
+from triforge.types import JudgedGroup, Purpose, TrainedRole, TrainRow, Trajectory, UnitTest, Vote
 
-NOT_FOR_TRAINING = {"measure_candidate": "proposal awaits its verdict", "evaluate": "evaluation"}
+EVALUATION = "evaluation"
+MEASURES = "measures a rewrite"
 PARTIAL = "partial group"
 TRUNCATED = "truncated response"
 STALE = "stale weight version"
@@ -113,6 +114,19 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     )
 
 
+def training_groups(groups: Sequence[JudgedGroup], algorithm: Algorithm) -> list[JudgedGroup]:
+    """The groups that may be trained on."""
+    return [g for g in groups if not not_for_training(g.played.group.purpose, algorithm)]
+
+
+def not_for_training(purpose: Purpose, algorithm: Algorithm) -> str:
+    """Why groups of a purpose are not trained on; empty if they are."""
+    if purpose == "evaluate":
+        return EVALUATION
+    trained = {"both": True, "parent": purpose == "measure_parent", "none": False}
+    return "" if purpose == "train" or trained[algorithm.train_on_pairs] else MEASURES
+
+
 # ---- rewards and advantages ----
 
 _Place = tuple[int, int, list[int]]  # tokens [start, end) of a row, and the version of each
@@ -136,7 +150,7 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         policy = policy_credit(
             outcomes, votes, algorithm=rules, trust=options.trust, played=played, scores=scores
         )
-    blocked = NOT_FOR_TRAINING.get(group.played.group.purpose, "")
+    blocked = not_for_training(group.played.group.purpose, algorithm)
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
     cast = vote_credit(outcomes, votes, algorithm=algorithm)

@@ -42,7 +42,11 @@ class TaskSource:
     async def _round(self, number: int) -> list[GroupTask]:
         config, adaptation = self._config, self._config.adaptation
         pending = adaptation.max_pending if adaptation.rewrites else 0
-        asked = {"adopt": adaptation.adopt_pending, "max_adapted": adaptation.max_adapted}
+        asked = {
+            "adopt": adaptation.adopt_pending,
+            "max_adapted": adaptation.max_adapted,
+            "pairs_on_top": adaptation.pairs_on_top,
+        }
         groups = config.run.groups_per_step
         plan = await self._draw("train", number, groups, max_pending=pending, **asked)
         how = {

@@ -38,6 +38,7 @@ from triforge.types import (
     JudgedGroup,
     PlannedGroup,
     PlanRequest,
+    Purpose,
     RunState,
     TaskOutcome,
     TrainBatch,
@@ -47,6 +48,7 @@ from triforge.types import (
     WeightsUpdate,
 )
 
+PAIR: tuple[Purpose, Purpose] = ("measure_parent", "measure_candidate")
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 CONFIG: dict[str, Any] = {
     "run": {"steps": 2, "groups_per_step": 2, "eval_every": 2, "eval_tasks": 1},
@@ -80,10 +82,13 @@ class FakePlans:
             for n in range(groups)
         ]
         if self.proposal and wanted.max_pending:
-            for n, purpose in enumerate(("measure_parent", "measure_candidate")):
-                found[n] = found[n].model_copy(
-                    update={"purpose": purpose, "proposal_id": self.proposal}
+            pair = [
+                PlannedGroup(
+                    task_id=f"p-{purpose}", slot="p", purpose=purpose, proposal_id=self.proposal
                 )
+                for purpose in PAIR
+            ]
+            found = pair + (found if wanted.pairs_on_top else found[2:])
         return found
 
 

@@ -188,17 +188,27 @@ async def test_a_pool_without_held_out_tasks_is_not_evaluated(loop: Loop) -> Non
     assert not any("eval" in name for s in loop.store.steps(run.id) for name in s.metrics)
 
 
-async def test_a_candidate_is_measured_but_not_trained_on(loop: Loop) -> None:
+@pytest.mark.parametrize(("pairs", "reason"), [("both", ""), ("none", "measures a rewrite")])
+async def test_a_pair_is_measured_beside_the_groups_of_a_step_and_trained_on_as_told(
+    loop: Loop, pairs: str, reason: str
+) -> None:
     loop.plans.proposal = "proposal-1"
-    run = loop.submit(steps=1)
+    told = {
+        "algorithm": {"overrides": CONFIG["algorithm"]["overrides"] | {"train_on_pairs": pairs}}
+    }
+    config = parse(CONFIG | told | {"run": CONFIG["run"] | {"steps": 1}}).model_dump(mode="json")
+    run = loop.store.create(name="run", pool_id="pool", config=config)
     await loop.conduct(run)
     reasons = {row["purpose"]: row["reason"] for row in loop.records(run)}
-    assert reasons == {"measure_parent": "", "measure_candidate": "proposal awaits its verdict"}
+    assert reasons == {"train": "", "measure_parent": reason, "measure_candidate": reason}
+    assert len({row["group_id"] for row in loop.records(run)}) == 4
     heard = await loop.adapted()
-    # the two groups of the pair end in either order
-    assert sorted((o.purpose, o.proposal_id, o.adapt) for o in heard) == [
+    # the groups end in any order
+    assert sorted((o.purpose, o.proposal_id or "", o.adapt) for o in heard) == [
         ("measure_candidate", "proposal-1", False),
         ("measure_parent", "proposal-1", False),
+        ("train", "", True),
+        ("train", "", True),
     ]
     assert {o.policy_version for o in heard} == {1}, "the version that played, not the new one"
 

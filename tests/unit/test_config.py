@@ -196,10 +196,11 @@ def test_votes_are_not_dropped_where_nothing_else_rewards() -> None:
 
 
 def test_a_step_that_rewrites_has_service_for_a_pair_of_groups() -> None:
+    one, inside = {"run": {"groups_per_step": 1}}, {"pairs_on_top": False}
     with pytest.raises(ConfigError, match=r"run.groups_per_step: given 1, expected at least 2"):
-        parse({"run": {"groups_per_step": 1}})
-    alone = {"run": {"groups_per_step": 1}, "adaptation": {"controller": "none"}}
-    assert parse(alone).run.groups_per_step == 1
+        parse(one | {"adaptation": inside})
+    for allowed in ({}, inside | {"controller": "none"}):
+        assert parse(one | {"adaptation": allowed}).run.groups_per_step == 1
 
 
 def test_a_proposal_needs_service_for_one_whole_group() -> None:

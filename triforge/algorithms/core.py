@@ -205,6 +205,9 @@ class CoreOptions(Options):
         ),
     ] = Field(0.05, ge=1e-06, le=0.5)
     """Highest chance of accepting a rewrite that changed nothing."""
+    train_on_pairs: Literal["both", "parent", "none"] = "both"
+    """Groups of a pair that measures a rewrite that are trained on, whatever the verdict: `both`, the
+    `parent`'s or `none`. A candidate that is accepted is a training task from then on."""
     # ---- loss ----
     loss: Annotated[str, READS_LOSS] = "ppo"
     """What is made of ratio and advantage: a name, or `package.module:name`."""

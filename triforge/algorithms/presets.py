@@ -35,6 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "reinforce_unrewarded_votes": True,
         "bands": "stacked",
         "acceptance": "paper",
+        "train_on_pairs": "none",
         "kl_reference": "step_start",
         "kl_clamp": None,
     },

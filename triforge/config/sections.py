@@ -51,7 +51,7 @@ class RunSection(Section):
     steps: int = Field(30, ge=0)
     """Training steps; each trains both models once. 0 only evaluates, once."""
     groups_per_step: Positive = 16
-    """Task versions played a step."""
+    """Task versions played a step, beside the pairs that measure rewrites (`adaptation.pairs_on_top`)."""
     staleness_bound: int = Field(0, ge=0)
     """Versions a trained token may lag behind the learner; 0 is synchronous."""
     late_groups: Literal["wait", "mask"] = "wait"
@@ -157,6 +157,8 @@ class AdaptationSection(Section):
     """Share of a step's training groups that may play rewritten tasks; the others play roots."""
     max_pending: int = Field(2, ge=0)
     """Proposals measured at the same time."""
+    pairs_on_top: bool = True
+    """Play the pairs that measure proposals beside `run.groups_per_step` groups, instead of in place of two of them each."""
     adopt_pending: bool = False
     """Go on with proposals that earlier runs left pending, instead of withdrawing them."""
     max_proposals: int = Field(0, ge=0)
@@ -447,10 +449,12 @@ class RunConfig(Section):
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
                 f"env_adapter.rollouts = {self.env_adapter.rollouts}: a proposal is measured in whole groups"
             )
-        if self.adaptation.rewrites and self.run.groups_per_step < 2:
+        adaptation = self.adaptation
+        if adaptation.rewrites and not adaptation.pairs_on_top and self.run.groups_per_step < 2:
             raise ValueError(
                 f"run.groups_per_step: given {self.run.groups_per_step}, expected at least 2 with adaptation.controller = "
-                f'"{self.adaptation.controller}": a rewrite is measured by a pair of groups, so none would ever be decided'
+                f'"{adaptation.controller}" and pairs_on_top = false: a rewrite is measured by a pair of groups, so none '
+                "would ever be decided"
             )
         for role, model in (("policy", self.models.policy), ("reward", self.models.reward)):
             if model.top_p < 1.0:

@@ -111,8 +111,9 @@ class PlanRequest(Message):
 
     The first request for (run_id, step, kind) decides; a repeated one gets the same plan whatever else it says. A run that
     measures proposals (`max_pending` above 0) takes over what other runs have left pending if it says `adopt`, and
-    withdraws it otherwise. At most the share `max_adapted` of the training groups plays rewritten versions; the other
-    slots play their roots.
+    withdraws it otherwise. Pairs that measure proposals are played beside `groups` training groups, or without
+    `pairs_on_top` in place of two of them each. At most the share `max_adapted` of the training groups plays rewritten
+    versions; the other slots play their roots.
     """
 
     run_id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -121,6 +122,7 @@ class PlanRequest(Message):
     groups: Annotated[int, Field(ge=1, le=100_000)]
     seed: Annotated[int, Field(ge=0)] = 0
     max_pending: Annotated[int, Field(ge=0)] = 0
+    pairs_on_top: bool = True
     adopt: bool = False
     max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 

@@ -44,6 +44,7 @@ def test_only_the_mends_differ_between_the_published_rules_and_the_default():
         "reinforce_unrewarded_votes",
         "bands",
         "acceptance",
+        "train_on_pairs",
         "kl_reference",
         "kl_clamp",
     }

@@ -187,8 +187,37 @@ def test_pairs_never_crowd_out_more_than_the_plan_holds(
     pool = make_pool(database, shelf_family)
     for order, slot in enumerate(slots(database, pool)[:3]):
         make_pending(database, pool, slot, order)
-    groups = Planner(database).plan("p", ask(0, 3, max_pending=9)).items
+    asked = ask(0, 3, max_pending=9, pairs_on_top=False)
+    groups = Planner(database).plan("p", asked).items
     assert [group.purpose for group in groups] == ["measure_parent", "measure_candidate", "train"]
+
+
+def test_pairs_are_played_beside_the_groups_of_a_step_unless_told_otherwise(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool = make_pool(database, shelf_family, train=8)
+    for order, slot in enumerate(slots(database, pool)[:2]):
+        make_pending(database, pool, slot, order)
+    planner = Planner(database)
+    for step, on_top, train in ((0, True, 4), (1, False, 0)):
+        wanted = ask(step, 4, max_pending=2, pairs_on_top=on_top)
+        groups = planner.plan("p", wanted).items
+        purposes = Counter(group.purpose for group in groups)
+        assert purposes["measure_parent"] == purposes["measure_candidate"] == 2
+        assert purposes["train"] == train
+        assert len({group.task_id for group in groups}) == len(groups)
+        # A resumed step plays the same, whatever is said or pending by then.
+        again = ask(step, 9, pairs_on_top=not on_top)
+        assert planner.plan("p", again).items == groups
+
+
+def test_a_lone_group_a_step_is_enough_for_a_pair_on_top(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool = make_pool(database, shelf_family, train=2)
+    make_pending(database, pool, slots(database, pool)[0])
+    groups = Planner(database).plan("p", ask(0, 1, max_pending=1)).items
+    assert [g.purpose for g in groups] == ["measure_parent", "measure_candidate", "train"]
 
 
 def test_a_small_pool_gives_fewer_groups_and_no_task_twice(
@@ -292,8 +321,8 @@ def test_a_plan_that_would_be_empty_says_why(
     make_pending(database, pool, first)
     make_pending(database, pool, second)
     with pytest.raises(ConflictError, match=r"2 active, 2 pending; .*groups_per_step"):
-        planner.plan("p", ask(0, 1, max_pending=2))
-    assert len(planner.plan("p", ask(0, 2, max_pending=2)).items) == 2
+        planner.plan("p", ask(0, 1, max_pending=2, pairs_on_top=False))
+    assert len(planner.plan("p", ask(0, 2, max_pending=2)).items) == 4
     changes.set_task(first.id, "pause", Change())
     changes.set_task(second.id, "pause", Change())
     with pytest.raises(ConflictError, match="2 paused, 2 rejected"):

@@ -30,6 +30,7 @@ from triforge.store.step_records import export_step_records, write_step_records
 from triforge.types import JudgedGroup, TrainRow, TrajectoryGroup
 
 VERSION, JUDGE_VERSION = 1, 1
+PAIR = {"measure_parent", "measure_candidate"}
 ROOMY = Limits(max_tokens=1000, max_rows=0)
 
 
@@ -143,18 +144,17 @@ def test_what_is_trained_on_has_a_weight_and_what_is_not_has_a_reason(
 
 @thorough
 @given(steps(), presets)
-def test_evaluation_candidates_and_stale_samples_never_train(
-    groups: list[JudgedGroup], preset: str
-) -> None:
+def test_evaluation_and_stale_samples_never_train(groups: list[JudgedGroup], preset: str) -> None:
     samples = keep(groups, preset=preset)
     trained = [r for r in samples.records if r["reason"] == ""]
-    assert all(r["purpose"] in ("train", "measure_parent") for r in trained)
+    played = {"train"} | (set() if preset == "rlanything_paper" else PAIR)
+    assert all(r["purpose"] in played for r in trained)
     assert all(set(r["policy_versions"]) == {VERSION} for r in trained)
     assert all(r["outcome"] is not None for r in trained)
     allowed = {r["trajectory_id"] for r in trained}
     assert {row.key.split("/")[0] for row in samples.rows["policy"]} == allowed
     votes = [(r, v) for r in samples.records for v in r["votes"] if v["reason"] == ""]
-    assert all(r["purpose"] in ("train", "measure_parent") for r, _ in votes)
+    assert all(r["purpose"] in played for r, _ in votes)
     assert all(set(v["versions"]) == {JUDGE_VERSION} for _, v in votes)
     assert len(samples.rows["reward"]) == len(votes)
 
@@ -274,14 +274,28 @@ def test_the_draw_of_max_rows_is_seeded_and_the_rest_is_over_budget() -> None:
     assert sum(record["weight"] for record in first.records) == pytest.approx(1.0)
 
 
-def test_a_candidate_that_awaits_its_verdict_trains_nobody_but_its_parent_does() -> None:
-    parent, candidate = (
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        ({}, {"measure_parent", "measure_candidate"}),
+        ({"train_on_pairs": "parent"}, {"measure_parent"}),
+        ({"train_on_pairs": "none"}, set()),
+        ({"preset": "rlanything_paper"}, set()),
+    ],
+    ids=str,
+)
+def test_the_groups_of_a_pair_train_both_models_as_far_as_the_algorithm_says(
+    options: dict[str, Any], trained: set[str]
+) -> None:
+    pair = [
         judged(group_task(purpose, purpose=purpose), [1, -1], [[[1, 1]], [[1, -1]]])
         for purpose in ("measure_parent", "measure_candidate")
-    )
-    samples = keep([parent, candidate])
-    assert samples.reasons == {"trained": 2, "proposal awaits its verdict": 2}
-    assert {row.key.split("-")[0] for row in samples.rows["reward"]} == {"measure_parent"}
+    ]
+    samples = keep([*pair, judged(group_task("train"), [1, -1], [[[1, 1]], [[1, -1]]])], **options)
+    left = {"measures a rewrite": 4 - 2 * len(trained)} if len(trained) < 2 else {}
+    assert samples.reasons == {"trained": 2 + 2 * len(trained)} | left
+    for role in ("policy", "reward"):
+        assert {row.key.split("-")[0] for row in samples.rows[role]} == trained | {"train"}
 
 
 def test_a_rollout_without_outcome_is_on_record_with_its_error_and_trains_nobody() -> None:

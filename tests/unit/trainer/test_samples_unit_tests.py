@@ -164,8 +164,8 @@ def test_without_a_good_program_tests_train_nobody_and_programs_are_still_compar
 
 
 def test_a_held_out_or_measured_group_trains_nobody() -> None:
-    samples = keep(programs(purpose="measure_candidate"))
-    assert {t["reason"] for t in recorded_tests(samples)} == {"proposal awaits its verdict"}
+    samples = keep(programs(purpose="measure_candidate"), train_on_pairs="parent")
+    assert {t["reason"] for t in recorded_tests(samples)} == {"measures a rewrite"}
     assert (samples.rows["policy"], samples.rows["reward"]) == ([], [])
 
 

@@ -94,9 +94,19 @@ def test_failures_count_like_successes_and_unmeasured_episodes_not_at_all():
     assert transitions(None) == []
 
 
-@pytest.mark.parametrize("purpose", ["evaluate", "measure_candidate"])
-def test_what_is_not_for_training_teaches_nothing(purpose):
-    assert drawn([group_of(played(None, LOOK, "empty"), purpose=purpose)]).found == 0
+@pytest.mark.parametrize(
+    ("purpose", "overrides", "teaches"),
+    [
+        ("evaluate", {}, False),
+        ("measure_candidate", {}, True),
+        ("measure_candidate", {"train_on_pairs": "parent"}, False),
+    ],
+)
+def test_what_is_not_for_training_teaches_nothing(folder, purpose, overrides, teaches):
+    document = {"trainer": {"aux": {"id": {"lambda0": 0.1}}}, "algorithm": {"overrides": overrides}}
+    maker = AuxiliaryMaker(parse(document), str(folder))
+    made = maker.rows(1, [group_of(played(None, LOOK, "empty"), purpose=purpose)], trained=9)
+    assert (made.measures["aux/found"] > 0) is teaches
 
 
 def test_identical_transitions_count_once():
