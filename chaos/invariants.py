@@ -85,9 +85,12 @@ def kept(found: Evidence) -> list[str]:
 
 
 def alike(found: Evidence) -> list[str]:
-    """As undisturbed: every step plans as many groups as were asked for, and takes each model that it trained one version on."""
+    """As undisturbed: beside its pairs every step plans the groups asked for, and takes each model that it trained one version on."""
     asked = int(found.run["config"]["run"]["groups_per_step"])
-    planned = {plan["step"]: len(plan["groups"]) for plan in found.plans}
+    planned = {
+        plan["step"]: sum(not group.get("proposal_id") for group in plan["groups"])
+        for plan in found.plans
+    }
     wrong = []
     for before, step in pairwise(found.steps):
         number = step["step"]
@@ -256,7 +259,7 @@ def dropped(found: Evidence) -> dict[str, int]:
 
 
 def shape(found: Evidence) -> Row:
-    """What every run of the same config has alike: how much was played, and how far the models went."""
+    """How much was played, pairs that measure rewrites included, and how far the models went."""
     first, last = found.steps[0], found.steps[-1]
     return {
         "steps": len(found.steps),

@@ -61,7 +61,7 @@ def _nothing_lost_nothing_twice(
     assert [policy - base for _, policy, _ in steps] == list(range(num_steps + 1))
     keys = [(row["trajectory_id"], row["step_index"]) for row in rows]
     assert len(keys) == len(set(keys))
-    groups = {(row["step"], row["group_id"]) for row in rows}
+    groups = {(row["step"], row["group_id"]) for row in rows if row["purpose"] == "train"}
     assert len(groups) == 4 * num_steps
     for row in rows:
         if row["reason"] == "":
@@ -115,7 +115,7 @@ async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
     ]
     assert 0 < max(ages) <= 2
     assert min(ages) >= 0
-    groups = {(row["step"], row["group_id"]) for row in rows}
+    groups = {(row["step"], row["group_id"]) for row in rows if row["purpose"] == "train"}
     assert len(groups) == len({group for _, group in groups}) == 4 * 5
     client = TrainerClient(settings.trainer_url)
     try:

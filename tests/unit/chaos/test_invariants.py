@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.evidence import Evidence, Folder
-from chaos.invariants import ALWAYS, dropped, emptied, shape
+from chaos.invariants import ALWAYS, alike, dropped, emptied, shape
 
 RUN = "run-1"
 GROUPS = 2
@@ -169,6 +169,14 @@ def test_a_good_run_breaks_nothing() -> None:
     assert emptied(good()) == []
     assert dropped(good()) == {}
     assert shape(good())["rollouts"] == 8
+
+
+def test_pairs_come_beside_the_groups_that_were_asked_for() -> None:
+    found, pair = good(), [{"proposal_id": "p"}] * 2
+    assert (
+        alike(replace(found, plans=[p | {"groups": pair + p["groups"]} for p in found.plans])) == []
+    )
+    assert alike(replace(found, plans=[p | {"groups": pair} for p in found.plans])) != []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
