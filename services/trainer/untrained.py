@@ -25,6 +25,7 @@ _MENDS: Final = {
     samples.TRUNCATED: "raise models.policy.max_new_tokens",
     samples.TOO_LONG: "raise trainer.policy.max_tokens",
     samples.STALE: "raise run.staleness_bound",
+    samples.MEASURES: "make a larger pool, lower adaptation.max_pending or set algorithm.overrides.train_on_pairs = 'both'",
 }
 
 
