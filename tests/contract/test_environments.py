@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from collections.abc import Callable
@@ -252,3 +253,13 @@ def test_the_command_line_prints_what_does_not_apply() -> None:
     assert printed.exit_code == 0
     assert "-      rewrites_are_true: does not apply" in printed.output
     assert "15 checks, 0 broken, 4 do not apply" in printed.output
+
+
+def test_the_command_line_checks_tasks_of_ones_own(tmp_path: Path) -> None:
+    family = registry.family("household")
+    (params,) = family.generate(count=1, seed=5, options={})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(f"{json.dumps(params)}\n\n{json.dumps({'params': params})}\n")
+    printed = CliRunner().invoke(app, ["env", "check", "household", "--tasks", str(rows)])
+    assert printed.exit_code == 0, printed.output
+    assert "generate_is_deterministic: does not apply: the tasks were given" in printed.output
