@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from environments.household.catalogue import DEVICE
 from environments.household.episode import WORDINGS
 from environments.household.params import world_of
 from environments.household.planner import plan
-from environments.household.world import State, World
+from environments.household.world import NOTHING, NOWHERE, State, World
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
 from triforge.types import JudgeTask, StepVotes, Task, Trajectory, TrajectoryVotes, Vote
@@ -46,7 +47,7 @@ class PlantedJudge:
 
     def __init__(self, planted: Planted, read: Callable[[str], Awaitable[Task]]) -> None:
         self._planted, self._read = planted, read
-        self._known: dict[str, dict[State, float]] = {}
+        self._known: dict[str, dict[State, float]] = {}  # by task
 
     async def __call__(
         self,
@@ -85,7 +86,7 @@ def distances(
 ) -> list[float]:
     """Commands of a shortest plan at the start and after each action of an episode in terse words; infinite without a plan.
 
-    `known` keeps what was planned before in this world.
+    `known` keeps what was planned before in this world: a plan tells how far each state on its way is.
     """
     known, wording, state = {} if known is None else known, WORDINGS["terse"], world.start()
     states = [state]
@@ -94,11 +95,40 @@ def distances(
         if command is not None:
             state = world.apply(state, command) or state
         states.append(state)
-    for state in states:
-        if state not in known:
-            found = plan(world, state=state)
-            known[state] = math.inf if found is None else float(len(found))
-    return [known[state] for state in states]
+    keys = [_what_matters(world, state) for state in states]
+    for state, key in zip(states, keys, strict=True):
+        if key in known:
+            continue
+        found = plan(world, state=state)
+        known[key] = math.inf if found is None else float(len(found))
+        for done, command in enumerate(found or (), start=1):
+            state = world.apply(state, command) or state
+            known[_what_matters(world, state)] = float(len(found or ()) - done)
+    return [known[key] for key in keys]
+
+
+def _what_matters(world: World, state: State) -> State:
+    """The state without what no plan asks for: other objects and their treatments, doors and places that play no part."""
+    goal = world.goal
+    if goal.type == "look":
+        return state
+    ours = [i for i, thing in enumerate(world.objects) if thing.kind == goal.object]
+    useful = {goal.target, DEVICE.get(goal.type, goal.target)}
+    places = {i for i, thing in enumerate(world.receptacles) if thing.kind in useful}
+    places |= {state.where[i] for i in ours} - {NOWHERE}
+    at, wrong = state.at, state.held != NOTHING and state.held not in ours
+    if at != NOWHERE and at not in places:  # a wrong object can be put down there, door open
+        at = -2 - world.is_open(state, at) if wrong else NOWHERE
+    mask = sum(1 << i for i in ours)
+    return State(
+        at=at,
+        held=-2 if wrong else state.held,
+        where=tuple(state.where[i] for i in ours),
+        opened=state.opened & sum(1 << i for i in places),
+        clean=state.clean & mask,
+        hot=state.hot & mask,
+        cold=state.cold & mask,
+    )
 
 
 def signs(left: list[float], asks: Asks) -> list[Sign]:

@@ -17,7 +17,7 @@ from environments.household.family import FAMILY
 from environments.household.generator import generate
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
-from environments.household.wording import announce, vocabulary
+from environments.household.wording import announce
 from environments.household.world import World
 from experiments.__main__ import main
 from experiments.estimators import returns
@@ -27,7 +27,6 @@ from experiments.loop import Models, Result, play
 from experiments.study import file_of
 from experiments.votes import ARMS, STUDY
 from experiments.votes_report import best_rates, table
-from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.trainer.played import group_task, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.estimators import Group
@@ -63,7 +62,7 @@ def test_progress_is_what_the_planner_says_of_the_states_before_and_after() -> N
     for seed, world in enumerate(rooms()):
         draw, actions, lengths = random.Random(seed), list[str](), list[int]()
         episode = Episode(world, PlayOptions(wording="terse"), announce(world))
-        for _ in range(12):
+        for _ in range(24):
             lengths.append(len(plan(world, state=episode.state) or ()))
             actions.append(draw.choice([*episode.commands(), "sing"]))
             episode.play(actions[-1])
@@ -136,13 +135,9 @@ def test_returns_of_differences_are_nothing_in_a_loop() -> None:
 # ---- runs and their table ----
 
 
-def test_a_run_records_what_its_table_reads(tmp_path: Path) -> None:
-    words = vocabulary({"wording": "terse"})
-    shape = TinyShape(hidden=16, layers=1, heads=2)
-    model = build_tiny_model(tmp_path / "policy", dict.fromkeys(words), shape=shape, seed=0)
+def test_a_run_records_what_its_table_reads(models: Models) -> None:
     lines = list[dict[str, Any]]()
     name = "share_8-progress_75@5e-4"
-    models = Models(model, tmp_path / "none", None)  # nobody asks a judge
     result = play(name, ARMS[name], 7, STUDY.quick, models, tell=lambda x: lines.append(dict(x)))
     assert [e["step"] for e in result.evaluations] == [0.0, 1.0]
     assert set(result.evaluations[0]) == {"step", "sampled", "greedy"}
