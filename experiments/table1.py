@@ -46,7 +46,7 @@ class Tuned:
     votes: Mapping[str, Any] = field(default_factory=lambda: {"estimator": "share", "lam": 0.8})
     target: Mapping[str, Any] = field(default_factory=dict)
     adaptation: Mapping[str, Any] = field(
-        default_factory=lambda: {"max_pending": 4, "max_rollouts": 64}
+        default_factory=lambda: {"max_pending": 4, "max_rollouts": 64, "pairs_on_top": False}
     )
     forget_rate: float = 0.85
     judged: tuple[int, float] = (1_500, 0.1)

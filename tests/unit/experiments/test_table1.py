@@ -46,6 +46,8 @@ def test_each_main_arm_adds_one_part_to_the_one_before() -> None:
         len({(a.run.steps, a.run.groups_per_step, a.env_adapter.rollouts) for a in parsed.values()})
         == 1
     )
+    assert not any(a.adaptation.pairs_on_top for a in parsed.values() if a.adaptation.rewrites)
+    assert e.algorithm.resolved.train_on_pairs == "both"
     assert set(BASELINES) | set(MAIN) == set(ARMS)
     assert set(STUDY.further) == set(BASELINES)
     assert not set(SEEDS) & set(TUNING_SEEDS)
