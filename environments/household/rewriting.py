@@ -1,8 +1,10 @@
-"""Rewriting a task: closed choices of goal, object, target and hint in the same room, and the proofs that one is true.
+"""Rewriting a task: closed choices of a change in the room, a hint, or another goal, and the proofs that one is true.
 
 Everything a rewriter may answer is enumerated, planned and compared beforehand, so a decoder that is held to
-`combinations` cannot write an impossible task. `check` proves it once more from the stored task alone, and reads the
-announced sentence back by its own grammar: a goal that was changed without its instruction does not pass.
+`combinations` cannot write an impossible task. The choices come in the order of how little they change: the room or the hint
+first, then another object or target of the same type of goal, then another type. `check` proves a candidate once more from the
+stored task alone, and reads the announced sentence back by its own grammar: a goal that was changed without its instruction
+does not pass.
 """
 
 from __future__ import annotations
@@ -10,19 +12,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from environments.household.catalogue import DEVICE, GOAL_TYPES
+from environments.household.difficulty import Difficulty, difficulty
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
+from environments.household.room_changes import MAX_CHANGES, room_changes, spread
 from environments.household.wording import announce, place_name, read_announcement, series
 from environments.household.world import Goal, World
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
 
-FIELDS: Final = ("goal", "object", "target", "hint")
+Answer = dict[str, str]
+
+FIELDS: Final = ("goal", "object", "target", "hint", "room")
+SAME: Final = "same"  # of the field `room`: as it is
+OTHER_GOALS: Final = 12  # of the same type of goal, and of other types
+MAX_COMBINATIONS: Final = MAX_CHANGES + 1 + 2 * OTHER_GOALS
 
 MEANING: Final[dict[str, str]] = {
     "place": "bring the object to the target",
@@ -35,14 +44,13 @@ MEANING: Final[dict[str, str]] = {
 
 
 def menu(task: Task, direction: Direction) -> RewriteMenu:
-    """The closed choices for one direction; every combination is solvable and differs from the present goal.
+    """The closed choices for one direction, at most `MAX_COMBINATIONS`; every one is solvable and differs from the task.
 
-    harder: a longer shortest plan, or an equally long one with a rarer goal or kind of object; never with a hint.
-    easier: the reverse; with or without a hint, and the present goal with a hint if it had none. ALFWorld's rules know no
-    hints.
+    harder: later in the order of `difficulty`, never with a new hint, never of a commoner type of goal. easier: the reverse.
+    ALFWorld's rules know no hints and no changes of the room.
     """
     world = world_of(task.params)
-    combinations = tuple(_combinations(world, direction))
+    combinations = (*same_goal(world, direction), *_other_goals(world, direction))
     ranks: dict[str, Sequence[str]] = {"goal": GOAL_TYPES, "object": world.catalogue.objects}
     fields: dict[str, tuple[str, ...]] = {}
     for name in FIELDS if combinations else ():
@@ -69,6 +77,7 @@ def describe(world: World) -> str:
         + "\n".join(lines)
         + f"\nPresent task: {announce(world)} ({length}, at most {world.horizon} steps)."
         + f"\nGoals: {meaning}."
+        + ("" if world.catalogue.strict else f"\nRoom: {SAME} leaves it, anything else changes it.")
     )
 
 
@@ -89,51 +98,83 @@ def goals_of(world: World) -> Iterator[Goal]:
                 yield from (goal for goal in goals if copies[kind] >= goal.copies)
 
 
-def _combinations(world: World, direction: Direction) -> list[dict[str, str]]:
-    now = plan(world)
-    if now is None:
-        return []
-    present = _difficulty(world, world.goal, len(now))
-    hints = not world.catalogue.strict
-    out: list[dict[str, str]] = []
+def same_goal(world: World, direction: Direction) -> Iterator[Answer]:
+    """The choices that keep the goal: one change of the room, or the hint; the smallest change first.
+
+    A longer horizon is offered where nothing else is easier: a run's `env_adapter.max_steps` may make it useless.
+    """
+    now, present = params_of(world), _placed(world)
+    if present is None:
+        return
+    games = room_changes(world)
+    if not world.catalogue.strict and world.hint == (direction == "harder"):
+        games[SAME] = {**now, "hint": not world.hint}
+    order = sorted(games, key=lambda room: drift(now, games[room]))
+    longer = [room for room in order if _horizon(games[room]) > world.horizon]
+    offered = False
+    for room in [*(room for room in order if room not in longer), *longer]:
+        after = world_of(games[room])
+        if not (offered and room in longer) and _is(direction, present, _placed(after)):
+            offered = True
+            yield _answer(after.goal, hint=after.hint, room=room)
+
+
+def _other_goals(world: World, direction: Direction) -> Iterator[Answer]:
+    """The choices that change the goal in the room as it is: those of the same type, then others."""
+    present = _placed(world)
+    if present is None:
+        return
+    hints = (True, False) if direction == "easier" and not world.catalogue.strict else (False,)
+    rank = GOAL_TYPES.index
+    same: list[Answer] = []
+    other: list[Answer] = []
     for goal in goals_of(world):
-        if goal == world.goal:
-            if hints and world.hint == (direction == "harder"):
-                out.append(_answer(goal, hint=not world.hint))
+        kept = goal.type == world.goal.type
+        wrong_way = (rank(goal.type) < rank(world.goal.type)) == (direction == "harder")
+        if goal == world.goal or (wrong_way and not kept):
             continue
-        steps = plan(world, goal)
-        if not steps or len(steps) > world.horizon:
-            continue
-        difficulty = _difficulty(world, goal, len(steps))
-        if direction == "harder" and difficulty > present:
-            out.append(_answer(goal, hint=False))
-        elif direction == "easier" and difficulty < present:
-            out += [_answer(goal, hint=hint) for hint in (False, True) if hints or not hint]
-    return out
+        if _is(direction, present, _placed(replace(world, goal=goal, hint=False))):
+            (same if kept else other).extend(_answer(goal, hint=hint) for hint in hints)
+    now = _answer(world.goal, hint=world.hint)
+    for found in (same, other):
+        found.sort(key=lambda answer: sum(answer[name] != now[name] for name in FIELDS))
+        yield from spread(found, OTHER_GOALS)
 
 
-def _difficulty(world: World, goal: Goal, steps: int) -> tuple[int, int, int]:
-    """Length of the shortest plan, then rank of the goal, then rank of the kind of object (common ones are low)."""
-    return steps, GOAL_TYPES.index(goal.type), world.catalogue.objects.index(goal.object)
+def _placed(world: World) -> Difficulty | None:
+    """How hard a game is; None if it is won at reset or cannot be won within its horizon."""
+    steps = plan(world)
+    return difficulty(world, len(steps)) if steps and len(steps) <= world.horizon else None
 
 
-def _answer(goal: Goal, *, hint: bool) -> dict[str, str]:
-    values = (goal.type, goal.object, goal.target, "yes" if hint else "no")
+def _is(direction: Direction, present: Difficulty, after: Difficulty | None) -> bool:
+    if after is None:
+        return False
+    return after > present if direction == "harder" else after < present
+
+
+def _answer(goal: Goal, *, hint: bool, room: str = SAME) -> Answer:
+    values = (goal.type, goal.object, goal.target, "yes" if hint else "no", room)
     return dict(zip(FIELDS, values, strict=True))
 
 
-def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
-    """The task that follows from an answer: the same room, the new goal, the instruction written anew."""
+def apply(task: Task, answer: Answer) -> TaskDraft:
+    """The task that follows from an answer: the room changed, the new goal, the instruction written anew."""
     if set(answer) != set(FIELDS):
         raise InputError(
             f"household rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
         )
-    hint = answer["hint"]
+    hint, room = answer["hint"], answer["room"]
     if hint not in ("yes", "no"):
         raise InputError(f"household rewrite: field hint was {hint!r}, expected yes or no")
+    before = world_of(task.params)
+    games = {SAME: params_of(before), **room_changes(before)}
+    if room not in games:
+        known = ", ".join(games)
+        raise InputError(f"household rewrite: field room was {room!r}, expected one of {known}")
     goal = {"type": answer["goal"], "object": answer["object"], "target": answer["target"]}
-    params: Params = {**task.params, "goal": dict(goal)}
-    if "rules" not in params:
+    params: Params = {**games[room], "goal": dict(goal)}
+    if not before.catalogue.strict:
         params["hint"] = hint == "yes"
     elif hint == "yes":
         raise InputError(
@@ -144,28 +185,58 @@ def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
 
 
 def drift(root: Params, candidate: Params) -> float:
-    """The edit distance of two tasks in the same room, as a share: how many of goal, object, target and hint differ."""
-    worlds = map(world_of, (root, candidate))
-    before, after = (_answer(world.goal, hint=world.hint) for world in worlds)
-    return sum(before[name] != after[name] for name in FIELDS) / len(FIELDS)
+    """The edit distance of two tasks as a share: goal, object, target, hint and room count a fifth each.
+
+    The room counts by the share of its doors, places of objects and horizon that differ.
+    """
+    before, after = _parts(root), _parts(candidate)
+    goal = _differ(before.goal, after.goal)[0]
+    changed, facts = _differ(before.room, after.room)
+    return (goal + (before.hint != after.hint) + changed / facts) / len(FIELDS)
+
+
+def _differ(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
+    """How many entries differ, and of how many."""
+    names = before.keys() | after.keys()
+    missing = object()
+    differ = [n for n in names if before.get(n, missing) != after.get(n, missing)]
+    return len(differ), len(names)
+
+
+class _Parts(NamedTuple):
+    goal: dict[str, Any]
+    hint: bool
+    room: dict[str, Any]
+
+
+def _parts(params: Params) -> _Parts:
+    game: dict[str, Any] = dict(params)
+    room = {**game["receptacles"], **game["objects"], "horizon": game["horizon"]}
+    return _Parts(game["goal"], bool(game.get("hint")), room)
+
+
+def _horizon(params: Params) -> int:
+    horizon: Any = params["horizon"]
+    return int(horizon)
 
 
 def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-    """Prove a candidate: well formed, differs, same room, not yet won, solvable, instruction and verifier agree."""
+    """Prove a candidate: well formed, differs, a room of the list, not yet won, solvable, instruction and verifier agree."""
     try:
         before, world = world_of(parent.params), world_of(candidate.params)
     except InputError as error:
         return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
-    same_room = replace(world, goal=before.goal, hint=before.hint, horizon=before.horizon) == before
-    differs = (world.goal, world.hint) != (before.goal, before.hint)
+    games = {SAME: params_of(before), **room_changes(before)}
+    room = params_of(replace(world, goal=before.goal, hint=before.hint))
+    change = next((name for name, game in games.items() if game == room), None)
     steps = plan(world)
     fits = steps is not None and len(steps) <= world.horizon
     length = "none" if steps is None else str(len(steps))
     agrees, detail = _agrees(world, candidate.instruction)
     results = (
         ("well_formed", True, ""),
-        ("differs", differs, candidate.instruction),
-        ("same_room", same_room, ""),
+        ("differs", world != before, candidate.instruction),
+        ("known_room", change is not None, f"room: {change}" if change else "more than one change"),
         ("not_satisfied_at_reset", not world.won(world.start()), ""),
         ("solvable", fits, f"shortest plan {length}, horizon {world.horizon}"),
         ("instruction_agrees", agrees, detail),

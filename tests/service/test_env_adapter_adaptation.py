@@ -22,6 +22,7 @@ from tests.sections import adapt_settings
 from triforge.broker import Broker
 from triforge.environments import registry
 from triforge.errors import InputError, PolicyError, UnavailableError
+from triforge.prompt_escaping import quote
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
 from triforge.testing.fakes import FakeGenerate
@@ -138,7 +139,8 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
     assert all(check.passed for check in proposal.checks)
     candidate = service.store.task(f"{task.id}-v1")
     assert candidate.state == "pending"
-    assert candidate.instruction == proposal.instruction_after != proposal.instruction_before
+    assert candidate.instruction == proposal.instruction_after
+    assert candidate.params != task.params
     family = registry.family("household")
     assert family.validate(candidate.params).instruction == candidate.instruction
     (event,) = await service.events()
@@ -216,15 +218,15 @@ async def test_a_pair_is_measured_and_decides_once_however_often_it_arrives(
 
 async def test_a_rejected_slot_is_offered_nothing_that_it_has_had(service: Service) -> None:
     worker, task = service.worker(FakeGenerate(first_choice)), service.tasks[0]
-    instructions: list[str] = []
+    played: list[str] = []
     for step in range(3):
         await worker.handle(service.outcome(task, 0, f"g{step}"))
         proposal = service.proposals()[-1]
-        instructions.append(proposal.instruction_after)
+        played.append(repr(service.store.task(proposal.candidate_id or "").params))
         for outcome in service.pair(proposal, 10 + step, parent=4, candidate=0):
             await worker.handle(outcome)
     assert [p.state for p in service.proposals()] == ["rejected"] * 3
-    assert len(set(instructions)) == 3
+    assert len(set(played)) == 3
 
 
 @pytest.mark.parametrize("answer", ["I would rather not.", "goal: ", "", HOSTILE])

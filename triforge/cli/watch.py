@@ -163,6 +163,8 @@ def _rewrite(event: Event) -> str:
         return f"invalid: a rewrite of {before!r}: {event.data.get('reason')}"
     if event.data.get("null_control"):
         return f"{event.kind}: {before!r} as it is, a control"
+    if before == after:
+        return f"{event.kind}: {before!r}, the same goal under other conditions"
     return f"{event.kind}: {before!r} -> {after!r}"
 
 

@@ -171,8 +171,10 @@ class AdaptationSection(Section):
     """Verdicts over which that share is counted."""
     max_drift: Share = 0.75
     """Distance from the slot's root that a rewrite may have, 0 to 1."""
+    keep_goal: bool = True
+    """Offer a rewrite of another kind of goal only where none of the same kind is left, or three were measured and rejected."""
     candidates: Annotated[int, Field(ge=1, le=16)] = 3
-    """Answers asked of the rewriter; the first that passes all checks is measured."""
+    """Answers asked of the rewriter; of those that pass all checks the one that changes least is measured."""
     max_rollouts: Annotated[int, Field(ge=8)] = 64
     """Fresh rollouts of parent and of candidate, each, before the verdict."""
     max_version_gap: int | None = Field(None, ge=0)

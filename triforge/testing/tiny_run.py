@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Final
 
 # The words of the constrained answers: a model of words can only say what its vocabulary has.
-_ANSWERS: Final = ("goal:", "object:", "target:", "hint:", "yes", "no", r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")  # fmt: skip
+_ANSWERS: Final = (
+    "goal:", "object:", "target:", "hint:", "yes", "no", "room:", "same", "all", "add", "remove", "to", "horizon",
+    *map(str, range(1, 100)), r"\boxed{1}", r"\boxed{-1}", ";", ">", "?",
+)  # fmt: skip
 _DOCUMENT: Final = """
 [run]
 steps = {steps}

@@ -1,4 +1,4 @@
-"""Which of several answers becomes the candidate: the first of which everything that must be true is proved.
+"""Which of several answers becomes the candidate: of those that are proved, the one that changes the task least.
 
 In this order, each on record, before a single rollout is measured:
 
@@ -72,9 +72,14 @@ class CandidateChecks:
         offered: Choices,
         settings: AdaptSettings,
     ) -> Checked:
-        """Check answers, as the model wrote them, in order until one passes; one given twice is checked once."""
+        """Check answers, as the model wrote them, until one passes; one given twice is checked once.
+
+        The smallest change comes first; what cannot be read comes before, for the record.
+        """
         checks: list[CheckResult] = []
-        for number, text in enumerate(answers, start=1):
+        changes = {text: _change(family, slot.parent, text, offered) for text in answers}
+        numbered = enumerate(answers, start=1)
+        for number, text in sorted(numbered, key=lambda pair: changes[pair[1]]):
             draft: TaskDraft | None = None
             if (first := answers.index(text) + 1) < number:
                 made = [_check("not_repeated", f"the same as answer {first}")]
@@ -227,6 +232,16 @@ def _by_reading(
         _check("new_in_slot", known, same is None),
         *family.check_rewrite(slot.parent, draft),
     ]
+
+
+def _change(family: EnvironmentFamily, parent: Task, text: str, offered: Choices) -> float:
+    """How far an answer leads from the parent; 0 where it leads nowhere."""
+    answer, _ = offered.parse(text)
+    try:
+        draft = None if answer is None else family.apply_rewrite(parent, answer)
+    except InputError:
+        draft = None
+    return 0.0 if draft is None else drift(family, parent.params, draft.params)
 
 
 def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:

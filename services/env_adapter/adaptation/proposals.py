@@ -19,6 +19,7 @@ from services.env_adapter.adaptation.rewriter import (
     build_prompt,
     choices,
 )
+from triforge.config import AdaptationSection
 from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.retry import RetryPolicy, retry
 from triforge.rollout.adapting import identity
@@ -33,6 +34,8 @@ MODEL_RETRY: Final = RetryPolicy(
     retries=2,
     retry_on=lambda error: isinstance(error, PolicyError | UnavailableError),
 )
+
+GOAL_TRIES: Final = 3  # rejected rewrites that kept a task's goal, before another goal is tried
 
 Written = tuple[Proposal, TaskDraft | None]  # a proposal and its candidate; invalid without one
 
@@ -69,9 +72,7 @@ class ProposalWriter:
             same = TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind)
             return proposal, same
         try:
-            menu, offered, why = await asyncio.to_thread(
-                self._offer, proposal, slot, settings.max_drift
-            )
+            menu, offered, why = await asyncio.to_thread(self._offer, proposal, slot, settings)
             if offered:
                 try:
                     async with asyncio.timeout(settings.deadline_s):
@@ -86,7 +87,7 @@ class ProposalWriter:
         return proposal.model_copy(update={"reason": why}), None
 
     def _offer(
-        self, proposal: Proposal, slot: OpenSlot, max_drift: float
+        self, proposal: Proposal, slot: OpenSlot, settings: AdaptationSection
     ) -> tuple[RewriteMenu, Choices, str]:
         """The menu, what of it may be answered, and why nothing may be if so."""
         family, parent = self._family(slot.parent.family), slot.parent
@@ -94,21 +95,31 @@ class ProposalWriter:
         had = {identity(version.params) for version in slot.earlier}
         refused: Counter[str] = Counter()
 
-        def keep(answer: Answer) -> bool:
+        def draft_of(answer: Answer) -> TaskDraft | None:
             try:
-                params = family.apply_rewrite(parent, answer).params
+                draft = family.apply_rewrite(parent, answer)
             except InputError:
                 refused["impossible"] += 1
-                return False
-            if identity(params) in had:
+                return None
+            if identity(draft.params) in had:
                 refused["played by this slot before"] += 1
-                return False
-            if not near_root(family, slot, params, max_drift).passed:
-                refused[f"further than {max_drift} from the root (adaptation.max_drift)"] += 1
-                return False
-            return True
+                return None
+            if not near_root(family, slot, draft.params, settings.max_drift).passed:
+                far = f"further than {settings.max_drift} from the root (adaptation.max_drift)"
+                refused[far] += 1
+                return None
+            return draft
 
-        offered = choices(menu, keep, seed=derive_seed(proposal.id, "choices"))
+        def keeps_goal(answer: Answer) -> bool:
+            draft = draft_of(answer)
+            return draft is not None and draft.kind == parent.kind
+
+        offered, seed = Choices({}), derive_seed(proposal.id, "choices")
+        if settings.keep_goal and not goal_is_exhausted(slot):
+            offered = choices(menu, keeps_goal, seed=seed)
+        if not offered:
+            refused.clear()
+            offered = choices(menu, lambda answer: draft_of(answer) is not None, seed=seed)
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         left = f"nothing {proposal.direction} is left to offer for this slot"
         return menu, offered, f"{left}: {why}" if why else left
@@ -164,6 +175,14 @@ class ProposalWriter:
             "reason": "" if checked.candidate else "no answer passed all checks",
         }
         return proposal.model_copy(update=said), checked.candidate
+
+
+def goal_is_exhausted(slot: OpenSlot) -> bool:
+    """Whether `GOAL_TRIES` rewrites of the parent that kept its kind were measured and rejected."""
+    parent = slot.parent
+    tried = (v for v in slot.earlier if v.version > parent.version and v.kind == parent.kind)
+    changed = (v for v in tried if v.params != parent.params)  # a null control is no try
+    return sum(version.state == "rejected" for version in changed) >= GOAL_TRIES
 
 
 def is_null_control(name: str, share: float) -> bool:

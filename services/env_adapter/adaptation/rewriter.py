@@ -139,8 +139,8 @@ def _nth(menu: RewriteMenu, place: int) -> Answer:
 
 
 _WAYS: Final[dict[Direction, str]] = {
-    "harder": "rarer things, longer ways, no hint",
-    "easier": "common things, shorter ways, a hint where one is offered",
+    "harder": "keep the goal where you can; longer ways, less help, rarer things",
+    "easier": "keep the goal where you can; shorter ways, a hint where one is offered, common things",
 }
 
 

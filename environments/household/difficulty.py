@@ -1,0 +1,63 @@
+"""How hard a game is: a total order over games, so that "harder" and "easier" mean something before anything is played.
+
+The order compares, one after the other:
+
+    load         expected commands of an agent that searches, as a share of the horizon
+    look-alikes  objects of other kinds that the same type of goal could be about
+    place        how unlikely the likeliest place of the object is (its rank among the usual places)
+    goal, object ranks of the goal's type and of the kind of object (common ones are low)
+
+Expected commands are the shortest plan, which knows where everything is, and the search: each receptacle that holds nothing
+that is sought is looked into with the chance that a search in random order comes to it too early, for one command, for two
+where its door is closed. A hint saves the search for what it names.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from environments.household.catalogue import GOAL_TYPES
+from environments.household.wording import hinted
+from environments.household.world import World
+
+Difficulty = tuple[Fraction, int, int, int, int]
+
+
+def difficulty(world: World, steps: int) -> Difficulty:
+    """The place of a game in the order; `steps` is the length of its shortest plan."""
+    goal, catalogue = world.goal, world.catalogue
+    things = list(zip(world.objects, world.where, strict=True))
+    suits = catalogue.suits[goal.type] - {goal.object}
+    homes = catalogue.homes[goal.object]
+    kinds = [world.receptacles[at].kind for thing, at in things if thing.kind == goal.object]
+    ranks = [homes.index(kind) if kind in homes else len(homes) for kind in kinds]
+    return (
+        (steps + search(world)) / world.horizon,
+        sum(thing.kind in suits for thing, _ in things),
+        min(ranks, default=0),
+        GOAL_TYPES.index(goal.type),
+        catalogue.objects.index(goal.object),
+    )
+
+
+def search(world: World) -> Fraction:
+    """Expected commands spent on receptacles that hold nothing sought, in a search in random order."""
+    goal, told = world.goal, hinted(world)
+    at = {
+        kind: {
+            place
+            for thing, place in zip(world.objects, world.where, strict=True)
+            if thing.kind == kind
+        }
+        for kind in {goal.object, goal.target}
+    }
+    unknown = at[goal.object] - {told}
+    wanted = goal.copies - (told is not None)
+    if goal.type == "look":
+        lamps = at[goal.target] - {told}
+        wanted += bool(lamps)
+        unknown = unknown | lamps
+    start = world.start()
+    idle = set(range(len(world.receptacles))) - unknown - {told}
+    spent = sum(1 if world.is_open(start, place) else 2 for place in idle)
+    return Fraction(max(0, min(wanted, len(unknown))) * spent, len(unknown) + 1)

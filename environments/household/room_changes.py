@@ -1,0 +1,149 @@
+"""What a rewrite may change in a room while its goal stays: doors, where the object lies, distractors, receptacles, horizon.
+
+A change has a name that a language model can write. There are at most `MAX_CHANGES` of a room, a few of each sort, and none
+needs a kind that is not at home with the goal's object: a policy that was trained on few kinds meets no word that it has never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Final, TypeVar
+
+from environments.household.catalogue import DEVICE, OPENABLE
+from environments.household.params import params_of
+from environments.household.planner import plan
+from environments.household.world import World
+from triforge.types import Params
+
+T = TypeVar("T")
+Named = Iterator[tuple[str, Params]]
+
+DOORS, MOVES, THINGS, PLACES = 3, 6, 2, 2  # of one sort and one direction
+MAX_CHANGES: Final = 2 * (DOORS + 1 + THINGS + PLACES) + MOVES + 3
+
+
+def room_changes(world: World) -> dict[str, Params]:
+    """Every change of the room by name, as the game that follows; none under ALFWorld's rules, whose rooms stay."""
+    if world.catalogue.strict:
+        return {}
+    now = params_of(world)
+    sorts: tuple[Callable[[World], Named], ...] = (_doors, _moves, _things, _places, _horizons)
+    found = chain.from_iterable(sort(world) for sort in sorts)
+    return {name: {**now, **part} for name, part in found}
+
+
+def _receptacles(world: World) -> Params:
+    start = world.start()
+    names = enumerate(world.receptacle_names)
+    return {name: "open" if world.is_open(start, i) else "closed" for i, name in names}
+
+
+def _objects(world: World) -> Params:
+    pairs = zip(world.object_names, world.where, strict=True)
+    return {name: world.receptacle_names[place] for name, place in pairs}
+
+
+def _sources(world: World) -> list[int]:
+    """The objects of the goal's kind."""
+    return [i for i, thing in enumerate(world.objects) if thing.kind == world.goal.object]
+
+
+def _played(world: World) -> set[int]:
+    """The receptacles that play a part: those of the goal's objects, its device, its target, and a lamp that it needs."""
+    kinds = {world.goal.target, DEVICE.get(world.goal.type)}
+    places = {i for i, thing in enumerate(world.receptacles) if thing.kind in kinds}
+    sought = {world.goal.object, world.goal.target}
+    pairs = zip(world.objects, world.where, strict=True)
+    return places | {place for thing, place in pairs if thing.kind in sought}
+
+
+def _doors(world: World) -> Named:
+    """One door, first those that play a part, or all of them."""
+    now, played = _receptacles(world), _played(world)
+    order = sorted(range(len(world.receptacles)), key=lambda i: (i not in played, i))
+    doors = [i for i in order if world.receptacles[i].kind in OPENABLE]
+    names = [world.receptacle_names[i] for i in doors]
+    for verb, state in (("close", "closed"), ("open", "open")):
+        change = [name for name in names if now[name] != state]
+        for name in change[:DOORS]:
+            yield f"{verb} {name}", {"receptacles": {**now, name: state}}
+        if len(change) > 1:
+            yield f"{verb} all", {"receptacles": {**now, **dict.fromkeys(change, state)}}
+
+
+def _moves(world: World) -> Named:
+    """An object of the goal's kind to another of its usual places."""
+    now, homes = _objects(world), world.catalogue.homes[world.goal.object]
+    found = [
+        (world.object_names[obj], thing.name)
+        for obj in _sources(world)[:2]
+        for place, thing in enumerate(world.receptacles)
+        if thing.kind in homes and place != world.where[obj]
+    ]
+    for name, place in spread(found, MOVES):
+        yield f"{name} to {place}", {"objects": {**now, name: place}}
+
+
+def _things(world: World) -> Named:
+    """One more object, beside the goal's, that the same goal could be about; or one less."""
+    goal, catalogue, now = world.goal, world.catalogue, _objects(world)
+    suits = catalogue.suits[goal.type] - {goal.object}
+    place = world.receptacle_names[world.where[_sources(world)[0]]]
+    others = [thing for thing in world.objects if thing.kind in suits]
+    alike = [k for k in catalogue.objects if catalogue.homes[k] == catalogue.homes[goal.object]]
+    kinds = [kind for kind in (*(thing.kind for thing in others), *alike) if kind in suits]
+    for kind in list(dict.fromkeys(kinds))[:THINGS]:
+        if (name := _free(kind, now, catalogue.most)) and len(now) < 64:
+            yield f"add {name} to {place}", {"objects": {**now, name: place}}
+    for thing in others[:THINGS]:
+        yield f"remove {thing.name}", {"objects": {k: v for k, v in now.items() if k != thing.name}}
+
+
+def _places(world: World) -> Named:
+    """One more receptacle where the object might lie; or one less, with what is in it."""
+    now, objects = _receptacles(world), _objects(world)
+    kinds = [thing.kind for thing in world.receptacles]
+    numbered = [kind for kind in kinds if kinds.count(kind) > 1]  # numbers are words here already
+    homes = [kind for kind in world.catalogue.homes[world.goal.object] if kind not in kinds]
+    for kind in list(dict.fromkeys([*homes, *numbered]))[:PLACES]:
+        if (name := _free(kind, now, world.catalogue.most)) and len(now) < 64:
+            state = "closed" if kind in OPENABLE else "open"
+            yield f"add {name}", {"receptacles": {**now, name: state}}
+    idle = [i for i in range(len(kinds)) if i not in _played(world)]
+    for i in sorted(idle, key=world.where.count)[:PLACES]:
+        name = world.receptacle_names[i]
+        yield (
+            f"remove {name}",
+            {
+                "receptacles": {k: v for k, v in now.items() if k != name},
+                "objects": {k: v for k, v in objects.items() if v != name},
+            },
+        )
+
+
+def _horizons(world: World) -> Named:
+    """Half or a quarter of what the horizon leaves beyond the shortest plan; or half as much again as it was."""
+    steps = plan(world)
+    if steps is None or len(steps) > world.horizon:
+        return
+    slack = world.horizon - len(steps)
+    longer = min(1000, world.horizon + (world.horizon + 1) // 2)
+    for horizon in dict.fromkeys(
+        (world.horizon - (slack + 1) // 2, len(steps) + slack // 4, longer)
+    ):
+        if horizon != world.horizon:
+            yield f"horizon {horizon}", {"horizon": horizon}
+
+
+def _free(kind: str, names: Params, most: int) -> str | None:
+    """The first name of a kind that is not taken."""
+    names_of = (f"{kind} {number}" for number in range(1, most + 1))
+    return next((name for name in names_of if name not in names), None)
+
+
+def spread(items: list[T], count: int) -> list[T]:
+    """At most `count` of the items, evenly over the list, in their order."""
+    if len(items) <= count:
+        return items
+    return [items[i * len(items) // count] for i in range(count)]
