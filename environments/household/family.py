@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from environments.household import generator, rewriting
+from environments.household import generator, progress, rewriting
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
@@ -80,6 +80,7 @@ class HouseholdFamily(Family[World, PlayOptions]):
     apply_rewrite = staticmethod(rewriting.apply)
     check_rewrite = staticmethod(rewriting.check)
     drift = staticmethod(rewriting.drift)
+    sub_goals = staticmethod(progress.sub_goals)
 
     def at_level(self, level: int, options: Params) -> Params:
         """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too."""

@@ -128,7 +128,9 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
     service: Service,
 ) -> None:
     model, task = FakeGenerate(first_choice), service.tasks[0]
-    await service.worker(model).handle(service.outcome(task, 0, notes=(failed("go to shelf 1"),)))
+    settings = adapt_settings(diagnosis="model", keep_goal=False)
+    notes = (failed("go to shelf 1"),)
+    await service.worker(model).handle(service.outcome(task, 0, notes=notes, settings=settings))
     (proposal,) = service.proposals()
     assert (proposal.state, proposal.direction) == ("pending", "easier")
     assert (proposal.trigger_accuracy, proposal.step, proposal.run_id) == (0.0, 3, "run-1")
@@ -150,7 +152,9 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
 
 async def test_the_rewriter_asks_for_the_runs_candidates_in_its_words(service: Service) -> None:
     model = FakeGenerate(first_choice)
-    settings = adapt_settings(candidates=5, diagnosis_tokens=7, notes=1, sampling=Sampling(top_k=9))
+    settings = adapt_settings(
+        candidates=5, diagnosis="model", diagnosis_tokens=7, notes=1, sampling=Sampling(top_k=9)
+    )
     notes = (failed("a"), failed("b"))
     await service.worker(model).handle(
         service.outcome(service.tasks[0], 0, notes=notes, settings=settings)
@@ -158,6 +162,42 @@ async def test_the_rewriter_asks_for_the_runs_candidates_in_its_words(service: S
     diagnosis, rewriter = model.requests
     assert diagnosis.sampling.max_new_tokens == 7
     assert (rewriter.n, rewriter.sampling.top_k) == (5, 9)
+
+
+async def test_by_default_the_missed_sub_goal_and_the_judged_step_are_named_without_a_model(
+    service: Service,
+) -> None:
+    model, task = FakeGenerate(first_choice), service.tasks[0]
+    notes = (failed("look", "wait"),)
+    await service.worker(model).handle(service.outcome(task, 0, notes=notes))
+    (proposal,) = service.proposals()
+    assert proposal.diagnosis.startswith("Missed sub-goal 1 of 4, 'find ")
+    assert "'look' -> 'nothing happens', is judged bad by 2 of 2 votes." in proposal.diagnosis
+    (rewrite,) = model.requests
+    assert quote(proposal.diagnosis, limit=400) in rewrite.messages[0].content
+
+
+@pytest.mark.parametrize(("keep", "kinds"), [(True, 1), (False, 2)])
+async def test_the_goal_stays_unless_the_run_says_otherwise(
+    service: Service, keep: bool, kinds: int
+) -> None:
+    model, task = FakeGenerate(first_choice), service.tasks[0]
+    settings = adapt_settings(keep_goal=keep, max_drift=1.0)
+    await service.worker(model).handle(service.outcome(task, 0, settings=settings))
+    (line,) = [x for x in service.proposals()[0].prompt.split("\n") if x.startswith("goal: ")]
+    assert min(2, len(line.split(" | "))) == kinds
+
+
+async def test_after_three_rejected_rewrites_of_a_goal_another_may_follow(service: Service) -> None:
+    worker, task = service.worker(FakeGenerate(first_choice)), service.tasks[0]
+    offered = []
+    for step in range(4):
+        await worker.handle(service.outcome(task, 0, f"g{step}"))
+        proposal = service.proposals()[-1]
+        offered.append("goal: place |" in proposal.prompt)
+        for outcome in service.pair(proposal, 10 + step, parent=4, candidate=0):
+            await worker.handle(outcome)
+    assert offered == [False, False, False, True]
 
 
 async def test_inside_the_band_nothing_is_asked_and_nothing_proposed(service: Service) -> None:
@@ -298,7 +338,10 @@ async def test_hostile_trajectories_reach_no_prompt_as_anything_but_quotes(
         steps=((HOSTILE, HOSTILE, (-1, -1)),),
         judged=((0, (HOSTILE, HOSTILE)),),
     )
-    await service.worker(model).handle(service.outcome(service.tasks[0], 0, notes=(note,)))
+    settings = adapt_settings(diagnosis="model")
+    await service.worker(model).handle(
+        service.outcome(service.tasks[0], 0, notes=(note,), settings=settings)
+    )
     prompts = [message.content for request in model.requests for message in request.messages]
     assert len(prompts) == 3  # the step, the trajectory, the rewrite
     for prompt in prompts:

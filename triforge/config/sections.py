@@ -179,6 +179,9 @@ class AdaptationSection(Section):
     """Fresh rollouts of parent and of candidate, each, before the verdict."""
     max_version_gap: int | None = Field(None, ge=0)
     """Policy versions that the two groups of a pair may span; none is `run.staleness_bound`."""
+    diagnosis: Literal["facts", "model"] = "facts"
+    """What the rewriter is told of attempts. `facts`: the sub-goal that is missed and the worst judged step, found by program;
+    a model explains where the family has no sub-goals. `model`: a model explains, and is given the facts."""
     diagnosis_tokens: Positive = 48
     """Tokens of one answer of the diagnosis."""
     diagnosis_budget: int = Field(512, ge=0)

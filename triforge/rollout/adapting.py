@@ -3,6 +3,7 @@
     Levels      difficulty levels for the ladder; without them a family has no ladder
     Drift       how far a task is from another; without it the share of parameters that differ
     Measured    which proofs the acceptance measurement stands for, where neither the family nor a solver gives them
+    SubGoals    what an episode reached on the way; without it failures are explained by a model alone
 
 What a family must prove of a rewrite stands in `PROOFS`. Each is a `CheckResult` of that name from `check_rewrite`;
 what the family does not prove itself is proved by playing, see docs/environments.md.
@@ -11,9 +12,11 @@ what the family does not prove itself is proved by playing, see docs/environment
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from triforge.types import Params
+from triforge.types import Params, Task
 
 PROOFS: Final[tuple[str, ...]] = ("not_satisfied_at_reset", "solvable", "instruction_agrees")
 """Not won before the first action · somebody or something solves it · whoever does what the instruction says wins."""
@@ -49,6 +52,25 @@ class Measured(Protocol):
     """
 
     measured: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubGoal:
+    """A part of a task, named by what is to be done, and after how many actions it was first reached (None: never)."""
+
+    name: str
+    reached: int | None = None
+
+
+@runtime_checkable
+class SubGoals(Protocol):
+    """A family that tells how far an episode got."""
+
+    def sub_goals(self, task: Task, actions: Sequence[str], options: Params) -> Sequence[SubGoal]:
+        """The sub-goals of a task in their order, as far as the actions went.
+
+        `actions` are an episode's, as the environment understood them (`StepResult.action`), `options` the run's settings.
+        """
 
 
 def identity(params: Params) -> str:

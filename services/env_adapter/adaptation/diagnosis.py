@@ -1,6 +1,7 @@
-"""The diagnosis: what trajectories show, read in two stages, in at most two sentences each.
+"""The diagnosis: what trajectories show, in at most two sentences each.
 
-First every step with a negative vote whose judges gave reasons: what was wrong. Then the trajectory, with what was said
+By default it is the facts of a family that tells its sub-goals (`facts`), and no model is asked. Else a model reads in two
+stages, with the facts where there are any. First every step with a negative vote whose judges gave reasons: what was wrong. Then the trajectory, with what was said
 of its steps: what went wrong, or what made it easy. For easier tasks it reads failures, for harder ones the shortest
 successes. All it reads is quoted, and what it writes is quoted again for the rewriter: hostile text may have steered it.
 """
@@ -11,12 +12,21 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Final
+from typing import Final, Protocol
 
+from services.env_adapter.adaptation.facts import facts_of
 from triforge.prompt_escaping import one_line, quote
-from triforge.rollout.protocols import Generate
+from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.seeds import derive_seed
-from triforge.types import ChatMessage, DiagnosisNote, Direction, GenerateRequest, Sampling
+from triforge.types import (
+    AdaptSettings,
+    ChatMessage,
+    DiagnosisNote,
+    Direction,
+    GenerateRequest,
+    Sampling,
+    Task,
+)
 
 MAX_PROMPT: Final = 9000  # characters that a prompt has at most, by the limits below
 MAX_STEPS: Final = 6  # steps of one trajectory that are read one by one
@@ -26,6 +36,7 @@ _SEEN: Final = 120  # characters of an observation
 _DONE: Final = 80  # characters of an action
 _SAID: Final = 400  # characters of a judge's text
 _SUMMARY: Final = 320  # characters of a summary that others read
+_FACTS: Final = 400  # characters of what a family's sub-goals say
 _REASON: Final = 4  # words that a vote's text needs to be more than a verdict
 _SENTENCE: Final = re.compile(r"[^.!?]*[.!?]+")
 
@@ -98,6 +109,7 @@ def build_prompt(
     instruction: str,
     direction: Direction,
     said: Mapping[int, str] | None = None,
+    facts: str = "",
 ) -> Chat:
     """The chat that asks for a summary of one trajectory; `said` is what the first stage said, by step."""
     marks = dict.fromkeys(condemned(note), " [all judges: bad]")
@@ -120,6 +132,7 @@ def build_prompt(
         "Actions and what followed:",
         *(lines or ["(no step was taken)"]),
         *_tested(note),
+        *([f"Measured: {quote(facts, limit=_FACTS)}"] if facts else []),
         *summaries,
         _QUESTION[direction],
     )
@@ -150,11 +163,59 @@ def two_sentences(text: str) -> str:
     return "".join(found[:2]).strip() if found else calm
 
 
+class Explains(Protocol):
+    """Anything that tells a rewriter why a task is too hard or too easy."""
+
+    async def explain(
+        self,
+        family: EnvironmentFamily,
+        task: Task,
+        notes: Sequence[DiagnosisNote],
+        direction: Direction,
+        settings: AdaptSettings,
+        seed: int,
+    ) -> tuple[str, ...]:
+        """One text a trajectory that was read; what a rewriter sees of them is quoted."""
+
+
 class Diagnosis:
-    """Summarises trajectories by asking a model."""
+    """Explains trajectories by their facts, or by asking a model."""
 
     def __init__(self, generate: Generate) -> None:
         self._generate = generate
+
+    async def explain(
+        self,
+        family: EnvironmentFamily,
+        task: Task,
+        notes: Sequence[DiagnosisNote],
+        direction: Direction,
+        settings: AdaptSettings,
+        seed: int,
+    ) -> tuple[str, ...]:
+        """The facts of the chosen trajectories, or with `adaptation.diagnosis = "model"`, or without facts, a model's summaries.
+
+        Raises:
+            PolicyError, UnavailableError, InputError: the model does not answer or cannot take the prompt.
+        """
+        adaptation, options = settings.adaptation, settings.env_adapter.options
+        chosen = (
+            choose(notes, direction, count=adaptation.notes) if adaptation.diagnosis_budget else ()
+        )
+        facts = await asyncio.to_thread(
+            lambda: [facts_of(family, task, note, options) for note in chosen]
+        )
+        if adaptation.diagnosis == "facts" and any(facts):
+            return tuple(filter(None, facts))
+        return await self.summarise(
+            chosen,
+            task.instruction,
+            direction,
+            tokens=adaptation.diagnosis_tokens,
+            budget=adaptation.diagnosis_budget,
+            seed=seed,
+            facts=facts,
+        )
 
     async def summarise(
         self,
@@ -165,8 +226,9 @@ class Diagnosis:
         tokens: int,
         budget: int,
         seed: int,
+        facts: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """One summary a note, in order; an empty answer is left out.
+        """One summary a note, in order; an empty answer is left out. `facts` are told beside the notes.
 
         An answer has at most `tokens` tokens, all together at most `budget`. Each trajectory needs one; what is left goes
         to single steps, in turn to the trajectories, the most condemned steps first.
@@ -191,7 +253,8 @@ class Diagnosis:
                 *(ask(step_prompt(note, index, instruction), number, index) for index in mine)
             )
             said = {index: text for index, text in zip(mine, texts, strict=True) if text}
-            return await ask(build_prompt(note, instruction, direction, said), number)
+            known = facts[number] if facts else ""
+            return await ask(build_prompt(note, instruction, direction, said, known), number)
 
         found = await asyncio.gather(*(one(number, note) for number, note in enumerate(read)))
         return tuple(text for text in found if text)

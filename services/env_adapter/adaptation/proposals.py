@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.env_adapter.adaptation.candidates import CandidateChecks, Solver, near_root
-from services.env_adapter.adaptation.diagnosis import Diagnosis, choose
+from services.env_adapter.adaptation.diagnosis import Diagnosis, Explains
 from services.env_adapter.adaptation.measurement import OpenSlot, new_proposal, proposal_id
 from services.env_adapter.adaptation.rewriter import (
     Answer,
@@ -43,8 +43,8 @@ Written = tuple[Proposal, TaskDraft | None]  # a proposal and its candidate; inv
 class ProposalWriter:
     """Writes proposals.
 
-    `generate` rewrites, `diagnoses` explains failures (the same model by default), `solver` proves what a family does not
-    prove itself. `retry_policy` is for a model that does not answer.
+    `generate` rewrites, `diagnoses` explains failures where a model is asked (the same by default), `solver` proves what a
+    family does not prove itself. `retry_policy` is for a model that does not answer. `diagnosis` takes the diagnosis's place.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class ProposalWriter:
         family: Callable[[str], EnvironmentFamily],
         *,
         diagnoses: Generate | None = None,
+        diagnosis: Explains | None = None,
         solver: Solver | None = None,
         form: Form = "regex",
         retry_policy: RetryPolicy = MODEL_RETRY,
     ) -> None:
-        self._diagnosis = Diagnosis(diagnoses or generate)
+        self._diagnosis = diagnosis or Diagnosis(diagnoses or generate)
         self._rewriter = Rewriter(generate, form=form)
         self._checks = CandidateChecks(solver)
         self._family = family
@@ -134,15 +135,15 @@ class ProposalWriter:
     ) -> Written:
         """What the models make of it: a diagnosis, answers, and the first answer that passes the checks."""
         settings, parent, direction = outcome.settings, slot.parent, proposal.direction
-        adaptation = settings.adaptation
+        family = self._family(parent.family)
         notes = await retry(
-            lambda: self._diagnosis.summarise(
-                choose(outcome.notes, direction, count=adaptation.notes),
-                parent.instruction,
+            lambda: self._diagnosis.explain(
+                family,
+                parent,
+                outcome.notes,
                 direction,
-                tokens=adaptation.diagnosis_tokens,
-                budget=adaptation.diagnosis_budget,
-                seed=derive_seed(proposal.id, "diagnosis"),
+                settings,
+                derive_seed(proposal.id, "diagnosis"),
             ),
             self._retry,
         )
@@ -159,12 +160,11 @@ class ProposalWriter:
                 prompt,
                 offered,
                 sampling=settings.sampling,
-                candidates=adaptation.candidates,
+                candidates=settings.adaptation.candidates,
                 seed=derive_seed(proposal.id, "rewriter"),
             ),
             self._retry,
         )
-        family = self._family(parent.family)
         checked = await self._checks.first_proved(family, slot, answers, offered, settings)
         said = {
             "diagnosis": "\n".join(notes),

@@ -183,7 +183,7 @@ def prompts_of(text: str) -> list[str]:
     said = dict.fromkeys(range(MAX_STEPS), text)
     return [
         step_prompt(hostile, 3, text)[0].content,
-        build_prompt(hostile, text, "easier", said)[0].content,
+        build_prompt(hostile, text, "easier", said, f"Missed: {text}")[0].content,
         build_prompt(hostile, text, "harder")[0].content,
     ]
 
