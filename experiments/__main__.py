@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `experiment-envrl`, `experiment-table1` and `experiment-votes`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes` and `-diagnosis`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
+from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.settings import Settings
@@ -25,7 +26,7 @@ from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
-STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES)}
+STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, DIAGNOSIS)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:

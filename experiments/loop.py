@@ -126,6 +126,7 @@ class Run:
             self._judges = LocalModel(reward, rows=128)
         rewrites = LocalModel(models.rewrites) if models.rewrites else None
         self._models = {m for m in (self._acts, self._judges, rewrites) if m is not None}
+        self._rewriter = rewrites
         self._tasks = Tasks(folder, settings, seed, rewrites)
         self._run = RunState(
             id=f"{name}-{seed}", name=name, pool_id=self._tasks.pool_id, status="running", step=0,
