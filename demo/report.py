@@ -74,6 +74,7 @@ def _judge_rows(steps: Sequence[RunStep]) -> list[Row]:
         ("judge, raw accuracy", "judge/accuracy", "read beside the next line"),
         ("best constant answer, raw", "judge/constant", "rises as the policy's steps get better"),
         ("judge, unparsable votes", "judge/invalid", ""),
+        ("votes trained on", "votes/trained_share", "of those with an advantage"),
     ):
         found.append((title, _mean(first, key), _mean(last, key), remark))
     return found

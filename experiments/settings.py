@@ -168,7 +168,7 @@ class Settings:
             "reward": {"votes": 3, "prompt": "terse"},
             "trainer": {
                 "policy": {"learning_rate": 5e-4, "token_budget": 8192, "max_tokens": 1024},
-                "reward": {"learning_rate": 2e-4, "token_budget": 8192, "max_tokens": 1024, "max_rows": 128},
+                "reward": {"learning_rate": 2e-4, "token_budget": 8192, "max_tokens": 1024},
             },
             "algorithm": {"preset": "rlanything", "overrides": overrides},
         }  # fmt: skip

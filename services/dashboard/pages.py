@@ -47,6 +47,7 @@ COLUMNS = (
     ("rows trained on", "rows/policy"),
     ("judge bal.", "judge/balanced"),
     ("unreadable votes", "judge/invalid"),
+    ("votes trained on", "votes/trained_share"),
     ("held out, sampled", "eval/sampled"),
     ("held out, greedy", "eval/greedy"),
     ("score, held out", "eval/sampled_score"),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from services.trainer.gauges import PROGRESS
 from services.trainer.judged_groups import accepted, vote_values
 from services.trainer.learners import Trained
-from services.trainer.samples import Samples
+from services.trainer.samples import TRAINED, Samples
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.filters import alike
@@ -154,7 +154,11 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
 
 
 def sample_measures(samples: Samples) -> dict[str, float]:
-    """How much of a step is trained on, why the rest is not, and how old it is."""
+    """How much of a step is trained on, why the rest is not, and how old it is.
+
+    `steps/<reason>` counts the policy's responses, `votes/<reason>` the reward model's votes and tests;
+    `votes/trained_share` is the share of those with an advantage (`Samples.eligible_votes`) that is trained on.
+    """
     measures = {f"rows/{role}": float(len(rows)) for role, rows in samples.rows.items()}
     for name in ("partial", "voteless", "dead"):
         measures[f"groups/{name}"] = float(getattr(samples, name))
@@ -163,6 +167,10 @@ def sample_measures(samples: Samples) -> dict[str, float]:
     for role, ages in samples.ages.items():
         for name, value in staleness_measures(ages).items():
             measures[f"staleness/{role}/{name}"] = value
+    cast, eligible = samples.vote_reasons, samples.eligible_votes
+    if eligible:
+        measures["votes/trained_share"] = cast[TRAINED] / eligible
+    measures |= {f"votes/{reason}": float(n) for reason, n in cast.items()}
     return measures | {f"steps/{reason}": float(n) for reason, n in samples.reasons.items()}
 
 
@@ -222,7 +230,7 @@ class VoteHistory:
 
     def measure(self, step: int, groups: Iterable[JudgedGroup]) -> dict[str, float]:
         """Remember the groups of a step, and what they and the latest ones say about the votes."""
-        counts, trusted = vote_counts(groups, lam=self._algorithm.lam), self.trust(step)
+        counts, trusted = vote_counts(groups, lam=self._algorithm.reward_lam), self.trust(step)
         self.remember(step, counts)
         measures = theory_measures(counts, algorithm=self._algorithm)
         measures |= estimates("votes/recent", estimate(self.before(step + 1)))

@@ -17,6 +17,7 @@ from typing import Any
 
 from services.trainer.judged_groups import accepted, stale_votes, vote_values
 from services.trainer.rows import (
+    OVER_BUDGET,
     Candidate,
     Limits,
     drawn,
@@ -42,6 +43,7 @@ STALE = "stale weight version"
 TOO_LONG = "longer than max_tokens"
 NO_TOKENS = "no sampled tokens"
 NOT_WHOLE = "trajectory is not whole"
+TRAINED = "trained"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +74,18 @@ class Samples:
 
     rows: dict[TrainedRole, list[TrainRow]]
     records: list[dict[str, Any]]
-    reasons: Counter[str]
+    reasons: Counter[str]  # of the policy's responses
+    vote_reasons: Counter[str]  # of the reward model's votes and tests
     ages: dict[TrainedRole, Counter[int]]  # trained tokens by how many versions they lag behind
     partial: int = 0  # groups with too few measured rollouts
     voteless: int = 0  # groups credited without their votes, which were too old
     asked: int = 0  # groups that were to train the policy
     dead: int = 0  # those of them from which nothing can be learnt
+
+    @property
+    def eligible_votes(self) -> int:
+        """Votes and tests that have an advantage: those trained on, and those that a limit alone left out."""
+        return sum(self.vote_reasons[why] for why in (TRAINED, OVER_BUDGET, TOO_LONG, STALE))
 
 
 def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samples:
@@ -102,7 +110,8 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     return Samples(
         rows={"policy": policy, "reward": reward},
         records=[record for c in credited for record in records_of(c, options.step)],
-        reasons=Counter(s.reason or "trained" for c in credited for row in c.steps for s in row),
+        reasons=Counter(s.reason or TRAINED for c in credited for row in c.steps for s in row),
+        vote_reasons=Counter(s.reason or TRAINED for c in credited for s in c.judge_samples()),
         ages={
             "policy": _ages(policy, options.policy_version),
             "reward": _ages(reward, options.reward_version),

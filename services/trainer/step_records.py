@@ -6,8 +6,9 @@ metadata (`origin_of`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from triforge import __version__
@@ -60,6 +61,12 @@ class Credited:
     steps: list[list[Sample]]
     votes: list[dict[int, list[Sample]]]
     tests: list[Sample]
+
+    def judge_samples(self) -> Iterator[Sample]:
+        """The votes and tests of the group."""
+        for by_step in self.votes:
+            yield from chain.from_iterable(by_step.values())
+        yield from self.tests
 
 
 def origin_of(config: RunConfig, **steps: Mapping[str, float]) -> dict[str, Any]:

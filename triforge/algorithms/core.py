@@ -1,7 +1,7 @@
 """The options of the arithmetic that belong to no single estimator or loss.
 
 Rewards: a step is worth `R = O + lam * mean(S)` with outcome O, in {-1, +1} or of the episode's score, and votes S in
-{-1, +1}; an unparsable vote counts 0 and stays in the denominator. A vote is worth `R * S`.
+{-1, +1}; an unparsable vote counts 0 and stays in the denominator. A vote is worth `R * S`, with `reward_lam` in R.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class CoreOptions(Options):
     """The policy's reward contains the votes."""
     train_reward_model: bool = True
     """Votes become training samples of the reward model."""
+    reward_lam: Annotated[float, _VOTES_TRAIN] = Field(1.0, ge=0, le=100)
+    """Weight of the votes beside the outcome in the reward model's own target, whatever `lam` is."""
     invalid_vote_reward: float = Field(-2.0, ge=-100, le=100)
     """Reward recorded for an unparsable vote."""
     outcome: Literal["signed", "binary"] = "signed"

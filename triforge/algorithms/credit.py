@@ -202,8 +202,8 @@ def vote_credit(
 ) -> VoteCredit:
     """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
 
-    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on, and O the sign
-    of success, +1 or -1, whatever the score; that of an unparsable vote is `invalid_vote_reward`.
+    A vote's reward is always `R * S` with the whole `R = O + reward_lam * mean(S)`, whatever the policy is trained on, and O
+    the sign of success, +1 or -1, whatever the score; that of an unparsable vote is `invalid_vote_reward`.
     """
     successes, measured = accuracy(outcomes)
     _check(outcomes, votes)
@@ -213,7 +213,7 @@ def vote_credit(
             if outcome is None or not step:
                 rewards.append([None] * len(step))
             else:
-                reward = step_reward(outcome, step, lam=algorithm.lam)
+                reward = step_reward(outcome, step, lam=algorithm.reward_lam)
                 rewards.append(vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward))
     blocked = reward_filter(successes, measured, algorithm)
     credit = trained(

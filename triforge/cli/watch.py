@@ -20,6 +20,7 @@ _COLUMNS = (
     ("score", "score"),
     ("in band", "in_band"),
     ("judge bal.", "judge/balanced"),
+    ("votes trained", "votes/trained_share"),
     ("eval sampled", "eval/sampled"),
     ("eval greedy", "eval/greedy"),
     ("play s", "seconds/play"),

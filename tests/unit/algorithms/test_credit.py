@@ -99,13 +99,20 @@ def test_impossible_input_is_refused():
         vote_credit([1], [[[2]]], algorithm=DEFAULT)
 
 
-def test_lambda_reaches_both_credits():
-    preset = resolve("rlanything", {"lam": 0.25})
-    assert policy_credit([1, -1], [[[1]], [[1]]], algorithm=preset).rewards == ((1.25,), (-0.75,))
+def test_policy_and_reward_model_have_a_weight_of_votes_each():
+    preset = resolve("rlanything", {"lam": 0.5, "reward_lam": 0.25})
+    assert policy_credit([1, -1], [[[1]], [[1]]], algorithm=preset).rewards == ((1.5,), (-0.5,))
     assert vote_credit([1, -1], [[[1]], [[1]]], algorithm=preset).rewards == (
         ((1.25,),),
         ((-0.75,),),
     )
+
+
+def test_a_light_weight_of_votes_in_the_policy_does_not_turn_a_unanimous_judge_to_the_outcome():
+    votes = [[[-1, -1, -1]], [[1, -1, 1]], [[-1, 1, -1]]]
+    light = vote_credit([1, -1, 1], votes, algorithm=resolve("rlanything", {"lam": 0.15}))
+    assert light == vote_credit([1, -1, 1], votes, algorithm=DEFAULT)
+    assert light.rewards[0][0] == (0.0, 0.0, 0.0)  # with 0.15 it would be -0.85: taught to say +1
 
 
 def test_the_convention_of_the_deviation_reaches_all_three_estimators():

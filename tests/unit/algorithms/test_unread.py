@@ -25,6 +25,7 @@ from triforge.errors import ConfigError
         ("rlanything", {"vote_share": 0.5}, "the votes weigh what lam says"),
         ("rlanything_paper", {"invalid_vote_margin": 2}, "allowed only with invalid_votes = 'apart'"),
         ("grpo", {"reward_band": [0.1, 0.9]}, "no vote is trained on"),
+        ("grpo", {"reward_lam": 0.5}, "reward_lam: given 0.5, allowed only with train_reward_model = true"),
         ("grpo", {"drop_unanimous": True}, "allowed only with train_reward_model = true"),
         ("grpo", {"normalise": "mean", "std_floor": 0.3}, "std_floor: given 0.3, allowed only with normalise = 'std'"),
         ("grpo", {"normalise": "others", "std_ddof": 1}, "std_ddof: given 1, allowed only with normalise = 'std'"),

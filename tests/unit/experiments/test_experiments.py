@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from demo.settings import ROOT
 from experiments import envrl, envrl_report, envrl_run
 from experiments.jobs import Job, finished, run_all
 from experiments.loop import Models, Result, play
@@ -18,6 +19,7 @@ from experiments.report import arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
 from experiments.study import digest
+from triforge.config import merge, parse, read_document
 
 
 @pytest.mark.parametrize("name", ["ladder", "trust"])
@@ -30,6 +32,15 @@ def test_an_arm_goes_round(models: Models, name: str) -> None:
     replaced = result.tasks["proposals"].get("accepted", 0)
     assert replaced == (QUICK.groups if name == "ladder" else 0)
     assert json.loads(json.dumps(asdict(result)))["arm"] == name
+
+
+def test_the_demo_trains_the_reward_model_on_every_vote_with_an_advantage() -> None:
+    models = {role: role for role in ("policy", "reward", "rewriter")}
+    paths = {"models": {role: {"path": path} for role, path in models.items()}}
+    demo = read_document(ROOT / "configs" / "demo.toml")
+    assert parse(merge(demo, paths)).trainer.reward.max_rows == 0
+    arm = Settings().document(ARMS["fixed"], 1, models)
+    assert parse(arm).trainer.reward.max_rows == 0
 
 
 def test_arms_differ_from_their_baseline_in_what_their_title_says_only() -> None:

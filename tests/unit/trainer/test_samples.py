@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.trainer.measures import sample_measures
 from services.trainer.rows import OVER_BUDGET, Limits
 from services.trainer.samples import (
     NO_TOKENS,
@@ -272,6 +273,20 @@ def test_the_draw_of_max_rows_is_seeded_and_the_rest_is_over_budget() -> None:
     assert len(keys[0]) == 5
     assert first.reasons == {"trained": 5, OVER_BUDGET: 15}
     assert sum(record["weight"] for record in first.records) == pytest.approx(1.0)
+
+
+def test_a_step_says_which_share_of_eligible_votes_is_trained_on_and_why_the_rest_is_not() -> None:
+    inside = [judged(group_task(f"g{n}"), [1, -1], [[[1, 1]], [[1, 1]]]) for n in range(2)]
+    outside = judged(group_task("h"), [-1, -1], [[[1]], [[-1]]])
+    small = Limits(max_tokens=1000, max_rows=6)
+    samples = keep([*inside, outside], reward=small)
+    assert samples.vote_reasons == {"trained": 6, OVER_BUDGET: 2, "outside reward band": 2}
+    found = sample_measures(samples)
+    assert found["votes/trained_share"] == 0.75
+    assert (found["votes/trained"], found[f"votes/{OVER_BUDGET}"]) == (6.0, 2.0)
+    assert found["votes/outside reward band"] == 2.0
+    assert sample_measures(keep([*inside, outside]))["votes/trained_share"] == 1.0
+    assert "votes/trained_share" not in sample_measures(keep([outside]))
 
 
 @pytest.mark.parametrize(
