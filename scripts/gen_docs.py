@@ -25,6 +25,7 @@ from scripts.gen_interfaces import cli_page, rest_page
 from triforge import types
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
+from triforge.algorithms.judge_targets import JUDGE_TARGETS
 from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.presets import PRESETS
 from triforge.algorithms.registry import Only, Options, allowed
@@ -399,7 +400,11 @@ def algorithms_page() -> str:
         "",
         *_options(CoreOptions, ("rlanything_paper", "rlanything")),
     ]
-    for title, parts in (("Estimators", ESTIMATORS), ("Losses", LOSSES)):
+    for title, parts in (
+        ("Estimators", ESTIMATORS),
+        ("Losses", LOSSES),
+        ("Targets of the reward model", JUDGE_TARGETS),
+    ):
         lines += ["", f"### {title}, and the options that only they read", ""]
         for name in parts.names():
             part = parts.find(name)

@@ -162,7 +162,7 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
     blocked = not_for_training(group.played.group.purpose, algorithm)
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
-    cast = vote_credit(outcomes, votes, algorithm=algorithm)
+    cast = vote_credit(outcomes, votes, algorithm=algorithm, played=played)
     if tests and by_tests:
         found = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
         of_tests = _samples(_written(tests.prompt_ids, tests.tests), blocked, found)

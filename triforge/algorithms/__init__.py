@@ -5,6 +5,7 @@ Formulas, sources and options stand in `docs/algorithms.md`. Begin with `credit`
 what was played, on numbers
   credit         outcomes + votes -> rewards -> advantages, from top to bottom
   estimators/    how rewards are compared, one file each; `advantages` what they share
+  judge_targets/ what the reward model is taught of each step, one file each
   penalties      what is taken off a reward; `filters` by spread, and which tasks are rewritten
   unit_tests     where programs and tests judge each other; `imitation` the jobs without a policy gradient
   theory         what votes are worth, intervals

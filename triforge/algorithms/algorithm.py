@@ -8,37 +8,41 @@ from typing import Any, Self
 
 from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
-from triforge.algorithms.advantages import COMPARED, ScoredRows
-from triforge.algorithms.core import READS_LOSS, CoreOptions
+from triforge.algorithms.advantages import COMPARED, Rows, ScoredRows
+from triforge.algorithms.core import READS_LOSS, VOTES_TRAIN, CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS, Estimator, Group
+from triforge.algorithms.judge_targets import JUDGE_TARGETS, Judged, JudgeTarget, demand_aligned
 from triforge.algorithms.losses import LOSSES, Loss, TokenLoss, Tokens
 from triforge.algorithms.off_policy import Correction, Mode
 from triforge.algorithms.presets import PRESETS
-from triforge.algorithms.registry import NoOptions, Only, Options
+from triforge.algorithms.registry import NoOptions, Only, Options, Registry
 from triforge.errors import ConfigError
 
 _CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
 _FILTERS = ("policy_band", "mixed_groups_only", "group_filter")  # of what trains the policy
+_PARTS: dict[str, Registry[Estimator] | Registry[Loss] | Registry[JudgeTarget]] = {
+    "estimator": ESTIMATORS,
+    "loss": LOSSES,
+    "judge_target": JUDGE_TARGETS,
+}
 _BANDS = {"token": (0.5, 2.0), "sequence": (0.5, 2.0), "geometric": (0.99, 1.01)}
 
 
 class Algorithm(CoreOptions):
-    """The core options, and those of the chosen estimator and loss, each a model of its part's own."""
+    """The core options, and those of the chosen estimator, loss and judge_target, each a model of its part's own."""
 
     estimator_options: SerializeAsAny[Options] = NoOptions()
     loss_options: SerializeAsAny[Options] = NoOptions()
+    judge_target_options: SerializeAsAny[Options] = NoOptions()
 
-    @field_validator("estimator_options", "loss_options", mode="before")
+    @field_validator(*(f"{part}_options" for part in _PARTS), mode="before")
     @classmethod
     def _typed(cls, given: Any, info: ValidationInfo) -> Any:
         """Read a part's options from JSON."""
         if isinstance(given, Options):
             return given
-        part: Estimator | Loss
-        if info.field_name == "loss_options":
-            part = LOSSES.find(info.data["loss"])
-        else:
-            part = ESTIMATORS.find(info.data["estimator"])
+        what = (info.field_name or "").removesuffix("_options")
+        part = _PARTS[what].find(info.data[what])
         return part.options.model_validate_json(json.dumps(given))
 
     @property
@@ -65,6 +69,12 @@ class Algorithm(CoreOptions):
     def token_loss(self, tokens: Tokens) -> TokenLoss:
         """The chosen loss of some tokens."""
         return LOSSES.find(self.loss).function(tokens, self.loss_options)
+
+    def targets(self, judged: Judged) -> Rows:
+        """What a vote of +1 on each step earns by the chosen `judge_target`; None where nothing can be said."""
+        part = JUDGE_TARGETS.find(self.judge_target)
+        found = part.function(judged, self, self.judge_target_options)
+        return demand_aligned(part.name, judged, found)
 
     @property
     def value_clip(self) -> float | None:
@@ -96,10 +106,7 @@ class Algorithm(CoreOptions):
         """One line: the preset, the parts that it is made of, and each option that is not the preset's own."""
         preset = resolve(self.name)
         own, used = dict(preset.flat()), dict(self.flat())
-        for part in (
-            self.estimator_options,
-            self.loss_options,
-        ):  # of a part that the preset has not
+        for part in self.own_options:  # of a part that the preset has not
             own = dict(type(part)()) | own
         votes = "votes" if self.use_votes else "no votes"
         parts = f"estimator {self.estimator}, normalise {self.normalise}, loss {self.loss}, {votes}"
@@ -109,14 +116,21 @@ class Algorithm(CoreOptions):
         return f"{self.name}: {parts}, {filters or 'no filter'}; changed: {changes or 'nothing'}"
 
     def flat(self) -> Iterator[tuple[str, Any]]:
-        """Every option by name: those of the core, of the estimator and of the loss."""
+        """Every option by name: those of the core and of the parts."""
         yield from ((name, getattr(self, name)) for name in CoreOptions.model_fields)
-        yield from (*self.estimator_options, *self.loss_options)
+        for options in self.own_options:
+            yield from options
+
+    @property
+    def own_options(self) -> list[Options]:
+        """The options of each part."""
+        return [getattr(self, f"{what}_options") for what in _PARTS]
 
     def changed(self, **options: Any) -> Self:
-        """With other core options; another estimator has the defaults of its own."""
-        if options.get("estimator", self.estimator) != self.estimator:
-            options["estimator_options"] = ESTIMATORS.find(options["estimator"]).options()
+        """With other core options; another part has the defaults of its own."""
+        for what, known in _PARTS.items():
+            if options.get(what, getattr(self, what)) != getattr(self, what):
+                options[f"{what}_options"] = known.find(options[what]).options()
         return self.model_copy(update=options)
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
@@ -160,8 +174,8 @@ class Algorithm(CoreOptions):
             "compares whole groups has none",
         )
         yield from super().conflicts(algorithm)
-        yield from self.estimator_options.conflicts(algorithm)
-        yield from self.loss_options.conflicts(algorithm)
+        for options in self.own_options:
+            yield from options.conflicts(algorithm)
 
 
 def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
@@ -169,8 +183,8 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
 
     Args:
         name: one of `PRESETS`.
-        overrides: option to value, of the core, the chosen estimator or the chosen loss. "none" is no limit (TOML has no
-            null).
+        overrides: option to value, of the core or of the chosen estimator, loss or judge_target. "none" is no limit (TOML has
+            no null).
 
     Raises:
         ConfigError: the name, an option or a value is unknown, the combination is impossible, or nothing reads an option.
@@ -183,23 +197,24 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     merged = {**brought, **given}
     core = {k: v for k, v in merged.items() if k in CoreOptions.model_fields and k != "name"}
     plain = CoreOptions.checked(_absent(CoreOptions, core))
-    estimator, loss = ESTIMATORS.find(plain.estimator).options, LOSSES.find(plain.loss).options
+    kinds = {what: known.find(getattr(plain, what)).options for what, known in _PARTS.items()}
     for option, value in given.items():
-        if not any(option in read for read in (core, estimator.model_fields, loss.model_fields)):
+        if option not in core and not any(option in k.model_fields for k in kinds.values()):
             raise ConfigError(_unread(option, value, name, plain))
-    typed = [
-        kind.checked(_absent(kind, {k: v for k, v in merged.items() if k in kind.model_fields}))
-        for kind in (estimator, loss)
-    ]
-    found = Algorithm(
-        **{**dict(plain), "name": name}, estimator_options=typed[0], loss_options=typed[1]
-    )
+    typed = {
+        f"{what}_options": kind.checked(
+            _absent(kind, {k: v for k, v in merged.items() if k in kind.model_fields})
+        )
+        for what, kind in kinds.items()
+    }
+    found = Algorithm(**{**dict(plain), "name": name, **typed})
     for impossible, sentence in found.conflicts(found):
         if impossible:
             raise ConfigError(sentence)
     _demand_read(plain, found, brought, given)
-    _demand_read(typed[0], found, brought, given)
-    _demand_read(typed[1], found, brought, given, READS_LOSS)
+    _demand_read(found.estimator_options, found, brought, given)
+    _demand_read(found.loss_options, found, brought, given, READS_LOSS)
+    _demand_read(found.judge_target_options, found, brought, given, VOTES_TRAIN)
     return found
 
 
@@ -233,16 +248,12 @@ def _demand_read(
 
 def _unread(option: str, value: Any, preset: str, core: CoreOptions) -> str:
     """Why an option that no chosen part declares is refused."""
-    parts: dict[str, dict[str, Estimator] | dict[str, Loss]] = {
-        "estimator": {n: ESTIMATORS.find(n) for n in ESTIMATORS.names()},
-        "loss": {n: LOSSES.find(n) for n in LOSSES.names()},
-    }
-    for what, known in parts.items():
-        readers = [repr(n) for n, part in known.items() if option in part.options.model_fields]
+    for what, known in _PARTS.items():
+        readers = [repr(n) for n in known.names() if option in known.find(n).options.model_fields]
         if readers:
             return (
                 f"{option}: given {value!r} with {what} = '{getattr(core, what)}', allowed only with {what} = "
                 f"{' or '.join(readers)}: nothing else reads it"
             )
     options = sorted(n for n in CoreOptions.model_fields if n != "name")
-    return f"preset {preset}: given unknown option {option!r}, allowed {options} and those of its estimator and loss"
+    return f"preset {preset}: given unknown option {option!r}, allowed {options} and those of its estimator, loss and judge_target"

@@ -32,9 +32,8 @@ READS_LOSS = Only(
     lambda a: not a.imitates and a.job != "critic",
     "job = 'pg': what is imitated has no ratio, and a critic alone leaves the policy as it is",
 )
-_VOTES_TRAIN = _only(
-    "train_reward_model = True", "train_reward_model = true: no vote is trained on"
-)
+_IN_TARGET = _only("judge_target != monte_carlo | pairs", "a judge_target with the votes in it")
+VOTES_TRAIN = _only("train_reward_model = True", "train_reward_model = true: no vote is trained on")
 _COMPARED = _only("vote_weight = trust", "vote_weight = 'trust': the votes weigh what lam says")
 _KL = Only(lambda a: a.kl_beta > 0.0, "kl_beta above 0: there is no KL term")
 _WEIGHED = _only(
@@ -72,7 +71,9 @@ class CoreOptions(Options):
     """The policy's reward contains the votes."""
     train_reward_model: bool = True
     """Votes become training samples of the reward model."""
-    reward_lam: Annotated[float, _VOTES_TRAIN] = Field(1.0, ge=0, le=100)
+    judge_target: Annotated[str, VOTES_TRAIN] = "published"
+    """What the reward model is taught of a step: a name, or `package.module:name`."""
+    reward_lam: Annotated[float, VOTES_TRAIN, _IN_TARGET] = Field(1.0, ge=0, le=100)
     """Weight of the votes beside the outcome in the reward model's own target, whatever `lam` is."""
     invalid_vote_reward: float = Field(-2.0, ge=-100, le=100)
     """Reward recorded for an unparsable vote."""
@@ -134,23 +135,23 @@ class CoreOptions(Options):
     ] = Field(0, ge=0, le=1)
     """0 population, 1 sample standard deviation."""
     # ---- votes as samples ----
-    vote_scope: Annotated[Literal["step", "task"], _VOTES_TRAIN] = "task"
+    vote_scope: Annotated[Literal["step", "task"], VOTES_TRAIN] = "task"
     """Votes are compared over one step, or over all votes on the task."""
-    drop_unanimous: Annotated[bool, _VOTES_TRAIN] = False
+    drop_unanimous: Annotated[bool, VOTES_TRAIN] = False
     """Steps on which all votes agree do not train the reward model."""
-    invalid_votes: Annotated[Literal["pooled", "apart"], _VOTES_TRAIN] = "apart"
+    invalid_votes: Annotated[Literal["pooled", "apart"], VOTES_TRAIN] = "apart"
     """`pooled` lets `invalid_vote_reward` into the mean and deviation of its neighbours; `apart`
     keeps it out and places it below every valid vote."""
     invalid_vote_margin: Annotated[
         float,
-        _VOTES_TRAIN,
+        VOTES_TRAIN,
         _only(
             "invalid_votes = apart",
             "invalid_votes = 'apart': otherwise invalid_vote_reward is compared",
         ),
     ] = Field(1.0, gt=0, le=100)
     """With `apart`, how far below the worst valid vote (and below 0) an unparsable one lies."""
-    reinforce_unrewarded_votes: Annotated[bool, _VOTES_TRAIN] = False
+    reinforce_unrewarded_votes: Annotated[bool, VOTES_TRAIN] = False
     """A vote whose own reward is not positive may still get a positive advantage."""
     # ---- filters ----
     policy_band: Band | None = Field(None, strict=False)

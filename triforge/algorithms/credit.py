@@ -28,12 +28,14 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group
 from triforge.algorithms.filters import policy_filter, reward_deviation, reward_filter
 from triforge.algorithms.imitation import imitated
+from triforge.algorithms.judge_targets import Judged
 from triforge.algorithms.penalties import placed_penalties
 from triforge.errors import InputError
 
 NO_OUTCOME = "no outcome"
 NOT_JUDGED = "not judged"
 NOT_TRAINED = "reward model not trained"
+NO_TARGET = "no target"
 
 Votes = Sequence[Sequence[Sequence[int]]]
 
@@ -198,29 +200,37 @@ def _paid(t: int, played: Played | None, algorithm: Algorithm) -> list[float]:
 
 
 def vote_credit(
-    outcomes: Sequence[int | None], votes: Votes, *, algorithm: CoreOptions
+    outcomes: Sequence[int | None],
+    votes: Votes,
+    *,
+    algorithm: Algorithm,
+    played: Played | None = None,
 ) -> VoteCredit:
     """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
 
-    A vote's reward is always `R * S` with the whole `R = O + reward_lam * mean(S)`, whatever the policy is trained on, and O
-    the sign of success, +1 or -1, whatever the score; that of an unparsable vote is `invalid_vote_reward`.
+    A vote's reward is `T * S`, T being the step's target (`judge_target`): as published the whole
+    `R = O + reward_lam * mean(S)`, whatever the policy is trained on. O is the sign of success, +1 or -1, whatever the
+    score. The reward of an unparsable vote is `invalid_vote_reward`.
     """
     successes, measured = accuracy(outcomes)
     _check(outcomes, votes)
+    seen, done = (played.observations, played.actions) if played else (None, ())
+    targets = algorithm.targets(Judged(outcomes, votes, seen, done))
     rewards: list[Sequence[float | None]] = []
-    for outcome, steps in zip(outcomes, votes, strict=True):
-        for step in steps:
-            if outcome is None or not step:
+    missing: list[str] = []
+    for outcome, steps, row in zip(outcomes, votes, targets, strict=True):
+        for step, target in zip(steps, row, strict=True):
+            if outcome is None:
                 rewards.append([None] * len(step))
             else:
-                reward = step_reward(outcome, step, lam=algorithm.reward_lam)
-                rewards.append(vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward))
+                rewards.append(vote_rewards(target, step, invalid=algorithm.invalid_vote_reward))
+            missing.append(NO_OUTCOME if outcome is None else NO_TARGET)
     blocked = reward_filter(successes, measured, algorithm)
     credit = trained(
         rewards,
         vote_advantages([*chain(*votes)], rewards, algorithm),
         blocked if algorithm.train_reward_model else NOT_TRAINED,
-        [NO_OUTCOME] * len(rewards),
+        missing,
     )
     each = iter(zip(frozen(rewards), credit.advantages, credit.reasons, strict=True))
     cut = [[*islice(each, len(steps))] for steps in votes]  # into trajectories again
@@ -231,9 +241,11 @@ def vote_credit(
     )
 
 
-def vote_rewards(reward: float, votes: Sequence[int], *, invalid: float = -2.0) -> list[float]:
-    """Consistency feedback `R * S` for every vote of one step; an unparsable vote (0) gets `invalid`."""
-    return [reward * vote if vote else invalid for vote in votes]
+def vote_rewards(
+    target: float | None, votes: Sequence[int], *, invalid: float = -2.0
+) -> list[float | None]:
+    """Consistency feedback `T * S` for every vote of one step; an unparsable vote (0) gets `invalid`."""
+    return [(None if target is None else target * v) if v else invalid for v in votes]
 
 
 def vote_advantages(

@@ -38,7 +38,11 @@ _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
 _NOT_LEARNED = ("shuffled", "oracle", "log_ratio")  # step scores from which no judge can learn
-_UNIT_TESTS = {"vote_weight": ("constant",), "estimator": ("step_index", "group")}  # are allowed
+_UNIT_TESTS = {  # are allowed
+    "vote_weight": ("constant",),
+    "estimator": ("step_index", "group"),
+    "judge_target": ("published",),
+}
 
 
 class RunSection(Section):

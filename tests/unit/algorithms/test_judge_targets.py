@@ -1,0 +1,138 @@
+"""What the reward model is taught of each step: numbers by hand, and what is left out."""
+
+import math
+
+import pytest
+
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.credit import NO_TARGET, Played, vote_credit
+from triforge.algorithms.judge_targets import Judged, judge_target
+from triforge.algorithms.registry import NoOptions
+from triforge.config import parse
+from triforge.errors import ConfigError, InputError
+
+OUTCOMES = [1, 1, -1, -1]
+VOTES = [[[1, 1], [1, -1]], [[1, -1], [-1, -1]], [[1, 1], [-1, -1]], [[-1, 1]]]
+SEEN = [["s", "x"], ["s", "x"], ["s", "x"], ["s"]]
+DONE = [["a", "b"], ["a", "c"], ["a", "b"], ["d"]]
+LAST = 1 / (1 + math.e)  # of a pair that lies 1 apart and in order
+
+GOLDEN = {
+    "published": [[2, 1], [1, 0], [0, -2], [-1]],
+    "centred": [[1.5, 4 / 3], [0.5, 1 / 3], [-0.5, -5 / 3], [-1.5]],
+    "monte_carlo": [[1 / 3, -1 / 3], [1 / 3, 2 / 3], [1 / 3, -1 / 3], [-1]],
+    "pairs": [[LAST, None], [0.5, 0.5], [None, -0.5], [-(LAST + 0.5) / 2]],
+}
+
+
+def targets(name, outcomes=OUTCOMES, votes=VOTES, seen=SEEN, done=DONE, **options):
+    algorithm = resolve("rlanything", {"judge_target": name, **options})
+    return algorithm.targets(Judged(outcomes, votes, seen, done))
+
+
+def rows(expected):
+    return [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_the_targets_have_the_numbers_computed_by_hand(name):
+    assert [list(row) for row in targets(name)] == rows(GOLDEN[name])
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_a_rollout_without_outcome_changes_no_target(name):
+    found = targets(name, [*OUTCOMES, None], [*VOTES, [[1, 1]]], [*SEEN, ["s"]], [*DONE, ["d"]])
+    assert [list(row) for row in found] == [*rows(GOLDEN[name]), [None]]
+
+
+def test_the_weight_of_votes_is_in_the_targets_that_have_votes_in_them():
+    assert targets("published", reward_lam=0.5)[0] == [1.5, 1.0]
+    # 1.5, 1, -0.5, -1 at index 0; 1, 0.5, -1.5 at index 1
+    assert list(targets("centred", reward_lam=0.5)[0]) == pytest.approx([1.25, 1.0])
+    with pytest.raises(ConfigError, match=r"reward_lam: given .*with the votes in it"):
+        targets("monte_carlo", reward_lam=0.5)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("index", [[-1 / 3, 2 / 3], [-1 / 3, -4 / 3], [2 / 3, 2 / 3]]),
+        ("history", [[-1 / 3, 1], [-1 / 3, -1], [2 / 3, None]]),
+        ("state", [[-1 / 3, 2 / 3], [-1 / 3, -4 / 3], [2 / 3, 2 / 3]]),
+    ],
+)
+def test_what_stands_at_one_place_is_an_option(place, expected):
+    seen, done = [["s", "x"]] * 3, [["a", "b"], ["a", "c"], ["d", "b"]]
+    found = targets("monte_carlo", [1, -1, 1], [[[1], [1]]] * 3, seen, done, target_place=place)
+    assert [list(row) for row in found] == rows(expected)
+
+
+def test_a_state_may_come_at_any_index_and_a_rollout_counts_once_in_it():
+    seen, done = [["s", "x", "x"], ["x"]], [["a", "b", "b"], ["c"]]
+    votes = [[[1], [1], [1]], [[1]]]
+    found = targets("monte_carlo", [1, -1], votes, seen, done, target_place="state")
+    assert found == [[None, 1.0, 1.0], [-1.0]]
+    found = targets("pairs", [1, -1], votes, seen, done, target_place="state")
+    assert found == [[None, 0.5, 0.5], [-0.5]]
+
+
+def test_votes_without_a_target_do_not_train_but_unparsable_ones_do():
+    algorithm = resolve("rlanything", {"judge_target": "pairs"})
+    votes = [[[1, 1], [1, 0]], *VOTES[1:]]
+    credit = vote_credit(OUTCOMES, votes, algorithm=algorithm, played=Played(SEEN, DONE))
+    assert credit.rewards[0] == ((pytest.approx(LAST),) * 2, (None, -2.0))
+    assert credit.reasons[0][1] == (NO_TARGET, None)
+    assert credit.advantages[0][1][1] < min(0.0, credit.advantages[1][1][0])
+    assert credit.rewards[1][1] == (-0.5, -0.5)
+
+
+def test_the_default_needs_to_know_nothing_of_what_was_played_and_the_others_say_so():
+    assert vote_credit(OUTCOMES, VOTES, algorithm=resolve("rlanything")).rewards[0][0] == (2.0, 2.0)
+    for name in ("monte_carlo", "pairs"):
+        algorithm = resolve("rlanything", {"judge_target": name})
+        with pytest.raises(InputError, match="played: given None"):
+            vote_credit(OUTCOMES, VOTES, algorithm=algorithm)
+
+
+@judge_target("outcome_alone")
+def outcome_alone(judged: Judged, algorithm: CoreOptions, options: NoOptions):
+    return [
+        [outcome] * len(steps) for outcome, steps in zip(judged.outcomes, judged.votes, strict=True)
+    ]
+
+
+@judge_target("short")
+def short(judged: Judged, algorithm: CoreOptions, options: NoOptions):
+    return [[0.0]]
+
+
+def test_a_target_of_ones_own_is_named_by_its_path():
+    mine = resolve("rlanything", {"judge_target": f"{__name__}:outcome_alone"})
+    assert vote_credit([1, -1], [[[1]], [[1]]], algorithm=mine).rewards == (((1,),), ((-1,),))
+    with pytest.raises(
+        InputError, match=r"'short': gave \[1\] targets a trajectory, expected \[1, 1"
+    ):
+        resolve("rlanything", {"judge_target": f"{__name__}:short"}).targets(
+            Judged([1, -1], [[[1]], [[1]]])
+        )
+
+
+def test_a_target_survives_the_wire_and_is_refused_where_nothing_reads_it():
+    found = resolve("rlanything", {"judge_target": "pairs", "target_place": "state"})
+    assert Algorithm.model_validate_json(found.model_dump_json()) == found
+    assert found.changed(judge_target="published").judge_target_options == NoOptions()
+    for preset, options, sentence in (
+        ("grpo", {"judge_target": "pairs"}, "no vote is trained on"),
+        ("rlanything", {"target_place": "state"}, "allowed only with judge_target = 'monte_carlo' or 'pairs'"),
+        ("rlanything", {"judge_target": "guess"}, "'centred', 'monte_carlo', 'pairs', 'published'"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError) as refused:
+            resolve(preset, options)
+        assert sentence in str(refused.value)
+    programs = {
+        "algorithm": {"overrides": {"judge_target": "pairs"}},
+        "reward": {"kind": "unit_tests"},
+    }
+    with pytest.raises(ConfigError, match="judge_target = 'pairs', allowed published"):
+        parse(programs)

@@ -1,0 +1,113 @@
+"""What the reward model is taught: a target for every step of one task's rollouts. One file each; see docs/algorithms.md.
+
+The target of a step is what a vote of +1 on it earns; a vote of -1 earns its negative. A step of which nothing can be
+said has the target None: its votes are not trained on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+from triforge.algorithms.advantages import NEGLIGIBLE, Rows
+from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.estimators.branch import pasts
+from triforge.algorithms.registry import Options, Registry
+from triforge.errors import InputError
+
+Cell = tuple[int, int]  # trajectory, step
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One task's rollouts, as targets see them.
+
+    Attributes:
+        outcomes: -1 or +1 of each trajectory; None where it is not known.
+        votes: in {-1, 0, +1}, `[trajectory][step][vote]`; empty where a step was not judged.
+        observations: what each step saw, `[trajectory][step]`; None where nobody recorded it.
+        actions: what it did.
+    """
+
+    outcomes: Sequence[int | None]
+    votes: Sequence[Sequence[Sequence[int]]]
+    observations: Sequence[Sequence[str]] | None = None
+    actions: Sequence[Sequence[str]] = ()
+
+    def places(self, place: Place) -> list[list[Cell]]:
+        """The steps with a known outcome, those of one place together.
+
+        Raises:
+            InputError: nobody recorded what the steps saw and did, and the place is told by it.
+        """
+        if place == "index":
+            names: Sequence[Sequence[Any]] = [range(len(row)) for row in self.votes]
+        elif place == "state":
+            names, _ = self.recorded()
+        else:
+            names = [pasts(*both) for both in zip(*self.recorded(), strict=True)]
+        found: dict[Any, list[Cell]] = {}
+        for t, row in enumerate(names):
+            for i, name in enumerate(row):
+                if self.outcomes[t] is not None:
+                    found.setdefault(name, []).append((t, i))
+        return list(found.values())
+
+    def recorded(self) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
+        """Observations and actions; InputError if nobody recorded them."""
+        wanted = [len(row) for row in self.votes]
+        if self.observations is None or any(
+            [len(row) for row in rows] != wanted for rows in (self.observations, self.actions)
+        ):
+            raise InputError(
+                "played: given None or other steps than the votes have, expected observations and actions: this judge_target "
+                "compares steps by what they saw and did"
+            )
+        return self.observations, self.actions
+
+
+Place = Literal["index", "state", "history"]
+Function = Callable[[Judged, CoreOptions, Any], Rows]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeTarget:
+    """One target: its name, its options, its function from one task's rollouts to `[trajectory][step]`."""
+
+    name: str
+    options: type[Options]
+    function: Function
+
+
+class PlaceOptions(Options):
+    """Options of the targets that compare steps of one place."""
+
+    target_place: Place = "index"
+    """Steps that are compared have the same index, the same observation (`state`), or the very same past (`history`)."""
+
+
+JUDGE_TARGETS = Registry("judge_target", JudgeTarget, __name__)
+
+judge_target = JUDGE_TARGETS.register
+
+
+def filled(judged: Judged, found: dict[Cell, float]) -> Rows:
+    """Targets by place as `[trajectory][step]`; None where there is none or it is 0, which teaches nothing."""
+    return [
+        [v if abs(v := found.get((t, i), 0.0)) > NEGLIGIBLE else None for i in range(len(steps))]
+        for t, steps in enumerate(judged.votes)
+    ]
+
+
+def demand_aligned(name: str, judged: Judged, targets: Rows) -> Rows:
+    """Targets, one a step; InputError if a function of that name gave others."""
+    given, wanted = [len(row) for row in targets], [len(row) for row in judged.votes]
+    finite = all(v is None or math.isfinite(v) for v in chain.from_iterable(targets))
+    if given != wanted or not finite:
+        raise InputError(
+            f"judge_target {name!r}: gave {given} targets a trajectory, expected {wanted}, one a step: a finite number or None"
+        )
+    return targets
