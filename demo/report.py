@@ -25,6 +25,9 @@ MEANINGS = {
     "judge, balanced accuracy": "How often a vote agrees with the environment, helpful and useless steps counting alike. The "
     "environment knows which steps help; the judge is not told.",
     "judge, raw accuracy": "The same over all steps as they come.",
+    "judge, within task and step": "Of two steps of one task at the same index, one good and one bad, how often the good one has "
+    "the higher mean vote; 0.5 tells nothing.",
+    "votes trained on": "The share of votes with an advantage that the judge was trained on; limits leave the others out.",
     "best constant answer, raw": "The raw accuracy of a judge that always gave the same answer.",
     "judge, unparsable votes": "Share of votes that were neither +1 nor -1.",
     "groups inside the band": "A group is the rollouts (attempts) at one task in one training step. It is inside the band when its "
@@ -70,6 +73,11 @@ def _judge_rows(steps: Sequence[RunStep]) -> list[Row]:
             "judge, balanced accuracy",
             "judge/balanced",
             "a constant answer scores 0.500; mean of 3 steps",
+        ),
+        (
+            "judge, within task and step",
+            "judge/within_label",
+            "pairs in order; 0.500 tells nothing",
         ),
         ("judge, raw accuracy", "judge/accuracy", "read beside the next line"),
         ("best constant answer, raw", "judge/constant", "rises as the policy's steps get better"),

@@ -21,7 +21,7 @@ from services.reward.scorers import SCORERS
 from services.reward.scorers.votes import score
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
-from services.trainer.measures import VoteHistory, step_measures
+from services.trainer.measures import VoteHistory, sample_measures, step_measures
 from services.trainer.parts import Parts
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
@@ -48,7 +48,8 @@ from triforge.types import (
 )
 
 _LATE = 5  # training steps at the end over which step measures are averaged
-_KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "theory/mu_within", "theory/mu",
+_KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "judge/within_label", "judge/within_outcome",
+         "judge/unanimous", "judge/alarm", "votes/trained_share", "theory/mu_within", "theory/mu",
          "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
          "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
          "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
@@ -230,10 +231,7 @@ class Run:
             ),
         )
         beside = self._auxiliary.rows(step, groups, trained=samples.reasons["trained"])
-        measures = beside.measures | {
-            "rows/policy": float(len(samples.rows["policy"])),
-            "rows/reward": float(len(samples.rows["reward"])),
-        }
+        measures = beside.measures | sample_measures(samples)
         roles: tuple[tuple[TrainedRole, list[TrainRow], LearnerSection, str], ...] = (
             ("policy", [*samples.rows["policy"], *beside.rows], trainer.policy, "policy"),
             ("reward", samples.rows["reward"], trainer.reward, "reward"),

@@ -58,6 +58,17 @@ CHARTS = (
         top=1.0,
     ),
     Chart(
+        "The judge beside other steps of the task", "share",
+        {
+            "pairs of labels in order": "judge/within_label", "pairs of outcomes in order": "judge/within_outcome",
+            "unanimous steps": "judge/unanimous",
+        },
+        "Pairs of steps of one task at the same index, one better than the other (as the environment labels them, or by how "
+        "their episodes end): how often the better one has the higher mean vote. 0.5 tells nothing. On a unanimous step all "
+        "votes agree.",
+        top=1.0, mark=0.5,
+    ),
+    Chart(
         "What the votes tell", "mu", {"mu, within tasks": "theory/mu_within"},
         "mu is P(vote +1 on a step of a success) + P(vote -1 on a step of a failure), among attempts at one task. Above 1 "
         "the votes tell successes from failures, at 1 they are noise.",

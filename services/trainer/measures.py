@@ -15,6 +15,7 @@ from services.trainer.samples import TRAINED, Samples
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.filters import alike
+from triforge.algorithms.gaming import drift, halves
 from triforge.algorithms.off_policy import staleness_measures
 from triforge.algorithms.theory import (
     Estimate,
@@ -22,6 +23,7 @@ from triforge.algorithms.theory import (
     Theory,
     count_votes,
     estimate,
+    in_order,
     share_interval,
     trust,
     wilson,
@@ -101,7 +103,10 @@ def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
 
     `judge/balanced` is the mean of the hit rates on the steps that the environment calls good and bad, over valid
     votes; `judge/constant` is the raw accuracy of the better constant answer beside `judge/accuracy`. `judge/outcome`
-    is the agreement with the trajectory's outcome.
+    is the agreement with the trajectory's outcome. `judge/within_label` and `judge/within_outcome` compare the steps of a
+    group that have the same index: the share of pairs of different labels, or outcomes, whose better step has the higher
+    mean vote (ties half). `judge/entropy` is that of all valid votes in bits, `judge/unanimous` the share of steps with at
+    least two votes whose votes all agree.
     """
     votes = list(_votes(groups))
     if not votes:
@@ -124,7 +129,34 @@ def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
     if labelled:
         pooled = [(a + c, b + d) for a, b, c, d in rows]
         measures |= ends("accuracy", share_interval(pooled))
+    measures |= _compared(groups)
+    if valid:
+        p = measures["positive"]
+        measures["entropy"] = -sum(q * math.log2(q) for q in (p, 1.0 - p) if q > 0.0)
     return {f"judge/{name}": value for name, value in measures.items()}
+
+
+def _compared(groups: Sequence[JudgedGroup]) -> dict[str, float]:
+    """What is said of steps beside others: of one index of a group, and of votes beside the others on their step."""
+    found: dict[str, list[tuple[float, int]]] = {"within_label": [], "within_outcome": []}
+    alone: list[bool] = []
+    for group in groups:
+        places: dict[tuple[str, int], list[tuple[float, int]]] = {}
+        for step, outcome, given in _judged_steps(group):
+            alone += [len(set(given)) == 1] if len(given) > 1 else []
+            for name, side in (("within_label", step.label), ("within_outcome", outcome)):
+                if side is not None:
+                    place = places.setdefault((name, step.index), [])
+                    place.append((sum(given) / len(given), side))
+        for name, rows in found.items():
+            compared = [in_order(steps) for (kind, _), steps in places.items() if kind == name]
+            rows.append((math.fsum(w for w, _ in compared), sum(n for _, n in compared)))
+    measures = _means({"unanimous": alone})
+    for name, rows in found.items():
+        if pairs := sum(n for _, n in rows):
+            measures[name] = math.fsum(wins for wins, _ in rows) / pairs
+            measures |= ends(name, share_interval(rows))
+    return measures
 
 
 def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
@@ -217,8 +249,14 @@ class VoteHistory:
         return [GroupVotes(*row) for row in rows[-self._algorithm.trust_groups :]]
 
     def trust(self, step: int) -> float:
-        """Trust in the votes of `step`, see `triforge.algorithms.theory.trust`."""
-        return trust(self.before(step))
+        """Trust in the votes of `step`, see `triforge.algorithms.theory.trust`.
+
+        While the judge is being gamed it is that of the newer half of the groups, if that is less.
+        """
+        groups = self.before(step)
+        moved = drift(groups)
+        known = trust(groups)
+        return min(known, trust(halves(groups)[1])) if moved and moved.alarm else known
 
     def remember(self, step: int, groups: Sequence[GroupVotes]) -> None:
         """Put the groups of a step into the notes. What `before(step)` does not read is dropped."""
@@ -233,7 +271,8 @@ class VoteHistory:
         counts, trusted = vote_counts(groups, lam=self._algorithm.reward_lam), self.trust(step)
         self.remember(step, counts)
         measures = theory_measures(counts, algorithm=self._algorithm)
-        measures |= estimates("votes/recent", estimate(self.before(step + 1)))
+        recent = self.before(step + 1)
+        measures |= estimates("votes/recent", estimate(recent)) | alarm_measures(recent)
         weight = vote_weight(trusted, algorithm=self._algorithm)
         return measures | {"votes/trust": trusted, "votes/weight": weight}
 
@@ -253,6 +292,16 @@ def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes
         for g in groups
         if g.played.group.purpose in _OF_POOL
     ]
+
+
+def alarm_measures(recent: Sequence[GroupVotes]) -> dict[str, float]:
+    """`judge/alarm`, 1 while the judge is being gamed, else 0, and the two changes that decide it, in standard errors."""
+    moved = drift(recent)
+    if moved is None:
+        return {"judge/alarm": 0.0}
+    changes = {"judge/alarm/agreement": moved.agreement, "judge/alarm/votes": moved.votes}
+    known = {name: value for name, value in changes.items() if math.isfinite(value)}
+    return {"judge/alarm": float(moved.alarm)} | known
 
 
 def theory_measures(counts: Sequence[GroupVotes], *, algorithm: Algorithm) -> dict[str, float]:
@@ -285,12 +334,19 @@ def estimates(prefix: str, theory: Theory) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
+def _judged_steps(group: JudgedGroup) -> Iterator[tuple[Step, int | None, list[int]]]:
+    """The steps with votes: step, outcome of its trajectory, votes."""
+    for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
+        values = vote_values(trajectory, votes)
+        for step, given in zip(trajectory.steps, values, strict=True):
+            if given:
+                yield step, trajectory.outcome.value, given
+
+
 def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, int]]:
     for group in groups:
-        for trajectory, given in zip(group.played.trajectories, group.votes, strict=True):
-            for step in () if given is None else given.steps:
-                for vote in step.votes:
-                    yield trajectory.steps[step.step], trajectory.outcome.value, vote.value
+        for step, outcome, given in _judged_steps(group):
+            yield from ((step, outcome, vote) for vote in given)
 
 
 def _labelled(votes: Iterable[tuple[Step, int | None, int]]) -> list[tuple[int, int]]:

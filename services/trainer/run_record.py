@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from services.trainer.gamed import gamed
 from services.trainer.gauges import PROGRESS, STEPS
 from services.trainer.parts import Parts
 from services.trainer.reporting import Reporting
@@ -58,7 +59,8 @@ class RunRecord:
     ) -> None:
         """Move the run to a step, with the orchestrator's notes, in one transaction; then say so.
 
-        What is said of a step that trained the policy on nothing is the run's reason until the next step.
+        What is said of a step that trained the policy on nothing, or of a judge that is being gamed, is the run's reason until
+        the next step.
         """
         policy, reward = versions["policy"], versions["reward"]
         record = RunStep(
@@ -71,7 +73,9 @@ class RunRecord:
             artifacts=artifacts,
         )
         note = untrained([measures], self._answer) if step else ""
-        await asyncio.to_thread(self._parts.store.commit_step, record, notes, note)
+        alarm = gamed(measures)
+        reason = "; ".join(filter(None, (note, alarm)))
+        await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason)
         STEPS.show(record, self._run.pool_id)
         PROGRESS.set_to_current_time()
         with about(step=step, policy=policy, reward=reward):
@@ -79,9 +83,11 @@ class RunRecord:
             log.info("step %d is committed: %s", step, ", ".join(numbers))
             if note:
                 log.warning("step %d %s", step, note)
+            if alarm:
+                log.warning("step %d: %s", step, alarm)
         await self._dashboards.update()
         emit, said = self._parts.emit, dict(versions)
-        noted = {"note": note} if note else {}
+        noted = {name: text for name, text in (("note", note), ("alarm", alarm)) if text}
         await emit("step", self._run.id, step=step, metrics=measures, versions=said, **noted)
 
     async def ending(self) -> str:

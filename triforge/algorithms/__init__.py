@@ -8,7 +8,7 @@ what was played, on numbers
   judge_targets/ what the reward model is taught of each step, one file each
   penalties      what is taken off a reward; `filters` by spread, and which tasks are rewritten
   unit_tests     where programs and tests judge each other; `imitation` the jobs without a policy gradient
-  theory         what votes are worth, intervals
+  theory         what votes are worth, intervals; `gaming` an alarm for a judge that is worth less and praises more
 tasks
   acceptance     whether a rewritten task replaces its parent; `ladder` levels that rise with the policy
 tokens, on arrays of any library

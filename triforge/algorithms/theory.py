@@ -62,6 +62,19 @@ class GroupVotes:
         judged = self.successes + self.failures
         return self.successes / judged if judged else math.nan
 
+    @property
+    def within(self) -> tuple[float, float]:
+        """(numerator, weight) of the group in `mu_within`; (0, 0) with one outcome only."""
+        if not (self.successes and self.failures):
+            return 0.0, 0.0
+        weight = self.successes * self.failures / (self.successes + self.failures)
+        return weight * (self.plus / self.successes + self.minus / self.failures), weight
+
+    @property
+    def praise(self) -> tuple[float, float]:
+        """(sum over trajectories of `(1 + mean vote) / 2`, trajectories)."""
+        return self.plus + self.failures - self.minus, self.successes + self.failures
+
     def as_row(self) -> tuple[float, ...]:
         """Plain numbers, for a JSON document; `GroupVotes(*row)` gives it back."""
         return astuple(self)
@@ -147,6 +160,16 @@ def count_votes(
     )
 
 
+def in_order(steps: Sequence[tuple[float, int]]) -> tuple[float, int]:
+    """(pairs in order, pairs) of steps, each with its mean vote and its label +1 or -1.
+
+    A pair is two steps of different labels; it is in order if the better one has the higher mean vote, half if they are equal.
+    """
+    good, bad = ([vote for vote, label in steps if label == side] for side in (1, -1))
+    wins = math.fsum((g > b) + (g == b) / 2 for g in good for b in bad)
+    return wins, len(good) * len(bad)
+
+
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
@@ -193,8 +216,7 @@ def trust(groups: Sequence[GroupVotes]) -> float:
 def _sums(g: GroupVotes) -> tuple[float, ...]:
     """What the statistics are functions of, once summed over groups."""
     n = g.successes + g.failures
-    weight = g.successes * g.failures / n
-    within = weight * (g.plus / g.successes + g.minus / g.failures) if weight else 0.0
+    within, weight = g.within
     return (
         g.successes, g.plus, g.failures, g.minus, g.pairs, g.wins,
         g.plus_square / n, g.minus_square / n, 1.0, weight, within,

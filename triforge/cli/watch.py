@@ -149,9 +149,10 @@ def said(status: str, reason: str) -> str:
 
 
 def _noted(event: Event) -> str:
-    """What is said of a step that trained on nothing; else empty."""
-    note = event.data.get("note")
-    return f"NOTHING TRAINED at step {event.step}: {note}" if note else ""
+    """What is said of a step that trained on nothing, and of a judge that is being gamed; else empty."""
+    titles = {"note": "NOTHING TRAINED", "alarm": "JUDGE"}
+    said = [(title, event.data.get(name)) for name, title in titles.items()]
+    return "\n".join(f"{title} at step {event.step}: {text}" for title, text in said if text)
 
 
 def _verdict(event: Event) -> str:

@@ -136,6 +136,36 @@ def test_votes_are_compared_with_the_outcome_of_their_rollout() -> None:
     assert "judge/accuracy" not in judge_measures([group])  # the environment labels no step here
 
 
+def test_votes_are_held_against_the_other_steps_of_the_same_task_and_index() -> None:
+    def group(labels: list[list[int | None]], values: list[list[list[int]]]) -> JudgedGroup:
+        asked = group_task(rollouts=len(labels))
+        played = [
+            trajectory(asked, i, outcome=1 if i else -1, lengths=[1] * len(row), labels=row)
+            for i, row in enumerate(labels)
+        ]
+        whole = TrajectoryGroup(group=asked, task=task_of(asked), trajectories=tuple(played))
+        votes = tuple(votes_on(t, row) for t, row in zip(played, values, strict=True))
+        return JudgedGroup(played=whole, votes=votes)
+
+    # A judge that knows which index is good and not which action: right between states, at chance within.
+    between = group([[1, -1], [1, -1], [-1, 1]], [[[1, 1], [-1, -1]]] * 3)
+    found = judge_measures([between])
+    assert found["judge/accuracy"] == pytest.approx(4 / 6)
+    assert (found["judge/within_label"], found["judge/within_outcome"]) == (0.5, 0.5)
+    assert (found["judge/unanimous"], found["judge/entropy"]) == (1.0, 1.0)
+    # Index 0: +1 above 0 of the bad one; index 1: no pair of labels; outcomes: -1 of the first, +1 of the second.
+    within = group([[1, None], [-1, 1]], [[[1, 1], [1]], [[1, -1], [-1]]])
+    found = judge_measures([within])
+    assert (found["judge/within_label"], found["judge/within_outcome"]) == (1.0, 0.0)
+    assert found["judge/unanimous"] == 0.5
+    assert found["judge/entropy"] == pytest.approx(0.9183, abs=1e-4)  # 4 of 6 votes are +1
+    both = judge_measures([between, within])
+    assert both["judge/within_label"] == pytest.approx((2.0 + 1.0) / (4 + 1))
+    assert both["judge/within_label/low"] < 0.6 < both["judge/within_label/high"]
+    assert judge_measures([group([[1], [1]], [[[1]], [[1]]])])["judge/entropy"] == 0.0
+    assert "judge/within_label" not in judge_measures([group([[1], [1]], [[[1]], [[-1]]])])
+
+
 def test_the_diagnosis_reads_failures_as_they_come_and_the_shortest_successes() -> None:
     group = judged(
         group_task(rollouts=5),

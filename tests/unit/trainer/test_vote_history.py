@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from services.trainer.measures import VoteHistory, theory_measures, vote_counts
+from services.trainer.gamed import gamed
+from services.trainer.measures import VoteHistory, alarm_measures, theory_measures, vote_counts
+from services.trainer.run_record import RunRecord
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.theory import GroupVotes, count_votes
+from triforge.algorithms.theory import GroupVotes, count_votes, trust
 
 PRESET = resolve("rlanything", {"vote_weight": "trust", "trust_groups": 6})
 GOOD = count_votes([1, -1], [[[1]], [[-1]]])
@@ -52,6 +55,49 @@ def test_only_the_latest_groups_count_and_older_ones_are_dropped() -> None:
 def test_groups_without_votes_are_not_remembered() -> None:
     made, notes = memory((1, [count_votes([1, -1], [[[]], [[]]])]))
     assert (notes[VoteHistory.NOTE], made.before(2), made.trust(2)) == ([[1, []]], [], 0.0)
+
+
+def test_a_judge_that_is_being_gamed_is_trusted_as_far_as_the_newer_groups_say() -> None:
+    preset = resolve("rlanything", {"vote_weight": "trust", "trust_groups": 128})
+    fair = count_votes([1, 1, -1], [[[1]], [[1]], [[-1]]])
+    kind = count_votes([1, 1, -1], [[[1]], [[1]], [[1]]])
+    made = VoteHistory({}, preset)
+    made.remember(1, [fair] * 64)
+    assert (made.trust(2), alarm_measures(made.before(2))["judge/alarm"]) == (1.0, 0.0)
+    made.remember(2, [kind, fair, fair] * 22)
+    whole, newer = trust(made.before(3)), trust(made.before(3)[64:])
+    assert made.trust(3) == newer < whole
+    found = alarm_measures(made.before(3))
+    assert found["judge/alarm"] == 1.0
+    assert found["judge/alarm/agreement"] < -2.5 < 2.5 < found["judge/alarm/votes"]
+    said = gamed(found)
+    assert said.startswith("the judge is being gamed: ")
+    assert f"agreement {found['judge/alarm/agreement']:+.1f}" in said
+    assert gamed({"judge/alarm": 0.0}) == gamed({}) == ""
+    made.remember(3, [fair] * 128)
+    assert (made.trust(4), alarm_measures(made.before(4))) == (1.0, {
+        "judge/alarm": 0.0, "judge/alarm/agreement": 0.0, "judge/alarm/votes": 0.0,
+    })  # fmt: skip
+
+
+async def test_the_alarm_is_the_reason_of_the_run_and_part_of_the_event_of_its_step() -> None:
+    store, told = SimpleNamespace(), dict[str, Any]()
+    store.commit_step = lambda record, notes, reason: told.update(reason=reason)
+
+    async def emit(kind: str, run: str, **data: Any) -> None:
+        told.update(data)
+
+    async def update() -> None:
+        pass
+
+    parts: Any = SimpleNamespace(store=store, emit=emit)
+    run: Any = SimpleNamespace(id="run", pool_id="pool")
+    dashboards: Any = SimpleNamespace(update=update)
+    record = RunRecord(parts, run, dashboards)
+    measures = {"judge/alarm": 1.0, "judge/alarm/votes": 4.0, "rows/policy": 8.0}
+    await record.commit(1, {}, {"policy": 1, "reward": 1}, measures, {})
+    assert told["reason"] == told["alarm"] == gamed(measures)
+    assert "note" not in told
 
 
 def test_measures_name_every_estimate_with_its_interval_and_bin() -> None:
