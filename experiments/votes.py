@@ -115,5 +115,5 @@ STUDY = Study(
     ),
     run="experiments.loop",
     report="experiments.votes_report",
-    smoke=[name for name in ARMS if name.endswith("@5e-4")],
+    smoke=["-".join([rule, *list(_JUDGES.get(rule, ()))[:1]]) + "@5e-4" for rule in RULES],
 )  # fmt: skip
