@@ -8,7 +8,7 @@ from typing import Final
 
 # The words of the constrained answers: a model of words can only say what its vocabulary has.
 _ANSWERS: Final = (
-    "goal:", "object:", "target:", "hint:", "yes", "no", "room:", "same", "all", "add", "remove", "to", "horizon",
+    "goal:", "place,", "object:", "target:", "hint:", "yes,", "no,", "room:", "same", "all", "add", "remove", "to", "horizon",
     *map(str, range(1, 100)), r"\boxed{1}", r"\boxed{-1}", ";", ">", "?",
 )  # fmt: skip
 _DOCUMENT: Final = """
@@ -32,7 +32,7 @@ regex = ' ?\\\\boxed\\{{-?1\\}}'
 
 [models.rewriter]
 path = "{model}"
-max_new_tokens = 24
+max_new_tokens = 32
 
 [env_adapter]
 rollouts = 4
