@@ -24,7 +24,7 @@ from services.trainer.success import demand_success
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker
 from triforge.chat_template import read_json
-from triforge.config import RunConfig, Settings, merge, parse, read_document
+from triforge.config import RunConfig, RunSection, Settings, merge, parse, read_document
 from triforge.environments.plugins import Allowed
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
@@ -44,6 +44,7 @@ from triforge.web.text import demand_keepable
 
 _TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no verdict reads them
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
+_GROUPS: Final = RunSection().groups_per_step
 _CONFIGS: Final = ("config.json", "adapter_config.json")
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -105,13 +106,17 @@ async def _demand_models(config: RunConfig, apis: Mapping[TrainedRole, WeightsAp
 
 def _demand_tasks(config: RunConfig, pool: PoolState) -> None:
     """Pass a run with a task for each group of a step: none is played twice in it."""
-    train = pool.tasks.get("train", {})
-    groups, there = config.run.groups_per_step, train.get("active", 0) + train.get("paused", 0)
+    groups, there = config.run.groups_per_step, _training_tasks(pool)
     if config.run.steps and groups > there:
         raise ConfigError(
             f"run.groups_per_step: given {groups}, the pool {pool.name!r} has {there} training tasks, expected at most one group "
             "a task: lower it, or make a pool of more tasks"
         )
+
+
+def _training_tasks(pool: PoolState) -> int:
+    train = pool.tasks.get("train", {})
+    return train.get("active", 0) + train.get("paused", 0)
 
 
 class PoolApi(Protocol):
@@ -159,7 +164,7 @@ class Runs:
 
         The pool's own options lie over the deployment's document, and the request's config over both. What can be known now is
         refused now: an option that the family does not know, a family that cannot be played here, a model folder that is not
-        there, more groups than tasks.
+        there, more groups than tasks. Where nobody says how many groups a step has, there are no more than tasks.
         """
         _demand_kept(request.config)
         _demand_allowed(request.config, Allowed.of(self._settings))
@@ -168,7 +173,8 @@ class Runs:
         parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
         who = caller()
         pool = await self._pools.pool(request.pool, tenant="" if who.everything else who.tenant)
-        described = merge(base, {"env_adapter": {"options": pool.options}})
+        fewer = {"run": {"groups_per_step": min(_GROUPS, max(1, _training_tasks(pool)))}}
+        described = merge(merge(fewer, base), {"env_adapter": {"options": pool.options}})
         config = parse(merge(merge(described, request.config), named))
         demand_packages(config, self._artifacts)
         self._demand_served(config)

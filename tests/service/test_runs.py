@@ -31,7 +31,8 @@ class OnePool:
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         return PoolState(
             id="pool-1", name=pool, environment="household", options={"wording": "terse"},
-            created_at=0.0, tasks={"train": {"active": 16, "paused": 4, "pending": 9}}, proposals={},
+            created_at=0.0, proposals={},
+            tasks={"train": {"active": 4} if pool == "small" else {"active": 16, "paused": 4, "pending": 9}},
             programs=pool == "programs", labelled=pool == "labelled", scored=pool == "scored",
         )  # fmt: skip
 
@@ -102,6 +103,16 @@ async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_
     for listed in ("no_such_module", "any"):
         with suppress(ConfigError):  # imported now where it matters, and not there
             await runs_with(listed).submit(asked, None)
+
+
+@pytest.mark.parametrize(
+    ("pool", "given", "played"), [("small", {}, 4), ("kitchen", {}, 16), ("small", {"groups_per_step": 3}, 3)]
+)  # fmt: skip
+async def test_a_step_plays_no_more_groups_than_the_pool_has_tasks_unless_told(
+    runs: Runs, pool: str, given: dict[str, Any], played: int
+) -> None:
+    run = await runs.submit(RunRequest(pool=pool, config={"run": given}), None)
+    assert run.config["run"]["groups_per_step"] == played
 
 
 def rewrite(document: Path, text: str) -> None:

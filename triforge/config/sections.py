@@ -55,7 +55,7 @@ class RunSection(Section):
     steps: int = Field(30, ge=0)
     """Training steps; each trains both models once. 0 only evaluates, once."""
     groups_per_step: Positive = 16
-    """Task versions played a step, beside the pairs that measure rewrites (`adaptation.pairs_on_top`)."""
+    """Task versions played a step, beside the pairs that measure rewrites (`adaptation.pairs_on_top`); unset, at most as many as the pool has training tasks."""
     staleness_bound: int = Field(0, ge=0)
     """Versions a trained token may lag behind the learner; 0 is synchronous."""
     late_groups: Literal["wait", "mask"] = "wait"
