@@ -49,12 +49,22 @@ async def newest_trained(
     for run in await client.runs():
         if run.pool_id != pool_id or run.status not in ENDED or not run.steps:
             continue
-        initial = run.config.get("models", {}).get("policy", {}).get("path")
-        rows = [row for row in await client.weights(run.id) if row.role == "policy" and row.kept]
-        newest = max(rows, key=lambda row: row.version, default=None)
-        if newest is not None and newest.uri != initial:
+        newest = trained_policy(run, await client.weights(run.id))
+        if newest is not None:
             return run, newest
     return None
+
+
+def initial_policy(run: RunState) -> str:
+    """The folder of the policy that a run began with."""
+    return str(run.config.get("models", {}).get("policy", {}).get("path", ""))
+
+
+def trained_policy(run: RunState, weights: list[WeightsRecord]) -> WeightsRecord | None:
+    """The newest policy of a run that is still on the disk, unless it is the one that the run began with."""
+    rows = [row for row in weights if row.role == "policy" and row.kept]
+    newest = max(rows, key=lambda row: row.version, default=None)
+    return None if newest is None or newest.uri == initial_policy(run) else newest
 
 
 def save_model(folder: Path, to: Path) -> None:

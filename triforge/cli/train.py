@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from triforge.cli.evaluate import MODES
+from triforge.cli.models import initial_policy
 from triforge.cli.terminal import (
     STATE,
     OverlayOption,
@@ -18,11 +19,11 @@ from triforge.cli.terminal import (
     json_object,
     say,
 )
-from triforge.cli.training import Trained
+from triforge.cli.training import DOCUMENT, Trained
 from triforge.cli.training import train as run_training
 from triforge.cli.watch import said
 from triforge.config import with_assignments
-from triforge.types import Params
+from triforge.supervisor.supervise import ADDRESSES
 
 _SCORE = ("score", "score/low", "score/high")
 
@@ -65,18 +66,13 @@ def train(
         raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
     trained = run_training(
         model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
-        generate=_options(generate, data=str(data.resolve()) if data else ""),
-        options=_options(options, reward=reward), tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed,
+        generate=json_object(generate), options=json_object(options), data=data or "", reward=reward, tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed,
         config=config, overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=console,
     )  # fmt: skip
     show(trained)
+    _show_where(trained.run.id, state)
     if trained.run.status in ("failed", "stopped"):
         raise typer.Exit(1)
-
-
-def _options(text: str, **given: str) -> Params:
-    """A JSON object, and single options beside it that are not empty."""
-    return json_object(text) | {name: value for name, value in given.items() if value}
 
 
 def show(trained: Trained) -> None:
@@ -92,7 +88,9 @@ def show(trained: Trained) -> None:
     if table.row_count:
         console.print(table)
     say(f"{run.id} at step {max(run.step, 0)} of {run.steps}: {said(run.status, run.reason)}")
-    if trained.model is not None:
+    if trained.model is None:
+        say(f"nothing was trained; the model is as it was: {initial_policy(run) or 'as served'}")
+    else:
         say(f"trained model: {trained.model}")
         whole = not (trained.model / "adapter_config.json").is_file()
         say(
@@ -100,6 +98,15 @@ def show(trained: Trained) -> None:
             if whole
             else "  a PEFT adapter; `python -m services.trainer merge-lora --adapter FOLDER --out FOLDER` makes a whole model of it"
         )
+
+
+def _show_where(run_id: str, state: Path) -> None:
+    """The commands that show the run; of a deployment that has ended, the one that starts it again, too."""
+    there = "" if state == STATE else f" --state {state}"
+    document = state / DOCUMENT
+    if not (state / ADDRESSES).is_file() and document.is_file():
+        say(f"to look at it: triforge up --config {document}{there}, and beside it:")
+    say(f"  triforge run show {run_id} --step 1{there}")
 
 
 def _cells(figures: list[float | None]) -> tuple[str, str]:

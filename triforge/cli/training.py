@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from rich.console import Console
 from triforge.cli import pool_file
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
+from triforge.cli.models import trained_policy
 from triforge.cli.terminal import settings
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
@@ -103,7 +104,8 @@ class Trained:
     Attributes:
         before: success on held-out tasks before training with its 95 % interval, by mode (`sampled`, `greedy`).
         after: the same at the end.
-        model: folder of the newest policy: a complete Hugging Face model, or with LoRA an adapter.
+        model: folder of the newest trained policy: a complete Hugging Face model, or with LoRA an adapter; None if nothing
+            was trained.
         pool: the pool as the run left it.
         seconds: from submission to the end.
     """
@@ -124,6 +126,8 @@ def train(
     *,
     state: str | Path = "var",
     console: Console | None = None,
+    data: str | Path = "",
+    reward: str = "",
     **asked: Any,
 ) -> Trained:
     """Train a model on an environment, and stop whatever was started for it.
@@ -135,17 +139,36 @@ def train(
         env: the environment family.
         state: folder of the deployment: database, weights, logs.
         console: where progress is shown.
+        data: option `data` of the family's generator, a file.
+        reward: option `reward` of the family, `MODULE:NAME` of a function.
         asked: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
             `pool` or a `file` of tasks; `seed`, `name`; `resume`, a run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: something asked for is impossible, or the run could not be made. A run that fails is no error: see `run`.
+        TypeError: an argument is unknown.
     """
+    known = {one.name for one in fields(Training)} | {"console", "data", "reward"}
+    if unknown := sorted(asked.keys() - known):
+        raise TypeError(
+            f"triforge.train: unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}; any field of the "
+            "document goes into `overrides`"
+        )
     for name in ("config", "file", "export"):
         asked |= {name: Path(asked[name])} if asked.get(name) else {}
+    if data:
+        asked["generate"] = {**asked.get("generate", {}), "data": str(Path(data).resolve())}
+    if reward:
+        asked["options"] = {**asked.get("options", {}), "reward": reward}
     wanted = Training(model=str(model), env=env, state=Path(state), **asked)
-    return _run(_train(wanted, console or Console()))
+    console = console or Console()
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    document = wanted.document(tell)  # here, where Ctrl-C ends it
+    return _run(_train(wanted, document, console, tell))
 
 
 def _run(work: Coroutine[Any, Any, _T]) -> _T:
@@ -158,11 +181,9 @@ def _run(work: Coroutine[Any, Any, _T]) -> _T:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _train(wanted: Training, console: Console) -> Trained:
-    def tell(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    document = await asyncio.to_thread(wanted.document, tell)
+async def _train(
+    wanted: Training, document: Mapping[str, Any], console: Console, tell: Tell
+) -> Trained:
     async with deployment(document, wanted.state, tell) as found:
         return await conduct(wanted, document, found, console, tell)
 
@@ -279,8 +300,7 @@ async def _result(
     wanted: Training, run_id: str, pools: EnvAdapterClient, trainer: TrainerClient, seconds: float
 ) -> Trained:
     run, steps = await trainer.run(run_id), await trainer.steps(run_id)
-    weights = [w for w in await trainer.weights(run_id) if w.role == "policy" and w.kept]
-    newest = max(weights, key=lambda row: row.version, default=None)
+    newest = trained_policy(run, await trainer.weights(run_id))
     if wanted.export and run.step > 0:
         await trainer.export(run_id, wanted.export)
     return Trained(

@@ -72,6 +72,56 @@ def test_python_trains_as_the_command_does(trained: Services, tmp_path: Path) ->
     assert (result.before["sampled"]["success"], result.after["sampled"]["success"]) == (0.25, 0.5)
 
 
+def test_python_takes_data_and_reward_as_the_command_does(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    given = {"data": "rows.jsonl", "reward": "mine:score"}
+    library.train(tmp_path, "household", preset="grpo", options={"wording": "terse"}, **given)
+    triforge(
+        *ASKED, "--model", ".", "--data", given["data"], "--reward", given["reward"],
+        "--options", '{"wording": "terse"}',
+    )  # fmt: skip
+    pools = [body for what, body in trained.asked if what == "POST /v1/pools"]
+    assert [pool["generate"]["options"] for pool in pools] == [
+        {"data": str(tmp_path / "rows.jsonl")}
+    ] * 2
+    assert [pool["options"] for pool in pools] == [
+        {"wording": "terse", "reward": given["reward"]}
+    ] * 2
+
+
+def test_an_unknown_argument_is_refused_with_the_known_ones(trained: Services) -> None:
+    with pytest.raises(TypeError, match=r"learning_rate; known are .*data, .*overrides, .*steps"):
+        library.train(".", "household", learning_rate=1e-6)
+    assert trained.asked == []
+
+
+@pytest.mark.parametrize("status", ["failed", "finished"])
+def test_a_run_that_trained_nothing_does_not_pass_its_input_off_as_trained(
+    triforge: Triforge, trained: Services, status: str
+) -> None:
+    config = {"models": {"policy": {"path": "/w/policy/4"}}}
+    trained.say("GET /v1/runs/run-1", run_state(status, config=config))
+    trained.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=(weights(4),)))
+    _, out, _ = triforge(*ASKED, "--model", ".")
+    assert "trained model" not in out
+    assert "nothing was trained; the model is as it was: /w/policy/4" in out
+    assert library.train(".", "household", preset="grpo").model is None
+
+
+def test_the_end_says_how_to_look_at_the_run(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    up, look = "triforge up --config", "triforge run show run-1 --step 1 --state there"
+    _, out, _ = triforge(*ASKED, "--model", ".", "--state", "there")
+    assert (look in out, up in out) == (True, False)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "train.toml").touch()  # as a deployment leaves it that has ended
+    _, out, _ = triforge(*ASKED, "--model", ".", "--state", "there")
+    assert f"{up} there/train.toml --state there" in out
+    assert look in out
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
