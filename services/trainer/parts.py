@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -65,17 +66,18 @@ class Parts:
 
     async def emit_group(self, run_id: str, group: JudgedGroup, done: int, total: int) -> None:
         """Say that a group has landed; that nobody can hear it costs the run nothing."""
-        task = group.played.group
-        outcomes = [trajectory.outcome.value for trajectory in group.played.trajectories]
-        successes, measured = accuracy(outcomes)
+        task, played = group.played.group, group.played.trajectories
+        successes, told = accuracy([trajectory.outcome.value for trajectory in played])
+        scores = [trajectory.score for trajectory in played if trajectory.score is not None]
         with contextlib.suppress(TriforgeError):
             await self.emit(
                 "group",
                 run_id,
                 step=task.step,
                 purpose=task.purpose,
-                successes=successes,
-                measured=measured,
+                successes=successes if told else None,
+                score=math.fsum(scores) / len(scores) if scores else None,
+                measured=len(scores),
                 done=done,
                 total=total,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -13,7 +14,7 @@ from rich.console import Console
 
 _COLUMNS = [
     "purpose", "group_id", "task_id", "task_version", "instruction", "trajectory_id", "observation", "response",
-    "outcome", "outcome_error", "successes", "measured", "reward", "advantage", "reason", "votes",
+    "outcome", "outcome_error", "score", "reward", "advantage", "reason", "votes",
 ]  # fmt: skip
 _OUTCOMES = {1: "success", -1: "failure"}
 _VOTES = {1: "+1", 0: "unreadable", -1: "-1"}
@@ -26,23 +27,47 @@ def show(console: Console, file: Path, *, group: str, limit: int) -> None:
     rollouts = [list(steps) for _, steps in groupby(found, key=itemgetter("trajectory_id"))]
     shown = min(limit, len(rollouts))
     end = f"{shown} of {len(rollouts)} rollouts; --limit shows more, --group those of one group"
-    for line in (*_lines(rollouts[:limit]), end):
+    groups = groupby((steps[0] for steps in rollouts), key=itemgetter("group_id"))
+    heads = {name: _group([*members]) for name, members in groups}
+    for line in (*_lines(rollouts[:limit], heads), end):
         if console.is_terminal:
             console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)
         else:
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def _lines(rollouts: list[list[dict[str, Any]]]) -> Iterator[str]:
+def _group(members: list[dict[str, Any]]) -> str:
+    """How the rollouts of a group went: successes where success is known, and the mean score where scores say more."""
+    first = members[0]
+    told = [row["outcome"] for row in members if row["outcome"] is not None]
+    scores = [row["score"] for row in members if row["score"] is not None]
+    went = [f"{told.count(1)} of {len(told)} succeeded"] if told else []
+    if any(_has_score(row) for row in members):
+        went.append(f"mean score {math.fsum(scores) / len(scores):.3f} of {len(scores)} measured")
+    return f"group {first['group_id']} ({first['purpose']}): {', '.join(went) or 'none measured'}"
+
+
+def _has_score(row: dict[str, Any]) -> bool:
+    """Whether the score says more than success does."""
+    return row["score"] not in (None, {1: 1.0, -1: 0.0}.get(row["outcome"]))
+
+
+def _ended(row: dict[str, Any]) -> str:
+    if row["score"] is None:
+        return f"not measured: {row['outcome_error']}"
+    score = f"score {row['score']:.3f}" if _has_score(row) else ""
+    return ", ".join(filter(None, (_OUTCOMES.get(row["outcome"]), score)))
+
+
+def _lines(rollouts: list[list[dict[str, Any]]], heads: dict[str, str]) -> Iterator[str]:
     group = ""
     for steps in rollouts:
         first = steps[0]
         if first["group_id"] != group:
             group = first["group_id"]
-            yield f"group {group} ({first['purpose']}): {first['successes']} of {first['measured']} succeeded"
+            yield heads[group]
             yield f"  task {first['task_id']}, version {first['task_version']}: {first['instruction']!r}"
-        ended = _OUTCOMES.get(first["outcome"], f"not measured: {first['outcome_error']}")
-        yield f"  rollout {first['trajectory_id']}: {ended}"
+        yield f"  rollout {first['trajectory_id']}: {_ended(first)}"
         for number, step in enumerate(steps):
             yield f"    {number} saw      {step['observation']!r}"
             yield f"      answered {step['response']!r}"

@@ -16,6 +16,7 @@ from triforge.algorithms.algorithm import resolve
 from triforge.cli.rollouts import show
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import write_step_records
+from triforge.types import ErrorInfo, JudgedGroup, Outcome
 
 ROOMY = Limits(max_tokens=1000, max_rows=0)
 
@@ -25,6 +26,11 @@ def export(services: Services, tmp_path: Path) -> Path:
     """Two groups of two rollouts, the second without spread."""
     votes = [[[1, 1], [-1, 1]], [[1, -1], [0, -1]]]
     groups = [judged(group_task("g1"), [1, -1], votes), judged(group_task("g2"), [-1, -1], votes)]
+    return answer(services, tmp_path, groups)
+
+
+def answer(services: Services, tmp_path: Path, groups: list[JudgedGroup]) -> Path:
+    """Have the trainer export these groups; the file is returned too."""
     options = SampleOptions(
         algorithm=resolve("grpo", {}), policy_version=1, reward_version=1, policy_limits=ROOMY, reward_limits=ROOMY, seed=1
     )  # fmt: skip
@@ -52,6 +58,26 @@ def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became
         "      votes unreadable -1; reward -1.000; advantage 0.000; left out: zero spread" in lines
     )
     assert out.count("rollout ") == 4
+
+
+def test_scores_stand_where_nobody_says_what_a_success_is(
+    triforge: Triforge, services: Services, tmp_path: Path
+) -> None:
+    group = judged(group_task("g1"), [1, -1], [[[1, 1]], [[1, 1]]])
+    lost = Outcome(value=None, error=ErrorInfo(kind="EnvError", detail="it broke"))
+    outcomes = (Outcome(value=None, score=0.2), lost)
+    played = group.played.trajectories
+    changed = tuple(
+        t.model_copy(update={"outcome": o}) for t, o in zip(played, outcomes, strict=True)
+    )
+    group = group.model_copy(
+        update={"played": group.played.model_copy(update={"trajectories": changed})}
+    )
+    answer(services, tmp_path, [group])
+    lines = triforge("run", "show", "run-1", "--step", "3")[1].splitlines()
+    assert lines[0] == "group g1 (train): mean score 0.200 of 1 measured"
+    assert "  rollout g1-00: score 0.200" in lines
+    assert "  rollout g1-01: not measured: it broke" in lines
 
 
 @pytest.mark.usefixtures("export")
