@@ -25,6 +25,7 @@ from services.env_adapter.rows import pool_states, record_change
 from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
 from triforge.access.keys import check_pool_quota
+from triforge.config import merge
 from triforge.errors import ConflictError, InputError
 from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
@@ -85,13 +86,13 @@ class PoolMaker:
                 return found, False
 
     def check(self, pool: PoolState, options: Params) -> PoolState:
-        """The pool, if its tasks can be played here with these options.
+        """The pool, if its tasks can be played here with its own options and these over them.
 
         Raises:
             InputError: the family is not known or may not be named, or it does not know an option.
             ConfigError: a package or program that the family needs is missing.
         """
-        self._family(pool.environment).make(options)
+        self._family(pool.environment).make(merge(pool.options, options))
         return pool
 
     def _repeated(self, name: str, key: str | None, digest: str) -> PoolState | None:

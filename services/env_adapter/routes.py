@@ -145,7 +145,7 @@ def _making(api: Api) -> APIRouter:
 
     @router.get("/{pool}/check", responses=_NAMED)
     def check_pool(pool: str, options: OptionsText = "{}") -> PoolState:
-        """The pool, if its tasks can be played here with a run's options, a JSON object; the family refuses what it does not know."""
+        """The pool, if its tasks can be played here with its own options and a run's over them, a JSON object; the family refuses what it does not know."""
         return api.maker.check(api.store.pool(pool), object_of(options, "options"))
 
     @router.get("/{pool}/export", response_class=StreamingResponse, responses=files(JSONL) | _NAMED)

@@ -100,6 +100,23 @@ async def test_a_pool_is_checked_against_the_options_of_a_run(client: EnvAdapter
         await client.check_pool("cellar", {})
 
 
+async def test_a_pool_is_checked_with_its_own_options_and_those_asked_for_over_them(
+    client: EnvAdapterClient,
+) -> None:
+    rewards = "environments.prompts.rewards"
+    made = await client.create_pool(
+        PoolRequest(
+            name="sums",
+            environment="prompts",
+            options={"reward": f"{rewards}:exact"},
+            tasks=(TaskUpload(params={"prompt": "2 + 2?", "columns": {"answer": "4"}}),),
+        )
+    )
+    assert await client.check_pool("sums", {}) == made
+    with pytest.raises(InputError, match="no_such"):
+        await client.check_pool("sums", {"reward": f"{rewards}:no_such"})
+
+
 async def test_a_pool_names_a_family_by_its_path(client: EnvAdapterClient) -> None:
     path = "triforge.testing.fakes:FakeFamily"
     made = await client.create_pool(
