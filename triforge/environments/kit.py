@@ -6,6 +6,7 @@ All of it is public: `from triforge.environments.kit import ...` in a package of
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -50,16 +51,27 @@ ORDERED: Final = AfterValidator(_ordered)
 
 
 def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
-    """Read a JSON object as `model`; `what` is what it is called in the sentence, such as "household params".
+    """Read a JSON object as `model`, a list also as a tuple; `what` is what it is called in the sentence, such as "household params".
 
     Raises:
-        InputError: names every field that is unknown, missing or out of its limits.
+        InputError: names every field that is unknown, missing or out of its limits; or the value is no JSON.
     """
     try:
-        return model.model_validate(value)
+        return _of_json(model, value)
+    except (TypeError, RecursionError) as error:
+        raise InputError(f"{what}: expected JSON: {error}") from None
     except ValidationError as error:
         problems = tuple(_sentence(item, sorted(model.model_fields)) for item in error.errors())
         raise InputError(f"{what}: {'; '.join(problems)}", problems=problems) from None
+
+
+def _of_json(model: type[ModelT], value: Params) -> ModelT:
+    try:
+        return model.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        if error.errors()[0]["type"] != "json_invalid":
+            raise
+    return model.model_validate(value)  # names the field of what JSON has no words for
 
 
 def _sentence(item: ErrorDetails, known: list[str]) -> str:

@@ -142,8 +142,10 @@ class _Suite:
         _expect(len(first) == self.count, f"asked for {self.count} tasks, got {len(first)}")
         _expect(first == again, "the same seed and options gave other tasks the second time")
         for index, params in enumerate(first):
-            _expect(json.loads(json.dumps(params)) == params, f"params are not JSON: {params!r}")
-            self.tasks.append(self.task(self.family.validate(params), index))
+            draft = self.family.validate(params)
+            stored = draft.params
+            _expect(json.loads(json.dumps(stored)) == stored, f"params are not JSON: {stored!r}")
+            self.tasks.append(self.task(draft, index))
 
     async def validate_normalises(self) -> None:
         for task in self.tasks:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import model_validator
 
-from triforge.environments.kit import Strict, parse_model
+from triforge.environments.kit import Family, Strict, parse_model
 from triforge.errors import InputError
 
 
@@ -39,3 +41,28 @@ def test_a_bad_field_is_one_sentence(given: dict[str, object], sentence: str) ->
         parse_model(GeneratorOptions, given, "options")  # type: ignore[arg-type]
     assert caught.value.detail == sentence
     assert caught.value.problems == (sentence.removeprefix("options: "),)
+
+
+class Walk(Strict):
+    start: tuple[int, int]
+
+
+class Walking(Family[Walk, Strict]):
+    """Tasks of a tuple, which JSON does not have."""
+
+    name, params = "walk", Walk
+
+    def instruction(self, given: Walk) -> str:
+        return f"Start at {given.start}."
+
+
+@pytest.mark.parametrize("start", [(1, 2), [1, 2]])
+def test_a_tuple_is_read_from_json_and_from_a_generator_and_stored_as_a_list(start: Any) -> None:
+    draft = Walking().validate({"start": start})
+    assert (draft.params, draft.instruction) == ({"start": [1, 2]}, "Start at (1, 2).")
+    assert Walking().read(draft.params) == Walk(start=(1, 2))
+
+
+def test_parameters_that_are_no_json_are_refused() -> None:
+    with pytest.raises(InputError, match=r"walk params: expected JSON: .*set"):
+        Walking().validate({"start": {1, 2}})  # type: ignore[dict-item]
