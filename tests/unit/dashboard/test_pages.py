@@ -38,6 +38,7 @@ class Deployment(httpx.AsyncBaseTransport):
         run = golden("RunState", id="run-1", name="mine", pool_id="pool-1", status="running")
         step = golden("RunStep", run_id="run-1")
         metrics = {"success": 0.25, "eval/sampled": 0.5, "seconds/play": 12.0, "other": 3.0}
+        metrics |= {"rate": 1e-6}
         steps = [step | {"step": n, "metrics": metrics} for n in range(3)]
         pool = golden("PoolState", id="pool-1", name="kitchen")
         self.answers: dict[str, tuple[int, Any]] = {
@@ -135,6 +136,7 @@ async def test_a_run_shows_its_curves_steps_weights_and_all_measures(
     assert 'aria-label="Seconds by phase: play, steps 0 to 2"' in text
     assert "judge" in text
     assert "<td>other</td>" in text
+    assert '<td>rate</td><td class="number">1e-06</td>' in text
     assert golden("WeightsRecord")["uri"] in text
     assert 'data-events="/runs/run-1/events"' in text
 
