@@ -19,7 +19,8 @@ from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin
 
-_IMITATION_STEPS = 400  # of a tiny policy: it answers in the family's form, and often wrong
+_IMITATION_STEPS = 250  # of a tiny policy: it answers in the family's form, and often wrong
+_TOLD_EVERY = 50
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
@@ -106,12 +107,31 @@ def _tiny_model(args: argparse.Namespace) -> None:
 def _tiny_policy(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        write_solutions(folder, args.env, generate=args.generate, options=args.options)
+        _tell(f"solving tasks of {args.env}")
+        solved = write_solutions(folder, args.env, generate=args.generate, options=args.options)
         words = words_of([(folder / "words.txt").read_text(encoding="utf-8")])
-        blank = build_tiny_model(folder / "blank", words, shape=TinyShape(max_positions=8192))
+        shape = TinyShape(max_positions=8192)
+        if not solved:
+            build_tiny_model(args.out, words, shape=shape, replace=args.replace)
+            _tell(
+                "nothing to imitate: its weights are random, good for trying out the machinery only"
+            )
+            return
+        blank = build_tiny_model(folder / "blank", words, shape=shape)
         items = read_items(folder / "chats.jsonl", Renderer.from_folder(blank), max_tokens=8192)
         options = SupervisedOptions(steps=_IMITATION_STEPS)
-        SupervisedJob(blank, items, options).run(args.out, replace=args.replace)
+        _tell(f"imitating {solved} solutions in {options.steps} updates")
+        SupervisedJob(blank, items, options).run(args.out, replace=args.replace, progress=_progress)
+
+
+def _progress(step: int, loss: float) -> None:
+    if step % _TOLD_EVERY == 0:
+        _tell(f"update {step} of {_IMITATION_STEPS}, loss {loss:.3f}")
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def _supervised(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,14 @@ class SupervisedJob:
             fused=True,
         )
 
-    def run(self, target: Path, *, replace: bool = False) -> dict[str, Any]:
-        """Train and write the model folder; returns the report.
+    def run(
+        self,
+        target: Path,
+        *,
+        replace: bool = False,
+        progress: Callable[[int, float], None] = lambda *_: None,
+    ) -> dict[str, Any]:
+        """Train and write the model folder; returns the report. `progress` is told the updates made and the last one's loss.
 
         It has settings, the loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy], tokens,
         seconds.
@@ -166,6 +172,7 @@ class SupervisedJob:
             curve.append((step, self._update(rows)))
             tokens += sum(self._items.sequences.lengths[r] for r in rows)
             step += 1
+            progress(step, curve[-1][1])
             if self._eval and options.eval_every and step % options.eval_every == 0:
                 measured.append(self._measure(step))
         seconds = time.monotonic() - started

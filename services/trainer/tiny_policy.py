@@ -1,4 +1,4 @@
-"""What a tiny policy imitates: an environment family's own solutions, as conversations. No torch."""
+"""What a tiny policy imitates: an environment family's own solutions, as conversations; and its words. No torch."""
 
 from __future__ import annotations
 
@@ -7,48 +7,79 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from triforge.environments.registry import family
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily, Observation
 from triforge.types import Params, Task
 
-_COUNT = 1024  # solutions that are imitated
+_COUNT = 512  # tasks whose solutions are imitated
 _SEED = 900_000  # far from the seeds of pools: no task that is played or evaluated is imitated
 
 
-def write_solutions(folder: Path, name: str, *, generate: Params, options: Params) -> None:
+def write_solutions(folder: Path, name: str, *, generate: Params, options: Params) -> int:
     """Write `chats.jsonl`, conversations in which generated tasks are solved, and `words.txt`, every word seen.
 
+    Returns how many conversations there are; 0 of a family that solves none of its tasks itself: its words are those of
+    its tasks.
+
     Raises:
-        InputError: the family is unknown, refuses the options, or solves none of its tasks.
+        InputError: the family is unknown, makes no task, or refuses the options.
     """
     found = family(name)
     words: set[str] = set()
     chats = asyncio.run(_chats(found, generate, options, words))
-    if not chats:
-        raise InputError(
-            f"environment {name!r} solves none of its tasks itself, so a tiny model has nothing to imitate"
-        )
     lines = [json.dumps({"messages": chat}) for chat in chats]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chats.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "words.txt").write_text(" ".join(sorted(words)) + "\n", encoding="utf-8")
+    return len(chats)
+
+
+def _tasks(found: EnvironmentFamily, generate: Params) -> list[Params]:
+    """So many tasks, or all where there are fewer."""
+    tasks: list[Params] = []
+    try:
+        return found.generate(count=_COUNT, seed=_SEED, options=generate)
+    except InputError:
+        low, high = 0, _COUNT
+        while high - low > 1:
+            count = (low + high) // 2
+            try:
+                tasks, low = found.generate(count=count, seed=_SEED, options=generate), count
+            except InputError:
+                high = count
+        if not tasks:
+            raise
+    return tasks
 
 
 async def _chats(
     found: EnvironmentFamily, generate: Params, options: Params, words: set[str]
 ) -> list[list[dict[str, str]]]:
-    drafts = map(found.validate, found.generate(count=_COUNT, seed=_SEED, options=generate))
+    """The solved episodes, and every word seen; of a task without a solution how it begins, and what its parameters say."""
     chats = []
-    for number, draft in enumerate(drafts):
+    for number, draft in enumerate(map(found.validate, _tasks(found, generate))):
         name = f"solved-{number}"
         task = Task(
             id=name, pool_id=name, slot=name, family=found.name, instruction=draft.instruction, params=draft.params
         )  # fmt: skip
         gold = found.gold(task, options)
+        chat = await _chat(found, task, gold or (), options, words)
         if gold:
-            chats.append(await _chat(found, task, gold, options, words))
+            chats.append(chat)
+        else:
+            words.update(_said(task.params))
     return chats
+
+
+def _said(value: JsonValue) -> set[str]:
+    """The words and numbers that a JSON value holds, without the names of its fields."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return {word for one in inner for word in _said(one)}
+    return set(str(value).split())
 
 
 async def _chat(
@@ -64,6 +95,7 @@ async def _chat(
         reset = await environment.reset(task, seed=0)
         chat = [{"role": "system", "content": reset.system}] if reset.system else []
         seen: Observation = reset.observation
+        words.update(" ".join((reset.system, *seen.admissible, seen.text)).split())
         for response in gold:
             chat.append({"role": "user", "content": seen.text})
             chat.append({"role": "assistant", "content": response})

@@ -7,13 +7,13 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from triforge.errors import ConfigError
+from triforge.supervisor.process import run_telling
 from triforge.types import Params
 
 TINY: Final = "tiny"
@@ -81,13 +81,22 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
     asked = [json.dumps(generate, sort_keys=True), json.dumps(options, sort_keys=True)]
     digest = hashlib.sha256("\0".join((env, *asked)).encode()).hexdigest()[:12]
     folder = cache_folder() / TINY / digest
-    if not (folder / "manifest.json").is_file():  # the folder appears whole or not at all
-        tell(f"tiny: making a Llama of 0.1 M parameters that imitates solutions of {env}, once")
-        command = ["--env", env, "--generate", asked[0], "--options", asked[1]]
-        done = subprocess.run(  # noqa: S603 (a fixed argument vector, no shell)
+    if (folder / "manifest.json").is_file():  # the folder appears whole or not at all
+        tell(f"tiny: the one made before; delete {folder} to have it made anew")
+        return folder
+    tell(f"tiny: making a Llama of 0.1 M parameters for {env}, once; about a minute")
+    command = ["--env", env, "--generate", asked[0], "--options", asked[1]]
+    try:
+        code, complaints = run_telling(
             [sys.executable, "-m", "services.trainer", "tiny-policy", "--out", str(folder), *command],
-            capture_output=True, text=True, check=False,
+            lambda line: tell(f"tiny: {line}"),
+            {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         )  # fmt: skip
-        if done.returncode:
-            raise ConfigError(f"tiny: {done.stderr.strip().splitlines()[-1]}")
+    except KeyboardInterrupt:
+        tell("tiny: stopped; nothing of it is kept")
+        raise
+    if code:
+        raise ConfigError(
+            f"tiny: {(complaints.strip() or f'ended with code {code}').splitlines()[-1]}"
+        )
     return folder

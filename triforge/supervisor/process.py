@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,3 +127,26 @@ def _die_with_parent() -> None:
     """In the child: get SIGTERM when the supervisor dies, however it dies."""
     assert _LIBC is not None
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def run_telling(
+    command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run a command to its end and tell every line of its output; its exit code and its standard error.
+
+    It does not outlive us, however we end; `env` is laid over our own.
+    """
+    with tempfile.TemporaryFile("w+") as complaints:
+        with subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
+            command, env={**_environment(), **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=complaints, text=True, preexec_fn=_die_with_parent if _LIBC else None,
+        ) as child:  # fmt: skip
+            assert child.stdout is not None
+            try:
+                for line in child.stdout:
+                    tell(line.rstrip())
+            except BaseException:
+                child.terminate()
+                raise
+        complaints.seek(0)
+        return child.returncode, complaints.read()

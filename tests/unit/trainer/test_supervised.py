@@ -164,3 +164,11 @@ def test_a_time_budget_ends_a_job_without_steps(model_folder: Path, tmp_path: Pa
     data = lines(tmp_path / "d", GOOD)
     report = job(model_folder, data, steps=0, seconds=0.05).run(tmp_path / "out")
     assert report["steps"] >= 1
+
+
+def test_progress_is_told_at_each_update(model_folder: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, float]] = []
+    made = job(model_folder, lines(tmp_path / "d", GOOD), steps=2)
+    made.run(tmp_path / "out", progress=lambda *now: told.append(now))
+    assert [step for step, _ in told] == [1, 2]
+    assert told[1][1] < told[0][1]

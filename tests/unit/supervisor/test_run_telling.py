@@ -1,0 +1,48 @@
+"""A command whose lines are told while it runs, and that ends with whoever started it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from triforge.supervisor.process import run_telling
+
+ENDLESS = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+PARENT = f"""
+import sys
+from triforge.supervisor.process import run_telling
+run_telling([sys.executable, "-c", {ENDLESS!r}], lambda line: print(line, flush=True), {{}})
+"""
+
+
+def test_lines_are_told_and_complaints_come_back() -> None:
+    told: list[str] = []
+    code = "import os, sys; print(os.environ['GIVEN']); print('two'); sys.exit('bad')"
+    ended = run_telling([sys.executable, "-c", code], told.append, {"GIVEN": "one"})
+    assert (ended, told) == ((1, "bad\n"), ["one", "two"])
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_it_does_not_outlive_whoever_started_it(how: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(how)
+    deadline = time.monotonic() + 10
+    while alive(child):
+        assert time.monotonic() < deadline, f"process {child} lives on"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asks for counts as gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
