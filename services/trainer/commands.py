@@ -19,7 +19,7 @@ from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin
 
-_IMITATION_STEPS = 250  # of a tiny policy: it answers in the family's form, and often wrong
+_IMITATION_STEPS = 400  # of a tiny policy: it answers in the family's form, and often wrong; after 250 always wrong
 _TOLD_EVERY = 50
 
 

@@ -14,7 +14,7 @@ from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily, Observation
 from triforge.types import Params, Task
 
-_COUNT = 512  # tasks whose solutions are imitated
+_COUNT = 1024  # tasks whose solutions are imitated
 _SEED = 900_000  # far from the seeds of pools: no task that is played or evaluated is imitated
 
 

@@ -71,5 +71,5 @@ def test_its_model_has_random_weights_and_says_so(
 
 
 def test_a_family_that_makes_no_task_says_why(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="asked for 512 tasks, there are 0"):
+    with pytest.raises(InputError, match="asked for 1024 tasks, there are 0"):
         write_solutions(tmp_path, f"{__name__}:NOTHING", generate={}, options={})
