@@ -6,7 +6,10 @@ program, and the HTTP status under which it leaves a service. `triforge.types.Er
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any, Final, Literal
 
 
 def install_command(*extras: str) -> str:
@@ -146,3 +149,22 @@ class TrainerError(TriforgeError, kind="trainer"):
 
 class StorageError(TriforgeError, kind="storage", status=507):
     """The database or the artifact store failed (disk full, no permission, corrupt file)."""
+
+
+_ROOT: Final = Path(__file__).parents[1]
+_OURS: Final = (*(f"{_ROOT / part}/" for part in ("triforge", "environments", "services")), "<")
+_INSTALLED: Final = "site-packages"
+
+
+def raised_at(error: BaseException) -> str:
+    """` (FILE:LINE)` of the last frame of somebody's own code, of an installed package if there is no other; else empty."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OURS) and not _standard(frame.filename)
+    ]  # fmt: skip
+    own = [frame for frame in frames if _INSTALLED not in frame.filename] or frames
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def _standard(file: str) -> bool:
+    return file.startswith(f"{sysconfig.get_path('stdlib')}/") and _INSTALLED not in file

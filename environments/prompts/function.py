@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from triforge.environments import plugins
-from triforge.errors import EnvError, InputError
+from triforge.errors import EnvError, InputError, raised_at
 
 Prompt = str | list[dict[str, str]]
 _OURS: Final = ("prompts", "completions")
@@ -56,7 +56,7 @@ class RewardFunction:
             score = float(found)
         except Exception as error:
             raise EnvError(
-                f"{self.path}: {type(error).__name__}: {error}; expected a list of one number for one completion"
+                f"{self.path}: {type(error).__name__}: {error}{raised_at(error)}; expected a list of one number for one completion"
             ) from error
         if not math.isfinite(score):
             raise EnvError(f"{self.path}: answered {score}, expected a finite number")

@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-import traceback
 from pathlib import Path
 from typing import Any, Final, Self
 
 from triforge.config import Settings
-from triforge.errors import InputError
+from triforge.errors import InputError, raised_at
 
 OPTION: Final = "TRIFORGE_PLUGINS"
 _ANY: Final = "any"
@@ -60,11 +59,8 @@ def load(path: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
-        place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
         raise InputError(
-            f"{what}: {path!r} cannot be imported: {type(error).__name__}: {error}{place}; looked for in {Path.cwd()}, on "
+            f"{what}: {path!r} cannot be imported: {type(error).__name__}: {error}{raised_at(error)}; looked for in {Path.cwd()}, on "
             "PYTHONPATH and among the installed packages: start triforge where the module lies or set PYTHONPATH, and "
             "start it again after a change"
         ) from error

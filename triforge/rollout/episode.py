@@ -30,6 +30,7 @@ from triforge.errors import (
     ObservationError,
     PolicyError,
     TriforgeError,
+    raised_at,
 )
 from triforge.retry import RetryPolicy, retry, waiting
 from triforge.rollout.choices import one_of
@@ -302,7 +303,8 @@ def _as_ours(error: Exception, where: str) -> TriforgeError:
     """An exception of an environment as one of ours. Those of ours keep their kind and whether to try again."""
     if isinstance(error, TriforgeError):
         return error
-    return EnvError(f"the environment raised {type(error).__name__} in {where}: {error}")
+    raised = f"{type(error).__name__} in {where}: {error}{raised_at(error)}"
+    return EnvError(f"the environment raised {raised}")
 
 
 def _failed(error: TriforgeError) -> Outcome:

@@ -77,6 +77,15 @@ async def test_a_function_that_answers_no_number_measures_nothing(reward: str) -
         await play(reward, "x")
 
 
+async def test_what_a_function_raises_is_said_with_its_file_and_line() -> None:
+    line = MODULE.splitlines().index('def raises(completions): raise KeyError("no such word")') + 1
+    with pytest.raises(EnvError, match=rf"no such word' \(.*my_rewards\.py:{line}\); expected"):
+        await play("raises", "x")
+    with pytest.raises(EnvError) as caught:  # raised by ours, of what it answered
+        await play("many", "x")
+    assert ".py:" not in caught.value.detail
+
+
 @pytest.mark.parametrize(
     ("reward", "changed", "sentence"),
     [
