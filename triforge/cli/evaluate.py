@@ -137,18 +137,19 @@ def held_out(steps: list[RunStep]) -> dict[str, Any]:
 
 
 def _show(figures: dict[str, Any]) -> None:
-    table = Table("held-out tasks", "success", "95 % interval", "episodes measured")
-    for mode in MODES:
-        if mode not in figures:
-            continue
+    table = Table("held-out tasks", "measure", "mean", "95 % interval", "episodes measured")
+    for mode in (mode for mode in MODES if mode in figures):
         row = figures[mode]
-        unknown = "no threshold" if "score" in row else "not measured"
-        share = unknown if row["success"] is None else f"{row['success']:.3f}"
-        table.add_row(mode, share, f"{row['low']:.3f} to {row['high']:.3f}", str(row["episodes"]))
+        episodes = str(row["episodes"])
+        if row["success"] is not None:
+            ends = f"{row['low']:.3f} to {row['high']:.3f}"
+            table.add_row(mode, "success", f"{row['success']:.3f}", ends, episodes)
+        if "score" in row:
+            known = "score/low" in row
+            ends = f"{row['score/low']:.3f} to {row['score/high']:.3f}" if known else "too few"
+            table.add_row(mode, "score", f"{row['score']:.3f}", ends, episodes)
+        if row["success"] is None and "score" not in row:
+            table.add_row(mode, "success", "not measured", "", episodes)
     console.print(table)
-    for mode in (mode for mode in MODES if "score" in figures.get(mode, {})):
-        row = figures[mode]
-        ends = f", {row['score/low']:.3f} to {row['score/high']:.3f}" if "score/low" in row else ""
-        say(f"mean score, {mode}: {row['score']:.3f}{ends}")
     say(f"policy: {figures['model']['path']}")
     say(f"every step of every episode: triforge run export {figures['run']} --out FILE")

@@ -159,8 +159,9 @@ def test_a_mean_score_stands_beside_success_which_may_have_no_threshold(
     say_ended(services, {"eval/sampled_episodes": 16.0, "eval/sampled_score": 0.65, **ends})
     code, out, _ = triforge("eval", "kitchen", "--out", "f.json")
     assert code == 0
-    assert "no threshold" in out
-    assert "mean score, sampled: 0.650, 0.400 to 0.900" in out
+    (row,) = (line for line in out.splitlines() if "sampled" in line)
+    shown = [cell.strip() for cell in row.strip("│ ").split("│")]
+    assert shown == ["sampled", "score", "0.650", "0.400 to 0.900", "16"]
     found = json.loads((tmp_path / "f.json").read_text())["sampled"]
     assert (found["success"], found["score"], found["score/high"]) == (None, 0.65, 0.9)
 
@@ -172,7 +173,7 @@ def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(
     code, out, _ = triforge("eval", "kitchen")
     assert code == 0
     assert "not measured" in out
-    assert "0.000 to 1.000" in out
+    assert "1.000" not in out
 
 
 def test_a_pool_without_held_out_tasks_and_a_failed_run_end_with_a_sentence(
