@@ -54,6 +54,8 @@ async def test_an_environment_that_raises_is_not_a_failure_of_the_policy(
     assert trajectory.outcome.error is not None
     assert (trajectory.outcome.error.kind, trajectory.outcome.error.retryable) == (kind, retryable)
     assert str(error) in trajectory.outcome.error.detail
+    ours = isinstance(error, TriforgeError)  # which say themselves what is wrong
+    assert ("test_episode_failures.py:35)" in trajectory.outcome.error.detail) is not ours
     assert len(trajectory.steps) == 1  # what was played stays visible
     assert environment.closed == 1
 
