@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from pydantic import Field, JsonValue
 
@@ -18,6 +19,9 @@ from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
 from triforge.types import Params
 
+T = TypeVar("T")
+R = TypeVar("R")
+_LISTED: Final = 20  # bad lines
 _MOST: Final = 100_000  # tasks of a pool
 _WHERE: Final = "prompts options: field reward"
 
@@ -108,10 +112,18 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         """Refuse a row whose columns the reward function cannot be called with."""
         PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
 
+    def fits_source(self, source: Params, options: Params) -> None:
+        """Refuse a file with a row, also one that is not drawn, which the reward function cannot be called with."""
+        file = Path(parse_model(GeneratorOptions, source, "prompts generate").data)
+        alike: dict[frozenset[str], tuple[int, Params]] = {}  # the first row with these columns
+        for number, row in _rows(file).items():
+            alike.setdefault(frozenset(self.read(row).columns), (number, row))
+        _each(file, dict(alike.values()), lambda row: self.fits(row, options))
+
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """`count` rows of the file, drawn without replacement."""
         wanted = parse_model(GeneratorOptions, options, "prompts generate")
-        rows = _rows(Path(wanted.data))
+        rows = [*_rows(Path(wanted.data)).values()]
         if count > len(rows):
             raise InputError(
                 f"prompts generate: asked for {count} tasks (count and heldout), {wanted.data} has {len(rows)} rows"
@@ -131,33 +143,51 @@ def _parts(prompt: str | list[Turn]) -> tuple[str, str]:
     return "".join(turn.content for turn in turns[:-1]), turns[-1].content
 
 
-def _rows(file: Path) -> list[Params]:
-    """The rows of a JSONL file: the column `prompt`, and all others."""
+def _rows(file: Path) -> dict[int, Params]:
+    """The rows of a JSONL file by line: the column `prompt`, and all others; an `InputError` names each bad line."""
     if not plugins.here().unbounded:
         raise InputError(
             f"prompts generate: field data: files of the services' machine are read where {plugins.OPTION} is any; upload the "
             "rows as tasks instead: environments/prompts/README.md"
         )
-    rows: list[Params] = []
     try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    rows.append(_row(json.loads(line), f"{file}: line {number}"))
+        lines = file.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
-    except ValueError as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"prompts generate: field data: {file}: no UTF-8: {error}") from None
+    given = {number: line for number, line in enumerate(lines, 1) if line.strip()}
+    return _each(file, given, _row)
+
+
+def _each(file: Path, given: Mapping[int, T], work: Callable[[T], R]) -> dict[int, R]:
+    """What `work` makes of each line; an `InputError` names those that it refuses."""
+    made: dict[int, R] = {}
+    bad: list[str] = []
+    for number, one in given.items():
+        try:
+            made[number] = work(one)
+        except InputError as error:
+            bad.append(f"line {number}: {error.detail}")
+    if bad:
         raise InputError(
-            f"prompts generate: field data: {file}: line {len(rows) + 1}: no JSON: {error}"
-        ) from None
-    return rows
+            f"prompts generate: field data: {file}: {len(bad)} bad lines; the first is {bad[0]}",
+            problems=tuple(bad[:_LISTED]),
+        )
+    return made
 
 
-def _row(row: object, where: str) -> Params:
+def _row(line: str) -> Params:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"no JSON: {error}") from None
     if not isinstance(row, dict) or "prompt" not in row:
-        raise InputError(f"prompts generate: field data: {where}: expected an object with `prompt`")
+        raise InputError("expected an object with `prompt`")
     columns = {name: value for name, value in row.items() if name != "prompt"}
-    return {"prompt": row["prompt"], "columns": columns}
+    params: Params = {"prompt": row["prompt"], "columns": columns}
+    FAMILY.validate(params)
+    return params
 
 
 FAMILY: Final = PromptsFamily()

@@ -69,15 +69,13 @@ class PoolMaker:
         family = self._family(head.environment)
         family.make(head.options)  # refuses options that no episode could be played with
         with CheckedTasks() as checked:
-            check_rows(family, rows, checked)
-            generate(family, head.generate or GenerateSpec(count=0), checked)
+            fits = _fitting(family, head)
+            check_rows(family, rows, checked, fits=fits)
+            generate(family, head.generate or GenerateSpec(count=0), checked, fits=fits)
             if not checked.count:
                 raise InputError(
                     f"tasks: given 0, expected 1 to {MAX_TASKS} (uploaded and generated)"
                 )
-            if fits := getattr(family, "fits", None):
-                for _, draft in checked:
-                    fits(draft.params, head.options)
             try:
                 return self._store(head, checked, key, digest), True
             except IntegrityError:  # somebody else made it while we checked the rows
@@ -197,7 +195,25 @@ def request_of(document: Mapping[str, Any]) -> PoolRequest:
         raise InputError("; ".join(problems), problems=problems) from None
 
 
-def check_rows(family: EnvironmentFamily, rows: Iterable[Row], checked: CheckedTasks) -> None:
+def _any_fits(params: Params) -> None:
+    """Of families that play all their tasks with all options."""
+
+
+def _fitting(family: EnvironmentFamily, head: PoolRequest) -> Callable[[Params], None]:
+    """What refuses a task that the pool's options cannot play; refuses at once where the generator's source has one."""
+    if head.generate and (fits_source := getattr(family, "fits_source", None)):
+        fits_source(head.generate.options, head.options)
+    fits = getattr(family, "fits", None)
+    return (lambda params: fits(params, head.options)) if fits else _any_fits
+
+
+def check_rows(
+    family: EnvironmentFamily,
+    rows: Iterable[Row],
+    checked: CheckedTasks,
+    *,
+    fits: Callable[[Params], None] = _any_fits,
+) -> None:
     """Check every row and add what the family makes of it.
 
     Raises:
@@ -209,6 +225,7 @@ def check_rows(family: EnvironmentFamily, rows: Iterable[Row], checked: CheckedT
         checked.demand_room(total)
         try:
             split, draft = _check_row(family, row)
+            fits(draft.params)
             first, other = checked.first(draft, label, split)
             if other != split:
                 raise InputError(
@@ -253,6 +270,7 @@ def generate(
     checked: CheckedTasks,
     *,
     at_a_time: int = _DRAW,
+    fits: Callable[[Params], None] = _any_fits,
 ) -> None:
     """Add tasks that differ from each other and from those that are there, so that no held-out task is trained on.
 
@@ -272,6 +290,7 @@ def generate(
             split: Split = "train" if made < wanted.count else "heldout"
             name = f"generated {made}"
             if made < need and checked.first(draft, name, split) == (name, split):
+                fits(draft.params)
                 checked.add(split, draft)
                 made += 1
     if made < need:

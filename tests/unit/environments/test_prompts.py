@@ -104,8 +104,41 @@ def test_a_row_that_cannot_be_graded_or_asked_is_refused_when_its_pool_is_made(
     database = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
     head = PoolRequest(name="p", environment="prompts", options=options(reward))
     rows = (("tasks[0]", {"params": {**ROW, **changed}}),)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
         PoolMaker(database, lambda _: FAMILY).create(head, rows)
+    database.close()
+    assert all(problem.startswith("tasks[0]: ") for problem in caught.value.problems)
+    assert caught.value.problems or reward != "score"
+
+
+def test_every_line_of_a_file_is_checked_whether_it_is_drawn_or_not(
+    empty_store: Path, tmp_path: Path
+) -> None:
+    database = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
+    maker, file = PoolMaker(database, lambda _: FAMILY), tmp_path / "rows.jsonl"
+    spec = GenerateSpec(count=1, options={"data": str(file)})
+    head = PoolRequest(name="p", environment="prompts", options=options("score"), generate=spec)
+    good = ['{"prompt": "a", "answer": "b"}'] * 20
+
+    def refused(*lines: str) -> tuple[str, ...]:
+        file.write_text("\n".join([*good, *lines]))
+        with pytest.raises(InputError) as caught:
+            maker.create(head, ())
+        assert caught.value.detail.count(str(file)) == 1
+        assert caught.value.problems[0] in caught.value.detail
+        return caught.value.problems
+
+    first, second, third = refused("", '{"prompt": " "}', "{bad", '{"prompt": 3}')
+    assert first.startswith("line 22: ")
+    assert "some text in it" in first
+    assert second.startswith("line 23: no JSON")
+    assert third.startswith("line 24: ")
+    assert "field prompt" in third
+    (missing,) = refused('{"prompt": "a", "level": 1}')
+    assert missing.startswith("line 21: ")
+    assert "'answer'" in missing
+    file.write_text("\n".join(good))
+    assert maker.create(head, ())[0].tasks["train"] == {"active": 1}
     database.close()
 
 
