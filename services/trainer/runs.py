@@ -104,6 +104,17 @@ async def _demand_models(config: RunConfig, apis: Mapping[TrainedRole, WeightsAp
                 )
 
 
+def _with_whole_paths(config: RunConfig) -> RunConfig:
+    """The config with absolute model folders: a run keeps them, wherever its services are started the next time."""
+    given = {role: getattr(config.models, role) for role in ROLES}
+    whole: dict[str, Any] = {
+        role: model.model_copy(update={"path": str(Path(model.path).absolute())})
+        for role, model in given.items()
+        if model.path
+    }
+    return config.model_copy(update={"models": config.models.model_copy(update=whole)})
+
+
 def _demand_tasks(config: RunConfig, pool: PoolState) -> None:
     """Pass a run with a task for each group of a step: none is played twice in it."""
     groups, there = config.run.groups_per_step, _training_tasks(pool)
@@ -179,6 +190,7 @@ class Runs:
         demand_packages(config, self._artifacts)
         self._demand_served(config)
         await _demand_models(config, self._apis)
+        config = _with_whole_paths(config)
         _demand_tasks(config, pool)
         try:
             await self._pools.check_pool(pool.id, config.env_adapter.options)

@@ -79,6 +79,18 @@ async def test_a_pool_is_played_with_its_own_options_unless_the_run_says_otherwi
     assert again.id == run.id
 
 
+async def test_a_run_keeps_whole_paths_of_folders_that_the_document_names_relatively(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    models = {"policy": {"path": "small"}}
+    run = await runs.submit(RunRequest(pool="kitchen", config={"models": models}), None)
+    assert run.config["models"]["policy"]["path"] == str(tmp_path / "small")
+    assert run.config["models"]["reward"]["path"] == ""
+
+
 @pytest.mark.parametrize(
     "config",
     [
