@@ -23,6 +23,7 @@ _COLUMNS = (
     ("votes trained", "votes/trained_share"),
     ("eval sampled", "eval/sampled"),
     ("eval greedy", "eval/greedy"),
+    ("eval score", "eval/sampled_score"),
     ("play s", "seconds/play"),
     ("train s", "seconds/train"),
 )
@@ -65,7 +66,9 @@ class View:
         )
         table.add_column("step", justify="right")
         measured = {name for data in self._steps.values() for name in data.get("metrics", {})}
-        columns = [(title, key) for title, key in _COLUMNS if key != "score" or key in measured]
+        columns = [
+            (title, key) for title, key in _COLUMNS if not key.endswith("score") or key in measured
+        ]
         for title, _ in columns:
             table.add_column(title, justify="right")
         table.add_column("versions", justify="right")
