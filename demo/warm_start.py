@@ -23,6 +23,7 @@ from demo.settings import (
 )
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import TrainerError
+from triforge.supervisor.process import ENDS_WITH_US
 
 Tell = Callable[[str], None]
 
@@ -163,6 +164,7 @@ def _start(
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            preexec_fn=ENDS_WITH_US,
         )
     return name, child, log
 

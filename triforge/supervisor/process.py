@@ -70,7 +70,7 @@ class Process:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if _LIBC else None,
+                preexec_fn=ENDS_WITH_US,
             )
         self._started_at = self._clock()
 
@@ -129,6 +129,10 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+ENDS_WITH_US = _die_with_parent if _LIBC else None
+"""`preexec_fn` of a child that does not outlive the thread that starts it."""
+
+
 def run_telling(
     command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str]
 ) -> tuple[int, str]:
@@ -139,7 +143,7 @@ def run_telling(
     with tempfile.TemporaryFile("w+") as complaints:
         with subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
             command, env={**_environment(), **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=complaints, text=True, preexec_fn=_die_with_parent if _LIBC else None,
+            stderr=complaints, text=True, preexec_fn=ENDS_WITH_US,
         ) as child:  # fmt: skip
             assert child.stdout is not None
             try:

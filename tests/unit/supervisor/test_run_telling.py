@@ -19,6 +19,14 @@ from triforge.supervisor.process import run_telling
 run_telling([sys.executable, "-c", {ENDLESS!r}], lambda line: print(line, flush=True), {{}})
 """
 
+DEMO = """
+import pathlib, tempfile
+from demo.warm_start import _start
+_, child, _ = _start("serves", ["http.server", "0", "--bind", "127.0.0.1"], pathlib.Path(tempfile.mkdtemp()))
+print(child.pid, flush=True)
+child.wait()
+"""
+
 
 def test_lines_are_told_and_complaints_come_back() -> None:
     told: list[str] = []
@@ -27,9 +35,10 @@ def test_lines_are_told_and_complaints_come_back() -> None:
     assert (ended, told) == ((1, "bad\n"), ["one", "two"])
 
 
+@pytest.mark.parametrize("program", [PARENT, DEMO], ids=["run_telling", "demo"])
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_it_does_not_outlive_whoever_started_it(how: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:  # fmt: skip
+def test_it_does_not_outlive_whoever_started_it(how: signal.Signals, program: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:  # fmt: skip
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.send_signal(how)
