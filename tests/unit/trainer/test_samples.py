@@ -297,7 +297,7 @@ def test_a_step_says_which_share_of_eligible_votes_is_trained_on_and_why_the_res
         ({"train_on_pairs": "none"}, set()),
         ({"preset": "rlanything_paper"}, set()),
     ],
-    ids=str,
+    ids=["both", "parent", "none", "paper"],
 )
 def test_the_groups_of_a_pair_train_both_models_as_far_as_the_algorithm_says(
     options: dict[str, Any], trained: set[str]
