@@ -70,7 +70,7 @@ fi
 
 OPTIONS="-q"
 [[ ! -t 1 ]] || OPTIONS="" # a person sees pip's progress, a log stays short
-OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that nothing imports
+[[ "$SET" != demo ]] || OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that the demo never imports
 
 echo "setup: installing requirements-$SET.txt, by hash, into $PWD/$VENV"
 "$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r "requirements-$SET.txt"

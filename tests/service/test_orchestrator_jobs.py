@@ -50,7 +50,17 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     assert (await loop.conduct(run)).status == "finished"
     heard = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
     assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
-        (1, {"purpose": "train", "successes": 1, "measured": 2, "done": n, "total": 2})
+        (
+            1,
+            {
+                "purpose": "train",
+                "successes": 1,
+                "score": 0.5,
+                "measured": 2,
+                "done": n,
+                "total": 2,
+            },
+        )
         for n in (1, 2)
     ]
 

@@ -13,14 +13,17 @@ import pytest
 from triforge.supervisor.process import run_telling
 
 ENDLESS = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored by what runs in the background
 PARENT = f"""
 import sys
+{HEARS}
 from triforge.supervisor.process import run_telling
 run_telling([sys.executable, "-c", {ENDLESS!r}], lambda line: print(line, flush=True), {{}})
 """
 
-DEMO = """
+DEMO = f"""
 import pathlib, tempfile
+{HEARS}
 from demo.warm_start import _start
 _, child, _ = _start("serves", ["http.server", "0", "--bind", "127.0.0.1"], pathlib.Path(tempfile.mkdtemp()))
 print(child.pid, flush=True)
