@@ -1,9 +1,8 @@
-"""Votes that are planted: what a judge would say that knows the truth, right with a fixed chance."""
+"""What planted votes may say of a step beside the environment's label: the truth, by a planner that knows everything."""
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,11 +13,10 @@ from environments.household.episode import WORDINGS
 from environments.household.params import world_of
 from environments.household.planner import plan
 from environments.household.world import NOTHING, NOWHERE, State, World
+from services.reward.scorers.oracle import Sign, planted
 from triforge.rollout.protocols import GenerateMany
-from triforge.rollout.seeds import derive_seed
-from triforge.types import JudgeTask, StepVotes, Task, Trajectory, TrajectoryVotes, Vote
+from triforge.types import JudgeTask, Task, Trajectory, TrajectoryVotes
 
-Sign = Literal[-1, 0, 1]
 Asks = Literal["sensible", "progress", "best", "difference"]
 
 
@@ -38,7 +36,7 @@ class Planted:
 
 
 class PlantedJudge:
-    """A step scorer that asks no model. Its errors are independent of one another, and its votes can train nothing.
+    """A step scorer that plants what `planted` says; see `services.reward.scorers.oracle` for how often it is right.
 
     Args:
         planted: what it says.
@@ -56,14 +54,8 @@ class PlantedJudge:
         generate_many: GenerateMany,  # noqa: ARG002 (it asks no model)
     ) -> TrajectoryVotes:
         """Vote on every step."""
-        draw = random.Random(derive_seed(task.seed, "planted"))  # noqa: S311 (a draw, not a secret)
-        truth = await self._truth(trajectory)
-        votes = [tuple(self._vote(sign, draw) for _ in range(task.votes)) for sign in truth]
-        return TrajectoryVotes(
-            trajectory_id=trajectory.id,
-            group_id=trajectory.group_id,
-            steps=tuple(StepVotes(step=i, prompt_ids=(), votes=v) for i, v in enumerate(votes)),
-        )
+        right = task.model_copy(update={"accuracy": self._planted.right})
+        return planted(trajectory, right, dict(enumerate(await self._truth(trajectory))))
 
     async def _truth(self, trajectory: Trajectory) -> list[Sign]:
         if self._planted.asks == "sensible":
@@ -73,12 +65,6 @@ class PlantedJudge:
         return signs(
             distances(world, (step.action for step in trajectory.steps), known), self._planted.asks
         )
-
-    def _vote(self, truth: Sign, draw: random.Random) -> Vote:
-        value = truth
-        if draw.random() >= self._planted.right:
-            value = draw.choice((-1, 1)) if truth == 0 else -1 if truth == 1 else 1
-        return Vote(value=value, text="planted", ids=(), logprobs=(), versions=())
 
 
 def distances(

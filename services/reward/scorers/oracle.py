@@ -1,8 +1,9 @@
-"""The environment's own label of each step, planted with a known accuracy: for experiments and tests, no judge is that good."""
+"""Planted votes: the truth about each step, right with a known chance. For experiments and tests, no judge is that good."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Literal
 
 from services.reward.scorers import SCORERS
@@ -11,44 +12,43 @@ from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
 from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes, Vote
 
+Sign = Literal[-1, 0, 1]
+
 
 async def score(
     trajectory: Trajectory,
     task: JudgeTask,
     generate_many: GenerateMany,  # noqa: ARG001 (it asks no model)
 ) -> TrajectoryVotes:
-    """Cast m votes a labelled step, each the label with chance `task.accuracy` and its opposite otherwise.
-
-    Wrong votes are independent and follow from the job's seed. That is kinder than the errors of a model with the same
-    accuracy, which repeat themselves.
-
-    Raises:
-        RewardError: the environment labels no step.
-    """
-    draw = random.Random(derive_seed(task.seed, "oracle"))  # noqa: S311 (a draw, not a secret)
-    labels = [(step.index, step.label) for step in trajectory.steps if step.label is not None]
+    """Plant votes by the environment's own labels; RewardError if it labels no step."""
+    labels = {step.index: step.label for step in trajectory.steps if step.label is not None}
     if not labels:
         raise RewardError(
             f"{trajectory.id}: reward.kind = 'oracle' needs labels, and no step has one"
         )
-    return TrajectoryVotes(
-        trajectory_id=trajectory.id,
-        group_id=trajectory.group_id,
-        steps=tuple(
-            StepVotes(
-                step=index,
-                prompt_ids=(),
-                votes=tuple(_vote(label, task.accuracy, draw) for _ in range(task.votes)),
-            )
-            for index, label in labels
-        ),
-    )
+    return planted(trajectory, task, labels)
 
 
 SCORERS.add("oracle", score)
 
 
-def _vote(label: Literal[-1, 1], accuracy: float, draw: random.Random) -> Vote:
-    wrong: Literal[-1, 1] = 1 if label == -1 else -1
-    value = label if draw.random() < accuracy else wrong
-    return Vote(value=value, text="oracle", ids=(), logprobs=(), versions=())
+def planted(
+    trajectory: Trajectory, task: JudgeTask, truth: Mapping[int, Sign]
+) -> TrajectoryVotes:
+    """m votes a step, each the truth with chance `task.accuracy`, otherwise the opposite, and of 0 a sign by lot.
+
+    Wrong votes are independent and follow from the job's seed. That is kinder than the errors of a model with the same
+    accuracy, which repeat themselves.
+    """
+    draw = random.Random(derive_seed(task.seed, "planted"))  # noqa: S311 (a draw, not a secret)
+
+    def vote(sign: Sign) -> Vote:
+        if draw.random() >= task.accuracy:
+            sign = draw.choice((-1, 1)) if sign == 0 else -1 if sign == 1 else 1
+        return Vote(value=sign, text="planted", ids=(), logprobs=(), versions=())
+
+    steps = tuple(
+        StepVotes(step=index, prompt_ids=(), votes=tuple(vote(sign) for _ in range(task.votes)))
+        for index, sign in truth.items()
+    )
+    return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)

@@ -22,8 +22,9 @@ from environments.household.world import World
 from experiments.__main__ import main
 from experiments.estimators import returns
 from experiments.jobs import Job
-from experiments.judging import Planted, PlantedJudge, distances, signs
-from experiments.loop import Models, Result, play
+from experiments.judging import Asks, Planted, PlantedJudge, distances, signs
+from experiments.loop import play
+from experiments.record import Models, Result
 from experiments.study import file_of
 from experiments.votes import ARMS, STUDY
 from experiments.votes_report import best_rates, table
@@ -92,6 +93,32 @@ async def test_a_planted_judge_is_right_as_often_as_it_says(
     assert votes == await judge(played, judge_task(group, 0), _NOBODY)
 
 
+@pytest.mark.parametrize(
+    ("asks", "votes"),
+    [
+        ("sensible", "-++ +++ -+- +-- --- +-+ --- +-+"), ("progress", "-++ +++ +-+ +-- --- -+- +++ +-+"),
+        ("best", "-++ +++ +-+ +-- --- -+- --- +-+"), ("difference", "-++ +++ +-+ -0- --- -00 ++- ++-"),
+    ],
+)  # fmt: skip
+async def test_planted_votes_are_those_of_the_runs_on_file(asks: Asks, votes: str) -> None:
+    world, group = rooms()[0], group_task(votes=3)
+    room = Task(
+        id="task", pool_id="p", slot="s", family="household", instruction="", params=params_of(world)
+    )  # fmt: skip
+
+    async def read(_: str) -> Task:
+        return room
+
+    shortest = solution(world)
+    assert shortest[:4] == ["go diningtable", "take egg", "go fridge", "open fridge"]
+    actions = [*shortest[:3], "sing", shortest[0], *shortest[1:4]]
+    labels = [1, 1, -1, None, -1, 1, -1, 1]
+    played = trajectory(group, 0, outcome=-1, lengths=[1] * len(actions), labels=labels)
+    judge = PlantedJudge(Planted(asks=asks, right=0.7), read)
+    found = await judge(said(played, actions), judge_task(group, 0), _NOBODY)
+    assert " ".join("".join("-0+"[v.value + 1] for v in s.votes) for s in found.steps) == votes
+
+
 async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> None:
     world, group = rooms()[0], group_task(votes=1)
     room = Task(
@@ -156,6 +183,8 @@ def test_a_file_belongs_to_one_arm_seed_and_settings(tmp_path: Path) -> None:
         for seed in (901, 902)
     }
     assert len(names) == 2 * len(ARMS) * 2
+    assert "share_8-progress_75@5e-4-901-93d491a2c85d.jsonl" in names  # there are such runs
+    assert "returns-difference_100@1e-3-901-00f03e170a8c.jsonl" in names
 
 
 @pytest.mark.parametrize("name", [name for name in ARMS if name.endswith("@5e-4")])
