@@ -19,8 +19,9 @@ from demo.warm_start import smollm2, tiny_models
 from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
+from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, file_of
+from experiments.study import ADAPTATION, Study, file_of, judges_of, start_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run is left behind
     settings = study.quick if options.quick else study.full
     if options.one:
-        return _one(study, options.one[0], int(options.one[1]), settings)
+        return _one(study, Job(options.one[0], int(options.one[1])), settings, options.state)
     started = time.monotonic()
 
     def tell(text: str) -> None:
@@ -118,7 +119,11 @@ def _play(
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)
-    base = ["-m", "experiments", study.name, *(["--quick"] if options.quick else []), "--one"]
+        if strong := settings.strong():
+            tiny_models(strong, tell)
+    quick = ["--quick"] if options.quick else []
+    state = ["--state", str(options.state.resolve())]
+    base = ["-m", "experiments", study.name, *quick, *state, "--one"]
     return run_all(
         files,
         lambda job: [*base, job.arm, str(job.seed)],
@@ -127,27 +132,27 @@ def _play(
     )
 
 
-def _one(study: Study, name: str, seed: int, settings: Settings) -> int:
+def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
     """Play one run in this process and print its lines."""
     import torch
 
-    from experiments.loop import Models
+    from experiments.record import Models
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
-    policy, reward = tiny_models(settings.warm_start(seed), _silent)
-    arm = study.arms[name]
-    rewrites = None
+    policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
+    arm, quick = study.arms[job.arm], settings is study.quick
+    reward, keep = judges_of(state, study, settings, job, warm)
+    start, strong = start_of(state, study, settings, job.seed), settings.strong()
+    models = Models(policy, reward, None, start=start, keep=keep)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
-        rewrites = policy if settings is study.quick else smollm2(_silent)
+        models.rewrites = policy if quick else smollm2(_silent)
+        if strong is not None:
+            models.strong = policy if quick else tiny_models(strong, _silent)[0]
     import_module(study.run).play(
-        name,
-        arm,
-        seed,
-        settings,
-        Models(policy, reward, rewrites),
+        job.arm, arm, job.seed, settings, models,
         tell=lambda line: print(json.dumps(line), flush=True),
-    )
+    )  # fmt: skip
     return 0
 
 
@@ -168,18 +173,17 @@ def _report(
     command = f"make experiment-{study.name}"
     if given:
         command = f"python -m experiments {study.name} {' '.join(given)}"
-    text = import_module(study.report).write(
-        wanted,
-        settings,
+    page = Page(
         seeds=seeds,
         command=command,
         minutes=seconds / 60 / options.processes,
         machine=f"{options.processes} processes of one thread on {os.cpu_count()} cores, no GPU",
         pictures=import_module(study.plots).draw(wanted, docs),
     )
-    page = docs / f"{study.name}.md"
-    page.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-    return page
+    text = import_module(study.report).write(wanted, settings, page)
+    path = docs / f"{study.name}.md"
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    return path
 
 
 if __name__ == "__main__":

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from experiments.diagnosis import SHUFFLED, DiagnosisSettings
-from experiments.loop import Models, Result, Run, Tell, silent
+from experiments.loop import Run
 from experiments.loop import play as play_run
+from experiments.record import Models, Result, Tell, silent
+from experiments.rewriters import random_choice
 from experiments.settings import Arm, Settings
 from services.env_adapter.adaptation.controllers import wanted_direction
 from services.env_adapter.adaptation.diagnosis import Diagnosis, Explains
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.trainer.task_source import task_outcome
-from triforge.algorithms.credit import accuracy
 from triforge.environments.registry import family
-from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import EnvironmentFamily, Generate
-from triforge.rollout.seeds import derive_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
     AdaptSettings,
     DiagnosisNote,
     Direction,
-    GenerateOutput,
-    GenerateReply,
-    GenerateRequest,
-    GroupTask,
     Task,
     TaskOutcome,
 )
@@ -74,17 +67,6 @@ class Shuffled:
         )
 
 
-async def random_choice(request: GenerateRequest) -> GenerateReply:
-    """A rewriter that draws one of the choices; whatever else is asked, it says nothing."""
-    draw = random.Random(request.sampling.seed)  # noqa: S311 (a draw of choices, no secret)
-    lines = re.sub(r"\\(.)", r"\1", request.sampling.regex or "").split("|")
-    outputs = tuple(
-        GenerateOutput(text=draw.choice(lines), ids=(), logprobs=(), versions=(), finish="stop")
-        for _ in range(request.n)
-    )
-    return GenerateReply(prompt_ids=(), outputs=outputs)
-
-
 class DiagnosisRun(Run):
     """Plays the pool, rewrites what is outside the band, and estimates both success rates with the given policy."""
 
@@ -112,11 +94,11 @@ class DiagnosisRun(Run):
                 }
                 candidate = one.task.model_copy(update={"id": f"candidate-{number}", **changed})
                 if one.task.id not in rates:
-                    rates[one.task.id] = await self._rate(one.task)
+                    rates[one.task.id] = await self.rate(one.task, self._settings.measured)
                 row |= {
                     "kept": draft.kind == one.task.kind,
                     "parent": rates[one.task.id],
-                    "candidate": await self._rate(candidate),
+                    "candidate": await self.rate(candidate, self._settings.measured),
                 }
             rows.append(row)
         result.tasks = {"rows": rows}
@@ -149,21 +131,6 @@ class DiagnosisRun(Run):
             if len(found) >= count:
                 break
         return found[:count]
-
-    async def _rate(self, task: Task) -> list[int]:
-        """(successes, measured) of fresh rollouts."""
-        assert isinstance(self._settings, DiagnosisSettings)
-        config = self._config
-        group = GroupTask(
-            group_id=f"{self._run.id}-{task.id}", run_id=self._run.id, step=0, task_id=task.id,
-            purpose="evaluate", rollouts=self._settings.measured, votes=0,
-            seed=derive_seed(self._seed, task.id), sampling=config.models.policy.sampling(),
-            env_adapter=config.env_adapter, reward=config.reward,
-        )  # fmt: skip
-        played = await run_group(
-            lambda: self._tasks.make(config.env_adapter.options), self._acts, task, group
-        )
-        return list(accuracy([t.outcome.value for t in played.trajectories]))
 
 
 def play(

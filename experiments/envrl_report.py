@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
 from experiments.envrl import ARMS, ESTIMATORS, LAMBDA0, EnvrlSettings
-from experiments.plots import curves, differences
+from experiments.plots import Draw, curves, differences, drawn
 from experiments.report import (
+    Page,
     Results,
     Value,
     at_end,
     at_start,
     by_seed,
     cell,
-    difference,
     markdown,
+    success,
     summary,
     verdicts,
 )
@@ -41,37 +40,25 @@ def _pairs(preset: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def write(
-    results: Results,
-    settings: EnvrlSettings,
-    *,
-    seeds: Sequence[int],
-    command: str,
-    minutes: float,
-    machine: str,
-    pictures: Mapping[str, str],
-) -> str:
-    """The whole page as Markdown; see `experiments.report.write`."""
-    parts = [
-        "# Predicting the environment beside the policy gradient: what it does for a tiny policy\n",
-        "After this page you know what auxiliary objectives (EnvRL) did for tiny models beside their placebo, and you can run the comparison again.\n",
-        f"Written by `{command}`. Seeds {', '.join(map(str, seeds))}; settings were tried on seed "
-        f"{', '.join(map(str, TUNING_SEEDS))}, which is not reported. {len(results)} runs, {minutes:.0f} minutes without the "
-        f"warm starts, {machine}.\n",
-        _setting(settings),
-        _reading(),
-    ]
+def write(results: Results, settings: EnvrlSettings, page: Page) -> str:
+    """The whole page as Markdown, of results by arm and seed."""
+    parts = [_setting(settings), _reading()]
     for preset in ESTIMATORS:
-        parts += [f"## {preset}\n", _success(results, preset), verdicts(results, _pairs(preset))]
+        titles = {name: ARMS[name].title for name in ARMS if name.split("_")[0] == preset}
+        parts += [
+            f"## {preset}\n",
+            success(results, titles, preset),
+            verdicts(results, _pairs(preset)),
+        ]
     parts += [
         "## What the policy knows of its environment\n",
         _knowledge(results),
         "## Seed by seed\n",
-        _by_seed(results, seeds),
-        "## Pictures\n",
-        *(f"![{title}]({file})\n" for title, file in pictures.items()),
+        _by_seed(results, page.seeds),
     ]
-    return "\n".join(parts)
+    title = "Predicting the environment beside the policy gradient: what it does for a tiny policy"
+    known = "what auxiliary objectives (EnvRL) did for tiny models beside their placebo"
+    return page.text(title, known, results, TUNING_SEEDS, parts)
 
 
 def _setting(s: EnvrlSettings) -> str:
@@ -96,21 +83,6 @@ def _reading() -> str:
         "With few seeds an interval that excludes 0 is a hint, and several comparisons stand side by side; an interval that "
         "contains 0 does not show that there is no difference.\n"
     )
-
-
-def _success(results: Results, preset: str) -> str:
-    rows = []
-    for name in (preset, f"{preset}_envrl", f"{preset}_placebo"):
-        cells = [f"{ARMS[name].title} (`{name}`)"]
-        for mode in _MODES:
-            cells.append(cell(summary(results, name, at_start(mode))))
-            cells.append(cell(summary(results, name, at_end(mode))))
-            own = name == preset
-            found = None if own else difference(results, name, preset, at_end(mode))
-            cells.append(cell(found, sign=True))
-        rows.append(cells)
-    titles = ("arm", "sampled: start", "end", "difference", "greedy: start", "end", "difference")
-    return markdown(titles, rows)
 
 
 def _knowledge(results: Results) -> str:
@@ -160,18 +132,14 @@ def _by_seed(results: Results, seeds: Sequence[int]) -> str:
 
 
 def draw(results: Results, folder: Path) -> dict[str, str]:
-    """Draw all pictures into a folder; returns title to file name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    matplotlib.rcParams["svg.hashsalt"] = "triforge"
+    """Draw all pictures; see `experiments.plots.drawn`."""
     pairs = [pair for preset in ESTIMATORS for pair in _pairs(preset)[:2]]
-    found = {
-        "Held-out success, difference to the policy gradient alone": differences(
-            results, pairs, folder / "envrl-differences.svg"
-        )
+    title = "Held-out success, difference to the policy gradient alone"
+    pictures: dict[str, tuple[str, Draw]] = {
+        title: ("envrl-differences", differences(results, pairs))
     }
     for preset in ESTIMATORS:
         names = [name for name in ARMS if name.split("_")[0] == preset]
-        found[f"Success on training tasks, {preset}"] = curves(
-            results, names, folder / f"envrl-{preset}-steps.svg"
-        )
-    return found
+        title = f"Success on training tasks, {preset}"
+        pictures[title] = (f"envrl-{preset}-steps", curves(results, names))
+    return drawn(folder, pictures)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from experiments.envrl import WORDING, EnvrlSettings
-from experiments.loop import Models, Result, Run, Tell, silent
+from experiments.loop import Run
 from experiments.loop import play as play_run
+from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
 from services.trainer.auxiliary import Auxiliary
 from services.trainer.auxiliary_rows import auxiliary_rows
 from services.trainer.distributed import Ranks
 from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
-from triforge.types import JudgedGroup, TrainRow, Trajectory
+from triforge.types import JudgedGroup, TrainRow
 
 _GUESSES = 256
 
@@ -21,8 +22,8 @@ class EnvrlRun(Run):
 
     _probe: list[TrainRow] | None = None
 
-    async def _evaluate(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
-        success, sampled = await super()._evaluate(step)
+    async def _evaluate(self, step: int) -> dict[str, float]:
+        success = await super()._evaluate(step)
         if self._probe is None:
             self._probe = self._items()
         found = self._measure(self._probe)
@@ -31,7 +32,7 @@ class EnvrlRun(Run):
             for name in ("sp/nll", "id/nll", "id/exact")
             if f"aux/{name}" in found
         }
-        return success | known, sampled
+        return success | known
 
     def _items(self) -> list[TrainRow]:
         """The same transitions in every evaluation and for all arms of a seed, with their true targets."""

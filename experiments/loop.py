@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 from experiments.judging import PlantedJudge
 from experiments.model import LocalModel
+from experiments.record import KEPT, Models, Result, Tell, silent
+from experiments.rewriters import REWRITERS
 from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
+from experiments.vote_quality import Row, measures_of, quality, rows_of
 from services.reward.scorers import SCORERS
-from services.reward.scorers.votes import score
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
 from services.trainer.measures import VoteHistory, sample_measures, step_measures
@@ -31,15 +33,15 @@ from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
-from triforge.rollout.seeds import nth_seed
+from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
     GroupTask,
     JudgedGroup,
-    JudgeTask,
     PlannedGroup,
     PlanRequest,
     RunState,
+    Task,
     TrainBatch,
     TrainedRole,
     TrainRow,
@@ -48,37 +50,6 @@ from triforge.types import (
 )
 
 _LATE = 5  # training steps at the end over which step measures are averaged
-_KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "judge/within_label", "judge/within_outcome",
-         "judge/unanimous", "judge/alarm", "votes/trained_share", "theory/mu_within", "theory/mu",
-         "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
-         "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
-         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
-         "votes/positive_failed", "tasks/accepted")  # fmt: skip
-
-Tell = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(slots=True)
-class Models:
-    """Folders of the models that the run starts from."""
-
-    policy: Path
-    reward: Path
-    rewrites: Path | None
-
-
-@dataclass(slots=True)
-class Result:
-    """What a run says."""
-
-    arm: str
-    seed: int
-    steps: list[dict[str, float]] = field(default_factory=list)
-    evaluations: list[dict[str, float]] = field(default_factory=list)
-    late: dict[str, float] = field(default_factory=dict)
-    judge: dict[str, float] = field(default_factory=dict)
-    tasks: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 class Run:
@@ -104,7 +75,7 @@ class Run:
         folder: Path,
         tell: Tell,
     ) -> None:
-        self._name, self._arm, self._seed, self._settings = name, arm, seed, settings
+        self._name, self._seed, self._settings, self._given = name, seed, settings, models
         self._tell = tell
         paths = {
             "policy": str(models.policy),
@@ -116,19 +87,20 @@ class Run:
         self._votes = VoteHistory({}, self._algorithm)
         self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
+        self._played: dict[str, list[JudgedGroup]] = {}  # in the first and in the last step
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
-        reward, judges = Path(self._config.models.reward.path), ("votes", "shuffled")
+        reward = Path(self._config.models.reward.path)
         asked = arm.planted is None and self._algorithm.needs_votes
-        self._judged = asked and self._config.reward.kind in judges
         self._learners: dict[TrainedRole, Learner] = {"policy": Learner.fresh(models.policy)}
         self._acts = self._judges = LocalModel(models.policy, rows=128)
         if asked:
             self._learners["reward"] = Learner.fresh(reward)
             self._judges = LocalModel(reward, rows=128)
-        rewrites = LocalModel(models.rewrites) if models.rewrites else None
+        named = REWRITERS.get(arm.config.get("rewriter", ""))
+        rewrites = LocalModel(models.rewrites) if models.rewrites and not named else None
         self._models = {m for m in (self._acts, self._judges, rewrites) if m is not None}
-        self._rewriter = rewrites
-        self._tasks = Tasks(folder, settings, seed, rewrites)
+        self._rewriter = named or rewrites
+        self._tasks = Tasks(folder, settings, seed, self._rewriter)
         self._run = RunState(
             id=f"{name}-{seed}", name=name, pool_id=self._tasks.pool_id, status="running", step=0,
             steps=self._config.run.steps, policy_version=0, reward_version=0, created_at=0.0, updated_at=0.0,
@@ -148,20 +120,25 @@ class Run:
             getattr(result, kind).append(found)
             self._tell({kind: found})
 
-        found, before = await self._evaluate(0)
-        add("evaluations", found)
-        after = before
+        add("evaluations", await self._start())
         for step in range(1, self._config.run.steps + 1):
             add("steps", await self._step(step))
             if self._config.run.steps - step in self._settings.late_evals:
-                found, after = await self._evaluate(step)
-                add("evaluations", found)
-        if self._judged:
-            result.judge = await self._measure_judge(before, after)
+                add("evaluations", await self._evaluate(step))
+        result.judged = await self._judge_again()
+        result.judge = {
+            f"{name}/{who}": value
+            for who, rows in result.judged.items()
+            for name, value in quality(rows).items()
+        }
         result.late = self._late(result)
         result.tasks = self._tasks.counts()
+        if self._given.strong and self._config.adaptation.controller != "none":
+            result.tasks["solved"] = await self._solved(self._given.strong)
+        if self._given.keep:
+            self._learners["reward"].publish(self._given.keep, {"run": self._run.id})
         result.seconds = time.monotonic() - started
-        rest = ("arm", "seed", "late", "judge", "tasks", "seconds")
+        rest = ("arm", "seed", "late", "judge", "judged", "tasks", "seconds")
         self._tell({name: getattr(result, name) for name in rest})
         return result
 
@@ -179,11 +156,12 @@ class Run:
             *(self._play_group(task) for task in (await self._env.plan([step]))[step])
         )
         played = time.monotonic()
+        self._played = {"first": groups} | self._played | {"last": groups}
         measures = step_measures(
             groups, alpha_low=self._algorithm.alpha_low, alpha_high=self._algorithm.alpha_high
         )
         trust = self._votes.trust(step)
-        measures |= self._votes.measure(step, groups) | praised_failures(groups)
+        measures |= self._votes.measure(step, groups) | measures_of(groups)
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
@@ -195,7 +173,7 @@ class Run:
             measures["tasks/accepted"] = self._tasks.counts()["proposals"].get("accepted", 0)
         seconds = {"seconds/play": played - started, "seconds/train": trained - played,
                    "seconds/adapt": time.monotonic() - trained}  # fmt: skip
-        return {name: measures[name] for name in _KEPT if name in measures} | seconds
+        return {name: measures[name] for name in KEPT if name in measures} | seconds
 
     async def _play_group(self, group: GroupTask) -> JudgedGroup:
         task = await self._tasks.read(group.task_id)
@@ -262,8 +240,21 @@ class Run:
 
     # ---- measuring ----
 
-    async def _evaluate(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
-        """Play the held-out tasks; the same seeds every time. Returns measures and the sampled trajectories."""
+    async def _start(self) -> dict[str, float]:
+        """The evaluation before training."""
+        file = self._given.start
+        if file is not None and file.is_file():
+            known: dict[str, float] = json.loads(file.read_text())
+            return known
+        found = await self._evaluate(0)
+        if file is not None:
+            part = file.with_suffix(f".{os.getpid()}")  # two arms may play it at the same time
+            part.write_text(json.dumps(found))
+            part.replace(file)
+        return found
+
+    async def _evaluate(self, step: int) -> dict[str, float]:
+        """Play the held-out tasks; the same seeds every time."""
         pool = self._settings.pool()
         count = sum(kind.heldout for kind in pool)
         wanted = PlanRequest(
@@ -271,7 +262,6 @@ class Run:
         )
         plan = await self._tasks.plan(self._run.pool_id, wanted)
         found: dict[str, float] = {"step": float(step)}
-        sampled: list[Trajectory] = []
         for mode, rollouts in (("sampled", self._settings.eval_rollouts), ("greedy", 1)):
             tasks = [self._heldout(step, mode, i, g, rollouts) for i, g in enumerate(plan)]
             groups = await asyncio.gather(*(self._play_group(task) for task in tasks))
@@ -287,8 +277,7 @@ class Run:
                 found[f"{mode}{name}"] = wins / measured
             if mode == "sampled":
                 self._sampled = list(groups)
-                sampled = [t for g in groups for t in g.played.trajectories]
-        return found, sampled
+        return found
 
     def _heldout(
         self, step: int, mode: str, index: int, planned: PlannedGroup, rollouts: int
@@ -303,57 +292,59 @@ class Run:
             reward=config.reward,
         )  # fmt: skip
 
-    async def _measure_judge(
-        self, before: list[Trajectory], after: list[Trajectory]
-    ) -> dict[str, float]:
-        """Balanced accuracy of first and last weights on the held-out episodes of the first and of the last policy."""
-        found: dict[str, float] = {}
-        trained = self._learners["reward"].model.module
-        for weights in ("last", "first"):
-            module = (
-                trained
-                if weights == "last"
-                else Learner.fresh(Path(self._config.models.reward.path)).model.module
-            )
-            await self._judges.serve(module, self._versions["reward"])
-            for policy, played in (("first", before), ("last", after)):
-                for name, value in (await self._hits(played)).items():
-                    found[f"{name}/judge_{weights}/policy_{policy}"] = value
+    async def _judge_again(self) -> dict[str, list[Row]]:
+        """The votes of the first and the last weights on the episodes of the first and the last step.
+
+        Votes of scorers that were not trained are as they were cast.
+        """
+        found: dict[str, list[Row]] = {}
+        for weights in ("first", "last") if self._algorithm.needs_votes else ():
+            if self._versions["reward"]:
+                learner = self._learners["reward"]
+                if weights == "first":
+                    learner = Learner.fresh(Path(self._config.models.reward.path))
+                await self._judges.serve(learner.model.module, self._versions["reward"])
+            for policy, groups in self._played.items():
+                if self._versions["reward"]:
+                    groups = await asyncio.gather(*map(self._judge, groups))
+                found[f"judge_{weights}/policy_{policy}"] = rows_of(groups)
         return found
 
-    async def _hits(self, played: list[Trajectory]) -> dict[str, float]:
-        """`label` (the expert's view of a step) and `outcome`, each as balanced accuracy of one vote a step."""
+    async def _judge(self, group: JudgedGroup) -> JudgedGroup:
+        """The same episodes, judged by the weights that serve now."""
+        task, played = group.played.group, group.played.trajectories
+        given = await asyncio.gather(
+            *(self._score(t, judge_task(task, t.index), self._judges.many) for t in played)
+        )
+        return JudgedGroup(played=group.played, votes=tuple(given))
+
+    async def _solved(self, folder: Path) -> dict[str, dict[str, list[int]]]:
+        """What a policy makes of the tasks that were accepted and of those that they began as; see `rate`."""
+        model, tasks = LocalModel(folder, rows=128), await self._tasks.accepted()
+        found: dict[str, dict[str, list[int]]] = {}
+        try:
+            for name, ids in (("accepted", tasks), ("roots", {t.slot: t for t in tasks.values()})):
+                rates = [
+                    self.rate(await self._tasks.read(one), self._settings.rollouts, model)
+                    for one in ids
+                ]
+                found[name] = dict(zip(ids, await asyncio.gather(*rates), strict=True))
+        finally:
+            model.stop()
+        return found
+
+    async def rate(self, task: Task, rollouts: int, policy: LocalModel | None = None) -> list[int]:
+        """(successes, measured) of fresh rollouts of a policy, the run's own if none is given."""
         config = self._config
-        votes = await asyncio.gather(
-            *(
-                score(
-                    t,
-                    JudgeTask(
-                        trajectory_id=t.id, group_id=t.group_id, run_id=self._run.id, votes=1, seed=i,
-                        sampling=config.models.reward.sampling(), prompt=config.reward.prompt,
-                        deadline_s=config.reward.deadline_s,
-                    ),
-                    self._judges.many,
-                )
-                for i, t in enumerate(played)
-                if t.steps
-            )
+        group = GroupTask(
+            group_id=f"{self._run.id}-{task.id}", run_id=self._run.id, step=0, task_id=task.id,
+            purpose="evaluate", rollouts=rollouts, votes=0, seed=derive_seed(self._seed, task.id),
+            sampling=config.models.policy.sampling(), env_adapter=config.env_adapter, reward=config.reward,
         )  # fmt: skip
-        by_label: dict[int, list[bool]] = {1: [], -1: []}
-        by_outcome: dict[int, list[bool]] = {1: [], -1: []}
-        for trajectory, given in zip((t for t in played if t.steps), votes, strict=True):
-            for step in given.steps:
-                value, label = step.votes[0].value, trajectory.steps[step.step].label
-                if label is not None:
-                    by_label[label].append(value == label)
-                if trajectory.outcome.value is not None:
-                    by_outcome[trajectory.outcome.value].append(value == trajectory.outcome.value)
-        sides = {"label": by_label, "outcome": by_outcome}
-        return {
-            name: sum(sum(hits) / len(hits) for hits in side.values()) / 2
-            for name, side in sides.items()
-            if all(side.values())
-        }
+        played = await run_group(
+            lambda: self._tasks.make(config.env_adapter.options), policy or self._acts, task, group
+        )
+        return list(accuracy([t.outcome.value for t in played.trajectories]))
 
     def _late(self, result: Result) -> dict[str, float]:
         """The votes over the last steps together, and means of the last steps' measures."""
@@ -375,23 +366,6 @@ class Run:
 
 def _limits(section: LearnerSection) -> Limits:
     return Limits(max_tokens=section.max_tokens, max_rows=section.max_rows)
-
-
-def praised_failures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
-    """The share of +1 among the votes on episodes that failed; nothing without such votes."""
-    praised = [
-        vote.value == 1
-        for group in groups
-        for trajectory, given in zip(group.played.trajectories, group.votes, strict=True)
-        if given is not None and trajectory.outcome.value == -1
-        for step in given.steps
-        for vote in step.votes
-    ]
-    return {"votes/positive_failed": sum(praised) / len(praised)} if praised else {}
-
-
-def silent(_: Mapping[str, Any]) -> None:
-    """Hears nothing."""
 
 
 def play(

@@ -1,9 +1,10 @@
-"""Pictures of the report, as small SVG files that are the same for the same results."""
+"""Pictures of the reports, light and dark, as small SVG files that are the same for the same results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -14,6 +15,8 @@ from experiments.report import Results, Value, arms_of, at_end, difference
 from experiments.settings import BASELINES, Family
 from experiments.statistics import mean
 
+Draw = Callable[[Any], None]
+"""Draws into axes."""
 _SIZE = (7.0, 3.2)
 _TITLES: dict[Family, str] = {
     "tasks": "Held-out success, difference to fixed tasks",
@@ -22,63 +25,80 @@ _TITLES: dict[Family, str] = {
 
 
 def draw(results: Results, folder: Path) -> dict[str, str]:
-    """Draw all pictures into a folder; returns title to file name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    matplotlib.rcParams["svg.hashsalt"] = "triforge"
-    found: dict[str, str] = {}
+    """Draw the pictures of the experiment on tasks and votes; see `drawn`."""
+    pictures: dict[str, tuple[str, Draw]] = {}
     for family, title in _TITLES.items():
         names = [n for n in arms_of(family) if n != BASELINES[family]]
         pairs = [(n, BASELINES[family]) for n in names]
-        found[title] = differences(results, pairs, folder / f"adaptation-{family}.svg")
+        pictures[title] = (f"adaptation-{family}", differences(results, pairs))
     for family, title in (
         ("tasks", "Success on training tasks, by arm"),
         ("votes", "The same, by weight of the votes"),
     ):
-        found[title] = curves(results, arms_of(family), folder / f"adaptation-{family}-steps.svg")
-    return found
+        pictures[title] = (f"adaptation-{family}-steps", curves(results, arms_of(family)))
+    return drawn(folder, pictures)
 
 
-def differences(results: Results, pairs: Sequence[tuple[str, str]], path: Path) -> str:
-    """The difference of each arm to another one, sampled and greedy; returns the file's name."""
-    figure, axes = plt.subplots(figsize=_SIZE)
-    for shift, mode in ((0.12, "sampled"), (-0.12, "greedy")):
-        value: Value = at_end(mode)
-        points = [(i, difference(results, *pair, value)) for i, pair in enumerate(pairs)]
-        known = [(i, d) for i, d in points if d is not None]
-        axes.errorbar(
-            [d.value for _, d in known], [-i + shift for i, _ in known],
-            xerr=[min(d.half, 1.0) for _, d in known], fmt="o", markersize=4, capsize=3, label=mode,
-        )  # fmt: skip
-    axes.axvline(0.0, color="0.6", linewidth=0.8)
-    axes.set_yticks([-i for i in range(len(pairs))], labels=[name for name, _ in pairs])
-    axes.set(xlabel="difference in success, mean over seeds and 95 % interval")
-    axes.legend(fontsize=8)
-    return save(figure, path)
+def drawn(folder: Path, pictures: Mapping[str, tuple[str, Draw]]) -> dict[str, str]:
+    """Draw pictures, by title a name and what draws it, into a folder; returns title to the light one's file name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, drawing in pictures.values():
+        for style, end in (("default", ""), ("dark_background", "-dark")):
+            with plt.style.context(style):
+                matplotlib.rcParams["svg.hashsalt"] = "triforge"  # names without chance
+                figure, axes = plt.subplots(figsize=_SIZE)
+                drawing(axes)
+                figure.patch.set_alpha(0.0)
+                _save(figure, folder / f"{name}{end}.svg")
+    return {title: f"{name}.svg" for title, (name, _) in pictures.items()}
 
 
-def curves(results: Results, names: Sequence[str], path: Path) -> str:
-    """Success on training tasks over the steps, mean over seeds; returns the file's name."""
-    figure, axes = plt.subplots(figsize=_SIZE)
-    for name in names:
-        runs = [r["steps"] for (arm, _), r in results.items() if arm == name]
-        length = min((len(run) for run in runs), default=0)
-        means = [
-            mean([run[i]["success"] for run in runs if "success" in run[i]] or [0.0])
-            for i in range(length)
-        ]
-        axes.plot(range(1, length + 1), [m.value for m in means], linewidth=1.4, label=name)
-    axes.set(xlabel="training step", ylabel="success on training tasks", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    if axes.lines:
+def differences(results: Results, pairs: Sequence[tuple[str, str]]) -> Draw:
+    """The difference of each arm to another one, sampled and greedy."""
+
+    def drawing(axes: Any) -> None:
+        for shift, mode in ((0.12, "sampled"), (-0.12, "greedy")):
+            value: Value = at_end(mode)
+            points = [(i, difference(results, *pair, value)) for i, pair in enumerate(pairs)]
+            known = [(i, d) for i, d in points if d is not None]
+            axes.errorbar(
+                [d.value for _, d in known], [-i + shift for i, _ in known],
+                xerr=[min(d.half, 1.0) for _, d in known], fmt="o", markersize=4, capsize=3, label=mode,
+            )  # fmt: skip
+        axes.axvline(0.0, color="0.6", linewidth=0.8)
+        axes.set_yticks([-i for i in range(len(pairs))], labels=[name for name, _ in pairs])
+        axes.set(xlabel="difference in success, mean over seeds and 95 % interval")
         axes.legend(fontsize=8)
-    return save(figure, path)
+
+    return drawing
 
 
-def save(figure: plt.Figure, path: Path) -> str:
-    """Write a picture (SVG) without date and without white space at the ends of its lines; returns the file's name."""
+def curves(
+    results: Results, names: Sequence[str], measure: str = "success", label: str = ""
+) -> Draw:
+    """A measure of the training steps, mean over the seeds that have it; a share unless it has a `label` of its own."""
+
+    def drawing(axes: Any) -> None:
+        for name in names:
+            runs = [r["steps"] for (arm, _), r in results.items() if arm == name]
+            length = min((len(run) for run in runs), default=0)
+            rows = [[run[i][measure] for run in runs if measure in run[i]] for i in range(length)]
+            points = [(i, mean(row).value) for i, row in enumerate(rows, start=1) if row]
+            if points:
+                axes.plot(*zip(*points, strict=True), linewidth=1.4, label=name)
+        axes.set(xlabel="training step", ylabel=label or f"{measure} on training tasks")
+        axes.set_ylim(0, None if label else 1)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(fontsize=8)
+
+    return drawing
+
+
+def _save(figure: plt.Figure, path: Path) -> None:
+    """Write a picture (SVG) without date and without white space at the ends of its lines."""
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{line.rstrip()}\n" for line in lines), encoding="utf-8")
-    return path.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from experiments.settings import ARMS, BASELINES, BESIDES, TUNING_SEEDS, Family, Settings
@@ -70,32 +71,53 @@ def arms_of(family: Family) -> list[str]:
     return sorted(names, key=lambda name: name != BASELINES[family])
 
 
-def write(
-    results: Results,
-    settings: Settings,
-    *,
-    seeds: Sequence[int],
-    command: str,
-    minutes: float,
-    machine: str,
-    pictures: Mapping[str, str],
-) -> str:
-    """The whole page as Markdown.
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """How a page was made, and the frame that all of them have.
 
-    Args:
-        results: by arm and seed.
-        settings: what was played.
+    Attributes:
         seeds: that were asked for.
         command: that made it.
         minutes: of all runs together, by their own clocks, divided by the processes at a time.
         machine: in words.
-        pictures: title to file name beside the page.
+        pictures: title to the light picture's file name beside the page.
     """
+
+    seeds: Sequence[int]
+    command: str
+    minutes: float
+    machine: str
+    pictures: Mapping[str, str]
+
+    def text(
+        self, title: str, known: str, results: Results, tuned: Sequence[int], parts: Iterable[str]
+    ) -> str:
+        """The whole page as Markdown: what a reader knows after it, where it is from, its parts, the pictures."""
+        head = (
+            f"# {title}\n",
+            f"After this page you know {known}, and you can run it again.\n",
+            f"Written by `{self.command}`. Seeds {_listed(self.seeds)}; settings were chosen on other seeds, which are not reported: "
+            f"{_listed(tuned)}. {len(results)} runs, {self.minutes:.0f} minutes without the warm starts, {self.machine}.\n",
+        )
+        pictures = [_picture(*entry) for entry in self.pictures.items()]
+        return "\n".join((*head, *parts, "## Pictures\n", *pictures))
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _picture(title: str, file: str) -> str:
+    dark = file.replace(".svg", "-dark.svg")
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{title}" src="{file}"></picture>\n'
+    )
+
+
+def write(results: Results, settings: Settings, page: Page) -> str:
+    """The whole page as Markdown, of results by arm and seed."""
     parts = [
-        "# Changing tasks and weighing votes: what helps a tiny policy\n",
-        "After this page you know what changing tasks and weighing votes did for tiny models, and you can run the comparison again.\n",
-        f"Written by `{command}`. Seeds {', '.join(map(str, seeds))}; settings were chosen on seed "
-        f"{', '.join(map(str, TUNING_SEEDS))}, which is not reported. {len(results)} runs, {minutes:.0f} minutes without the warm starts, {machine}.\n",
         _setting(settings),
         _reading(),
         "## Which tasks are played\n",
@@ -109,10 +131,10 @@ def write(
         _judge_table(results),
         "## The theory, measured\n",
         _theory_table(results),
-        "## Pictures\n",
-        *(f"![{title}]({file})\n" for title, file in pictures.items()),
     ]
-    return "\n".join(parts)
+    title = "Changing tasks and weighing votes: what helps a tiny policy"
+    known = "what changing tasks and weighing votes did for tiny models"
+    return page.text(title, known, results, TUNING_SEEDS, parts)
 
 
 def _setting(s: Settings) -> str:
@@ -139,21 +161,26 @@ def _reading() -> str:
 
 
 def _table(results: Results, family: Family) -> str:
+    titles = {name: ARMS[name].title for name in arms_of(family)}
+    return success(results, titles, BASELINES[family])
+
+
+def success(results: Results, titles: Mapping[str, str], baseline: str) -> str:
+    """Success of arms, by name and title: start, end, and the difference to one of them."""
     rows = []
-    for name in arms_of(family):
-        cells = [f"{ARMS[name].title} (`{name}`)"]
+    for name, title in titles.items():
+        cells = [f"{title} (`{name}`)"]
         for mode in ("sampled", "greedy"):
-            cells.append(cell(summary(results, name, at_start(mode))))
-            cells.append(cell(summary(results, name, at_end(mode))))
-            own = name == BASELINES[family]
-            cells.append(
-                ""
-                if own
-                else cell(difference(results, name, BASELINES[family], at_end(mode)), sign=True)
-            )
+            own = name == baseline
+            found = None if own else difference(results, name, baseline, at_end(mode))
+            cells += [
+                cell(summary(results, name, at_start(mode))),
+                cell(summary(results, name, at_end(mode))),
+                cell(found, sign=True),
+            ]
         rows.append(cells)
-    titles = ("arm", "sampled: start", "end", "difference", "greedy: start", "end", "difference")
-    return markdown(titles, rows)
+    head = ("arm", "sampled: start", "end", "difference", "greedy: start", "end", "difference")
+    return markdown(head, rows)
 
 
 def _pairs(family: Family) -> list[tuple[str, str]]:
@@ -191,7 +218,7 @@ def _tasks_table(results: Results) -> str:
                     for mode in ("sampled", "greedy")
                 ),
                 cell(summary(results, name, accepted)),
-                _null(results, name),
+                null_control(results, name),
                 cell(summary(results, name, of("late", "in_band"))),
                 cell(summary(results, name, of("late", "all_same"))),
             ]
@@ -203,7 +230,8 @@ def _tasks_table(results: Results) -> str:
     return markdown(titles, rows)
 
 
-def _null(results: Results, arm: str) -> str:
+def null_control(results: Results, arm: str) -> str:
+    """How many unchanged candidates were accepted, over all seeds."""
     counts = [r["tasks"]["null_control"] for (name, _), r in results.items() if name == arm]
     yes = sum(c.get("accepted", 0) for c in counts)
     decided = yes + sum(c.get("rejected", 0) for c in counts)

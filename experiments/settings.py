@@ -147,6 +147,10 @@ class Settings:
         """The warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
+    def strong(self) -> DemoSettings | None:
+        """The warm start of a policy that is no part of a run and plays what the run accepted."""
+        return None
+
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration, as `triforge.config.parse` reads it."""
         overrides = (

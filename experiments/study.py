@@ -10,6 +10,7 @@ from pathlib import Path
 
 from experiments.jobs import Job
 from experiments.settings import ARMS, QUICK, SEEDS, Arm, Settings
+from triforge.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Study:
         plots: module whose `draw` draws its pictures into a folder.
         smoke: the arms of `quick`; all if empty.
         further: the seeds of arms that are not played on all reported ones.
+        starts_alike: whether the evaluation before training is the same for all arms of a seed, and is played once.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Study:
     plots: str = ""
     smoke: Sequence[str] = ()
     further: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    starts_alike: bool = False
 
 
 ADAPTATION = Study(
@@ -63,3 +66,30 @@ def file_of(folder: Path, study: Study, settings: Settings, job: Job) -> Path:
     """Of one run."""
     name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}.jsonl"
     return folder / study.name / name
+
+
+def start_of(folder: Path, study: Study, settings: Settings, seed: int) -> Path | None:
+    """File of the evaluation before training, if the arms of a seed share one."""
+    name = f"start-{seed}-{digest(settings, Arm(title=''))}.json"
+    return folder / study.name / name if study.starts_alike else None
+
+
+def judges_of(
+    folder: Path, study: Study, settings: Settings, job: Job, reward: Path
+) -> tuple[Path, Path | None]:
+    """The reward model that a run starts with, and where it leaves its own: an arm's `judge_of` names the arm that it is from.
+
+    Raises:
+        ConfigError: that arm has left none yet.
+    """
+    lenders = {arm.config.get("judge_of") for arm in study.arms.values()}
+    keep = file_of(folder, study, settings, job).with_suffix(".judge")
+    lender = study.arms[job.arm].config.get("judge_of")
+    if lender:
+        reward = file_of(folder, study, settings, Job(lender, job.seed)).with_suffix(".judge")
+        if not reward.is_dir():
+            raise ConfigError(
+                f"arm {job.arm} judges with the reward model that arm {lender} ends with, and {reward} is not there; first run "
+                f"python -m experiments {study.name} --arms {lender} --seeds {job.seed} (its .jsonl file has to go if it is there)"
+            )
+    return reward, keep if job.arm in lenders else None

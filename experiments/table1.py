@@ -15,6 +15,7 @@ from experiments.study import Study
 
 SEEDS = (11, 12, 13, 14, 15, 16)
 TUNING_SEEDS = (921, 922, 923)  # none of the reported ones
+STRONG_SEED = 931
 MAIN = ("O", "P", "R", "E", "N")
 """On all seeds; the other arms on the first three."""
 ORDER = ("O", "P", "R", "E")
@@ -81,15 +82,24 @@ _KINDS = (
     Kind("ood", LARGE, heldout=64),
     Kind("ood", LOOK, heldout=64),
 )
-_OPTIONS = {"wording": "terse", "labels": "progress"}
+_PLAIN = {"wording": "terse"}
+_OPTIONS = _PLAIN | {"labels": "progress"}
 
 
 def _arm(
-    title: str, *, votes: bool = True, trained: bool = False, adapted: bool = False, **config: Any
+    title: str,
+    *,
+    votes: bool = True,
+    trained: bool = False,
+    adapted: bool = False,
+    judge_of: str = "",
+    rewriter: str = "",
+    **sections: Any,
 ) -> Arm:
-    """An arm by the parts of the loop that it has; `config` is what else it changes in sections of the document."""
-    credit = {"votes": votes, "trained": trained, "adapted": adapted}
-    return Arm(title=title, config={**credit, "sections": config}, rewrites=adapted)
+    """An arm by the parts of the loop that it has, who takes the model's place in them, and what else it changes in sections."""
+    parts = {"votes": votes, "trained": trained, "adapted": adapted}
+    others = {"judge_of": judge_of, "rewriter": rewriter, "sections": sections}
+    return Arm(title=title, config=parts | others, rewrites=adapted)
 
 
 ARMS: dict[str, Arm] = {
@@ -105,9 +115,15 @@ ARMS: dict[str, Arm] = {
     "planted_75": _arm("votes right with .75", reward={"kind": "oracle", "accuracy": 0.75}),
     "planted_90": _arm("votes right with .9", reward={"kind": "oracle", "accuracy": 0.9}),
     "log_ratio": _arm("Progress Advantage", reward={"kind": "log_ratio"}),
+    "last_judge": _arm("step scores of the judge that R ends with", judge_of="R"),
+    "deterministic": _arm(
+        "E, rewritten by what changes least", trained=True, adapted=True, rewriter="deterministic"
+    ),
+    "random": _arm("E, rewritten by lot", trained=True, adapted=True, rewriter="random"),
 }
 BASELINES = {
-    "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P",
+    "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "last_judge": "P",
+    "deterministic": "E", "random": "E",
 }  # fmt: skip
 """Beside what each further arm stands."""
 
@@ -142,6 +158,19 @@ class Table1Settings(Settings):
     def warm_start(self, seed: int) -> DemoSettings:
         """Demonstrations of rooms of all sizes but the largest; the judge's labels say whether the shortest plan got shorter."""
         return DemoSettings(seed=seed, generate=SHOWN, options=_OPTIONS, warm_start=self.warm)
+
+    def strong(self) -> DemoSettings:
+        """An independent policy: another seed, demonstrations without a mistake, more updates."""
+        warm = replace(
+            self.warm,
+            policy_data=replace(
+                self.warm.policy_data, random_rate=0.0, forget_rate=0.0, inadmissible_share=0.0
+            ),
+            policy=replace(self.warm.policy, steps=2 * self.warm.policy.steps),
+            judge_data=QUICK.warm.judge_data,  # nobody asks it
+            judge=replace(self.warm.judge, steps=1),
+        )
+        return replace(self.warm_start(STRONG_SEED), options=_PLAIN, warm_start=warm)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration: what all arms share, then what the arm has."""
@@ -178,4 +207,5 @@ STUDY = Study(
     report="experiments.table1_report",
     plots="experiments.table1_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
+    starts_alike=True,
 )  # fmt: skip

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import correlation
 from typing import Any
 
-import matplotlib
-from matplotlib import pyplot as plt
-
-from experiments.plots import save
+from experiments.plots import curves, drawn
 from experiments.report import (
+    Page,
     Results,
     Value,
-    accepted,
     at_end,
     at_start,
     by_seed,
     cell,
     difference,
     markdown,
+    null_control,
     of,
     summary,
 )
-from experiments.statistics import Test, greater, holm, mean, trend
+from experiments.statistics import Test, greater, holm, trend
 from experiments.table1 import (
     ARMS,
     BASELINES,
@@ -33,34 +34,22 @@ from experiments.table1 import (
     TUNING_SEEDS,
     Table1Settings,
 )
+from experiments.vote_quality import GATE, cosine
 
 PRIMARY = "sampled/id"
 MEASURES = {
     PRIMARY: "ID, sampled", "greedy/id": "ID, greedy", "sampled/ood": "OOD, sampled", "greedy/ood": "OOD, greedy",
 }  # fmt: skip
 _LEVEL = 0.05
+_ENDS = 5  # steps at either end of a run
 
 
-def write(
-    results: Results,
-    settings: Table1Settings,
-    *,
-    seeds: Sequence[int],
-    command: str,
-    minutes: float,
-    machine: str,
-    pictures: Mapping[str, str],
-) -> str:
-    """The whole page as Markdown; see `experiments.report.write`."""
+def write(results: Results, settings: Table1Settings, page: Page) -> str:
+    """The whole page as Markdown, of results by arm and seed."""
     further = [name for name in ARMS if name not in MAIN]
     parts = [
-        "# Outcome only, step scores, a trained reward model, adapted tasks: the paper's order on two cores\n",
-        "After this page you know what each part of the loop added here, in the order of the paper's Table 1, and you can run it again.\n",
-        f"Written by `{command}` after [the plan](table1-plan.md). Seeds {', '.join(map(str, seeds))}; settings were chosen on "
-        f"{', '.join(map(str, TUNING_SEEDS))}, which are not reported. {len(results)} runs of {settings.steps} steps, "
-        f"{minutes:.0f} minutes without the warm starts, {machine}.\n",
-        "Numbers are means over seeds ± half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of "
-        "the last two evaluations.\n",
+        f"The plan was there before: [table1-plan.md](table1-plan.md); {settings.steps} steps a run. Numbers are means over seeds ± "
+        "half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of the last two evaluations.\n",
         "## Success\n",
         _success(results, MAIN),
         "## The planned tests\n",
@@ -68,14 +57,16 @@ def write(
         "## Further arms\n",
         _success(results, further),
         _beside(results),
-        "## The judge, and what is played\n",
+        "## The judge\n",
+        gate(results),
+        "## What is played\n",
         _loop(results),
         "## Seed by seed\n",
-        _by_seed(results, seeds),
-        "## Pictures\n",
-        *(_picture(title, file) for title, file in pictures.items()),
+        _by_seed(results, page.seeds),
     ]
-    return "\n".join(parts)
+    title = "Outcome only, step scores, a trained reward model, adapted tasks: the paper's order on two cores"
+    known = "what each part of the loop added here, in the order of the paper's Table 1"
+    return page.text(title, known, results, TUNING_SEEDS, parts)
 
 
 def tests(results: Results) -> str:
@@ -129,34 +120,101 @@ def _beside(results: Results) -> str:
     return markdown(("difference", *MEASURES.values()), rows)
 
 
+_WHO = [(judge, policy) for policy in ("first", "last") for judge in ("first", "last")]
+
+
+def _judged(name: str) -> list[Value]:
+    """Of the first and the last judge on the first policy's episodes, then on the last one's."""
+    return [of("judge", f"{name}/judge_{judge}/policy_{policy}") for judge, policy in _WHO]
+
+
+def gate(results: Results) -> str:
+    """The measures of the judge, of every arm with votes."""
+    ends = [over_steps(slice(_ENDS)), over_steps(slice(-_ENDS, None))]
+    rows = [_cells(results, name, [*ends, *_judged("cosine")]) for name in _voting(results)]
+    on = [f"{judge} judge, {policy} step" for judge, policy in _WHO]
+    titles = ("arm", f"first {_ENDS} steps", f"last {_ENDS}", *on)
+    text = (
+        "In groups that all fail, the cosine of the votes' advantage (z-score of a step's mean vote among those of its index) with the "
+        "label, +1 if the shortest plan got shorter. In the steps by the judge as it was then; after the run by the weights that it began "
+        "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last.\n\n"
+        + markdown(titles, rows)
+        + "\nAccuracy on the same episodes: of single votes, balanced over the labels; between steps of one task and index; and of single "
+        "votes, balanced over the outcomes.\n"
+    )
+    for name in ("label", "within", "outcome"):
+        rows = [_cells(results, arm, _judged(name)) for arm in _voting(results)]
+        text += "\n" + markdown((f"arm, by {name}", *on), rows)
+    return text
+
+
+def over_steps(part: slice) -> Value:
+    """The gate's cosine over some of the training steps together."""
+
+    def value(result: Mapping[str, Any]) -> float | None:
+        sums = [[step[name] for name in GATE] for step in result["steps"][part] if GATE[0] in step]
+        return cosine(*map(math.fsum, zip(*sums, strict=True))) if sums else None
+
+    return value
+
+
+def _voting(results: Results) -> list[str]:
+    return [
+        name for name in ARMS if any(r["judge"] for (arm, _), r in results.items() if arm == name)
+    ]
+
+
+def _cells(results: Results, name: str, values: Sequence[Value]) -> list[str]:
+    return [f"`{name}`", *(cell(summary(results, name, value)) for value in values)]
+
+
 _LOOP: dict[str, Value] = {
-    "label, first policy's episodes: first judge": of("judge", "label/judge_first/policy_first"),
-    "last judge": of("judge", "label/judge_last/policy_first"),
-    "label, last policy's: first judge": of("judge", "label/judge_first/policy_last"),
-    "last judge, last policy's": of("judge", "label/judge_last/policy_last"),
-    "outcome, last judge, last policy's": of("judge", "outcome/judge_last/policy_last"),
     "mu within tasks": of("late", "mu_within"),
     "groups in the band, last 5 steps": of("late", "in_band"),
-    "tasks replaced a run": accepted,
+}
+_TASKS: dict[str, Value] = {
+    "tasks replaced after a third": lambda result: _accepted(result, 1),
+    "two thirds": lambda result: _accepted(result, 2),
+    "at the end": lambda result: _accepted(result, 3),
+    "R² of a straight line": lambda result: straight(result),
+    "accepted tasks solved": lambda result: solved(result, "accepted"),
+    "those they began as": lambda result: solved(result, "roots"),
 }
 
 
 def _loop(results: Results) -> str:
-    rows = [
-        [f"`{name}`", *(cell(summary(results, name, value)) for value in _LOOP.values()), _null(results, name)]
-        for name in ARMS
-    ]  # fmt: skip
+    rows = [_cells(results, name, [*_LOOP.values()]) for name in ARMS]
+    adapted = [name for name in ARMS if ARMS[name].rewrites]
+    tasks = [
+        [*_cells(results, name, [*_TASKS.values()]), null_control(results, name)]
+        for name in adapted
+    ]
     return (
-        "Accuracy of one vote a step, balanced, on held-out episodes: by label (+1 if the shortest plan got shorter) and by "
-        "outcome.\n\n" + markdown(("arm", *_LOOP, "unchanged tasks accepted of decided"), rows)
+        markdown(("arm", *_LOOP), rows)
+        + "\nSolved: the share of tasks at which a policy of another seed, warmed up on demonstrations without a mistake, "
+        "succeeds in at least one of as many rollouts as a group has.\n\n"
+        + markdown(("arm", *_TASKS, "unchanged tasks accepted of decided"), tasks)
     )
 
 
-def _null(results: Results, arm: str) -> str:
-    counts = [r["tasks"]["null_control"] for (name, _), r in results.items() if name == arm]
-    yes = sum(c.get("accepted", 0) for c in counts)
-    decided = yes + sum(c.get("rejected", 0) for c in counts)
-    return f"{yes} of {decided}" if decided else ""
+def _accepted(result: Mapping[str, Any], thirds: int) -> float | None:
+    steps = result["steps"]
+    found = steps[len(steps) * thirds // 3 - 1].get("tasks/accepted") if len(steps) > 2 else None
+    return None if found is None else float(found)
+
+
+def straight(result: Mapping[str, Any]) -> float | None:
+    """How much of the accepted tasks over the steps a straight line explains."""
+    counts = [step["tasks/accepted"] for step in result["steps"] if "tasks/accepted" in step]
+    if len(set(counts)) < 2:
+        return None
+    return float(correlation(range(len(counts)), counts) ** 2)
+
+
+def solved(result: Mapping[str, Any], which: str) -> float | None:
+    """The share of tasks that the independent policy solves."""
+    rates = result["tasks"].get("solved", {}).get(which)
+    return sum(wins > 0 for wins, _ in rates.values()) / len(rates) if rates else None
 
 
 def _by_seed(results: Results, seeds: Sequence[int]) -> str:
@@ -170,31 +228,19 @@ def _by_seed(results: Results, seeds: Sequence[int]) -> str:
 # ---- pictures ----
 
 
-def _picture(title: str, file: str) -> str:
-    dark = file.replace(".svg", "-dark.svg")
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{title}" src="{file}"></picture>\n'
-    )
-
-
 def draw(results: Results, folder: Path) -> dict[str, str]:
-    """Draw all pictures into a folder, light and dark; returns title to the light one's file name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    matplotlib.rcParams["svg.hashsalt"] = "triforge"
-    titles = {
-        "Held-out success at the end, by arm": (_ends, "table1-success"),
-        "Success on training tasks": (_curves("success"), "table1-steps"),
-        "Accepted tasks": (_curves("tasks/accepted"), "table1-accepted"),
-    }
-    for drawn, name in titles.values():
-        for style, end in (("default", ""), ("dark_background", "-dark")):
-            with plt.style.context(style):
-                figure, axes = plt.subplots(figsize=(7.0, 3.2))
-                drawn(results, axes)
-                figure.patch.set_alpha(0.0)
-                save(figure, folder / f"{name}{end}.svg")
-    return {title: f"{name}.svg" for title, (_, name) in titles.items()}
+    """Draw all pictures; see `experiments.plots.drawn`."""
+    return drawn(
+        folder,
+        {
+            "Held-out success at the end, by arm": ("table1-success", partial(_ends, results)),
+            "Success on training tasks": ("table1-steps", curves(results, MAIN)),
+            "Accepted tasks": (
+                "table1-accepted",
+                curves(results, MAIN, "tasks/accepted", "accepted tasks"),
+            ),
+        },
+    )
 
 
 def _ends(results: Results, axes: Any) -> None:
@@ -208,20 +254,3 @@ def _ends(results: Results, axes: Any) -> None:
     axes.set_xticks(range(len(MAIN)), labels=MAIN)
     axes.set(ylabel="success, 95 % interval over seeds", ylim=(0, None))
     axes.legend(fontsize=8)
-
-
-def _curves(measure: str) -> Any:
-    def drawn(results: Results, axes: Any) -> None:
-        for name in MAIN:
-            runs = [r["steps"] for (arm, _), r in results.items() if arm == name]
-            length = min((len(run) for run in runs), default=0)
-            rows = [[run[i][measure] for run in runs if measure in run[i]] for i in range(length)]
-            if rows and all(rows):
-                means = [mean(row).value for row in rows]
-                axes.plot(range(1, length + 1), means, linewidth=1.4, label=name)
-        axes.set(xlabel="training step", ylabel=measure)
-        axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend(fontsize=8)
-
-    return drawn

@@ -58,6 +58,18 @@ class Tasks:
             self._cache[task_id] = await asyncio.to_thread(self._store.task, task_id)
         return self._cache[task_id]
 
+    async def accepted(self) -> dict[str, Task]:
+        """The tasks by which others were replaced, replaced again or not."""
+        found: dict[str, Task] = {}
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self._store.proposals(self.pool_id, state="accepted", cursor=cursor)
+            for proposal in page.items:
+                task = await self.read(str(proposal.candidate_id))
+                found[task.id] = task
+            cursor = page.next_cursor
+        return found
+
     async def adapt(self, outcome: TaskOutcome) -> None:
         """What the job of the queue `adapt` does."""
         await self._adapter.handle(outcome)

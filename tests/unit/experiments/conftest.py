@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from environments.household.wording import vocabulary
-from experiments.loop import Models
+from experiments.record import Models
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 
 _JUDGE_WORDS = [">", ";", "?", "task", r"\boxed{1}", r"\boxed{-1}"]

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from experiments import diagnosis, diagnosis_report, diagnosis_run
-from experiments.loop import Models
+from experiments.record import Models
 
 
 def _quick() -> diagnosis.DiagnosisSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 from demo.settings import ROOT
 from experiments import envrl, envrl_report, envrl_run
 from experiments.jobs import Job, finished, run_all
-from experiments.loop import Models, Result, play
-from experiments.plots import draw
-from experiments.report import arms_of, at_end, difference, write
+from experiments.loop import play
+from experiments.plots import curves, draw, drawn
+from experiments.record import Models, Result
+from experiments.report import Page, arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
 from experiments.study import digest
@@ -24,13 +26,15 @@ from triforge.config import merge, parse, read_document
 
 @pytest.mark.parametrize("name", ["ladder", "trust"])
 def test_an_arm_goes_round(models: Models, name: str) -> None:
-    result = play(name, ARMS[name], 7, QUICK, models)
+    result = play(name, ARMS[name], 7, QUICK, replace(models, strong=models.policy))
     assert [e["step"] for e in result.evaluations] == [0.0, 1.0]
     # Untrained models never win: without trust there is nothing to learn from, otherwise there are the votes.
     assert result.steps[0].get("policy/updates", 0.0) == (0.0 if name == "trust" else 4.0)
     assert set(result.evaluations[0]) > {"sampled", "greedy", "sampled/easy", "greedy/hard"}
     replaced = result.tasks["proposals"].get("accepted", 0)
     assert replaced == (QUICK.groups if name == "ladder" else 0)
+    solved = result.tasks.get("solved", {"accepted": {}})["accepted"]
+    assert list(solved.values()) == [[0, QUICK.rollouts]] * replaced
     assert json.loads(json.dumps(asdict(result)))["arm"] == name
 
 
@@ -104,17 +108,32 @@ def test_their_report_says_what_the_numbers_say(tmp_path: Path) -> None:
     pictures = envrl_report.draw(results, tmp_path)
     settings = envrl.STUDY.full
     assert isinstance(settings, envrl.EnvrlSettings)
-    text = envrl_report.write(
-        results, settings, seeds=(1, 2, 3), command="make experiment-envrl", minutes=5.0,
-        machine="2 cores", pictures=pictures,
-    )  # fmt: skip
+    text = envrl_report.write(results, settings, page(pictures))
     assert "- `gigpo_envrl` is above `gigpo`, sampled: +0.100 ± 0.000." in text
     assert "- `gigpo_envrl` is above `gigpo_placebo`, greedy: +0.100 ± 0.000." in text
     assert "- Not told apart: `grpo_envrl` from `grpo`, sampled (+0.000 ± 0.000)" in text
     assert "0.700 ± 0.000" in text
-    for file in pictures.values():
-        assert (tmp_path / file).stat().st_size < 60_000
-        assert f"({file})" in text
+    every_picture_is_shown(tmp_path, text)
+
+
+def page(pictures: Mapping[str, str]) -> Page:
+    return Page(seeds=(1, 2, 3), command="make", minutes=5.0, machine="2 cores", pictures=pictures)
+
+
+def every_picture_is_shown(folder: Path, text: str) -> None:
+    files = list(folder.iterdir())
+    assert sum(f'src="{file.name}"' in text for file in files) == len(files) / 2  # light
+    assert sum(f'srcset="{file.name}"' in text for file in files) == len(files) / 2  # dark
+    assert all(file.stat().st_size < 60_000 for file in files)
+
+
+def test_pictures_are_the_same_for_the_same_results(tmp_path: Path) -> None:
+    for name in ("one", "again"):
+        assert drawn(tmp_path / name, {"title": ("p", curves(_results(), ["trust"]))}) == {
+            "title": "p.svg"
+        }
+    for file in ("p.svg", "p-dark.svg"):
+        assert len({(tmp_path / name / file).read_bytes() for name in ("one", "again")}) == 1
 
 
 # ---- statistics ----
@@ -203,15 +222,10 @@ def test_the_report_says_what_the_numbers_say(tmp_path: Path) -> None:
     assert better is not None
     assert better.text(sign=True) == "+0.100 ± 0.000"
     pictures = draw(results, tmp_path)
-    text = write(
-        results, Settings(), seeds=(1, 2, 3), command="make experiment-adaptation", minutes=5.0,
-        machine="2 cores", pictures=pictures,
-    )  # fmt: skip
+    text = write(results, Settings(), page(pictures))
     assert "- `trust` is above `outcome`, sampled: +0.100 ± 0.000." in text
     assert "- Not told apart: `llm_rewrite` from `fixed`, sampled (+0.000 ± 0.000)" in text
     assert "0 of 9" in text  # null controls over seeds
     assert "3 of 3" in text  # mu surely above 1
-    assert "seed 901, which is not reported" in text
-    for file in pictures.values():
-        assert (tmp_path / file).stat().st_size < 60_000
-        assert f"({file})" in text
+    assert "other seeds, which are not reported: 901." in text
+    every_picture_is_shown(tmp_path, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import pytest
 
 from environments.household.params import world_of
-from experiments.loop import Models, Result, play
+from experiments.jobs import Job
+from experiments.loop import play
+from experiments.record import Models, Result
+from experiments.report import Page
+from experiments.rewriters import REWRITERS
+from experiments.study import judges_of
 from experiments.table1 import (
     ARMS,
     BASELINES,
@@ -20,8 +26,12 @@ from experiments.table1 import (
     Table1Settings,
 )
 from experiments.table1_report import MEASURES, draw, write
+from experiments.vote_quality import GATE
 from triforge.config import parse
 from triforge.environments.registry import family
+from triforge.errors import ConfigError
+from triforge.rollout.choices import one_of
+from triforge.types import ChatMessage, GenerateRequest, Sampling
 
 assert isinstance(STUDY.quick, Table1Settings)
 MODELS = {"policy": "p", "reward": "j", "rewriter": "r"}
@@ -66,14 +76,63 @@ def test_the_ood_tasks_are_none_that_the_pool_has() -> None:
     assert sum(kind.train for kind in FULL.tasks) == 64
 
 
+FEW = tuple(replace(kind, heldout=min(kind.heldout, 1)) for kind in STUDY.quick.tasks)
+
+
 @pytest.mark.parametrize("name", ["R", "log_ratio"])
-def test_an_arm_goes_round(models: Models, name: str) -> None:
-    few = tuple(replace(kind, heldout=min(kind.heldout, 1)) for kind in STUDY.quick.tasks)
-    settings = replace(STUDY.quick, steps=1, groups=2, tasks=few)
-    result = play(name, ARMS[name], 7, settings, models)
+def test_an_arm_goes_round(models: Models, name: str, tmp_path: Path) -> None:
+    settings = replace(STUDY.quick, steps=1, groups=2, tasks=FEW)
+    given = replace(models, start=tmp_path / "start.json", keep=tmp_path / "judge")
+    result = play(name, ARMS[name], 7, settings, given)
     assert set(result.evaluations[0]) == {"step", "sampled", "greedy", *MEASURES}
     assert len(result.steps) == 1
     assert result.tasks["proposals"] == {}
+    assert json.loads((tmp_path / "start.json").read_text()) == result.evaluations[0]
+    assert len(result.judged) == 4
+    assert all(len(rows) == settings.groups for rows in result.judged.values())
+
+
+def test_arms_of_a_seed_play_their_common_start_once(models: Models, tmp_path: Path) -> None:
+    (tmp_path / "start.json").write_text('{"step": 0.0, "sampled": 0.5}')
+    settings = replace(STUDY.quick, steps=1, groups=1, tasks=FEW)
+    result = play("O", ARMS["O"], 7, settings, replace(models, start=tmp_path / "start.json"))
+    assert result.evaluations[0] == {"step": 0.0, "sampled": 0.5}
+    assert result.judged == {}
+
+
+# ---- who stands in for a model ----
+
+
+def test_an_arm_may_have_the_judge_that_another_one_ends_with(tmp_path: Path) -> None:
+    def asked(arm: str) -> tuple[Path, Path | None]:
+        return judges_of(tmp_path, STUDY, FULL, Job(arm, 11), Path("warm"))
+
+    warm, left = asked("R")
+    assert (warm, asked("P")) == (Path("warm"), (Path("warm"), None))
+    assert left is not None
+    with pytest.raises(ConfigError, match=r"arm R ends with.*--arms R --seeds 11"):
+        asked("last_judge")
+    left.mkdir(parents=True)
+    assert asked("last_judge") == (left, None)
+    assert document("last_judge") == document("P")
+
+
+async def test_rewriters_without_a_model_answer_from_the_menu() -> None:
+    lines = ["room: a (b), hint: no", "room: same, hint: yes", "goal: x. y"]
+    request = GenerateRequest(
+        messages=(ChatMessage(role="user", content="?"),), n=4,
+        sampling=Sampling(regex=one_of(lines), seed=1),
+    )  # fmt: skip
+    said = {name: await rewriter(request) for name, rewriter in REWRITERS.items()}
+    texts = {name: [output.text for output in reply.outputs] for name, reply in said.items()}
+    assert texts["deterministic"] == [*lines, lines[0]]
+    assert set(texts["random"]) <= set(lines)
+    for name in REWRITERS:
+        assert parse(document(name)) == parse(document("E"))
+        assert ARMS[name].config["rewriter"] == name
+
+
+# ---- the report ----
 
 
 def _results() -> dict[tuple[str, int], dict[str, Any]]:
@@ -85,22 +144,36 @@ def _results() -> dict[tuple[str, int], dict[str, Any]]:
             modes = dict.fromkeys(MEASURES, end)
             start = dict.fromkeys(MEASURES, 0.05)
             result.evaluations = [{"step": 0.0, **start}, {"step": 60.0, **modes}]
-            result.steps = [{"success": 0.1, "tasks/accepted": 0.0}, {"success": 0.2}]
-            result.tasks = {"proposals": {"accepted": 2}, "null_control": {}}
+            result.steps = [{"success": 0.1, "tasks/accepted": float(n)} for n in range(12)]
+            sums = {"O": None, "R": (3.0, 4.0, 9.0)}.get(name, (0.0, 4.0, 9.0))
+            for step in result.steps[-2:] if sums else ():
+                step |= dict(zip(GATE, sums or (), strict=True))
+            result.judge = {"within/judge_last/policy_last": 0.625} if sums else {}
+            rates = {"accepted": {"a": [0, 8], "b": [1, 8]}, "roots": {"r": [8, 8]}}
+            result.tasks = {"proposals": {"accepted": 2}, "null_control": {}, "solved": rates}
             found[name, seed] = asdict(result)
     return found
 
 
 def test_the_report_tests_what_was_planned_and_says_what_fell(tmp_path: Path) -> None:
     results = _results()
-    text = write(
-        results, FULL, seeds=SEEDS, command="make experiment-table1", minutes=5.0, machine="2 cores",
+    page = Page(
+        seeds=SEEDS, command="make experiment-table1", minutes=5.0, machine="2 cores",
         pictures=draw(results, tmp_path),
     )  # fmt: skip
+    text = write(results, FULL, page)
     assert "- Held at 0.05: P > O, E > R, E > O.\n- Not shown: R > P.\n" in text
     assert "| O < P < R < E, ID, sampled (primary) |" in text
-    assert "921, 922, 923, which are not reported" in text
+    assert "which are not reported: 921, 922, 923." in text
     for drawn in tmp_path.iterdir():
         assert drawn.stat().st_size < 60_000
         assert drawn.name in text
     assert len(list(tmp_path.iterdir())) == 6
+    # the gate over the steps together: (3 + 3) / sqrt(8 * 18)
+    assert "| `R` |  | 0.500 ± 0.000 |" in text
+    assert "| `P` |  | 0.000 ± 0.000 |" in text
+    assert "| `R` |  |  |  | 0.625 ± 0.000 |" in text
+    assert "| `O` |  | 0" not in text
+    # accepted tasks on a straight line, half of them solved by another policy
+    shown = "| `E` | 3.000 ± 0.000 | 7.000 ± 0.000 | 11.000 ± 0.000 | 1.000 ± 0.000 | 0.500 ± 0.000 | 1.000 ± 0.000 |"
+    assert shown in text

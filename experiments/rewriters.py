@@ -1,0 +1,36 @@
+"""Rewriters that are no models: what is left of a rewrite when nobody chooses. What they are asked beside, they do not answer."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+
+from triforge.rollout.protocols import Generate
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest
+
+
+async def random_choice(request: GenerateRequest) -> GenerateReply:
+    """Draws from what is offered."""
+    draw, lines = random.Random(request.sampling.seed), _offered(request)  # noqa: S311 (no secret)
+    return _reply(draw.choice(lines) for _ in range(request.n))
+
+
+async def first_choice(request: GenerateRequest) -> GenerateReply:
+    """Takes what stands first: a menu begins with what changes a task least."""
+    lines = _offered(request)
+    return _reply(lines[number % len(lines)] for number in range(request.n))
+
+
+REWRITERS: dict[str, Generate] = {"deterministic": first_choice, "random": random_choice}
+
+
+def _offered(request: GenerateRequest) -> list[str]:
+    return re.sub(r"\\(.)", r"\1", request.sampling.regex or "").split("|")
+
+
+def _reply(texts: Iterable[str]) -> GenerateReply:
+    outputs = tuple(
+        GenerateOutput(text=text, ids=(), logprobs=(), versions=(), finish="stop") for text in texts
+    )
+    return GenerateReply(prompt_ids=(), outputs=outputs)
