@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from demo.settings import (
     SMOLLM2_FOLDER,
@@ -81,15 +82,8 @@ def _data(settings: DemoSettings, home: Path) -> None:
     shutil.copy(home / "policy-data" / "policy.jsonl", home / "policy.jsonl")
     source, items = home / "judge-data" / "transcripts.jsonl", home / "judge.jsonl"
     convert = [
-        "services.reward",
-        "judge-items",
-        "--in",
-        str(source),
-        "--out",
-        str(items),
-        "--prompt",
-        "terse",
-    ]
+        "services.reward", "judge-items", "--in", str(source), "--out", str(items), "--prompt", "terse",
+    ]  # fmt: skip
     _finish(_start("judge-items", convert, logs))
     shutil.copy(home / "policy-data" / "words.txt", home / "words.txt")
     _add_words(home / "words.txt", items)
@@ -111,10 +105,15 @@ def _demonstrate(
         "environments.household.demonstrations", "--count", str(data.count), "--seed", str(seed),
         "--random-rate", str(data.random_rate), "--forget-rate", str(data.forget_rate),
         "--inadmissible-share", str(data.inadmissible_share), "--flip-rate", str(data.flip_rate),
-        "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options),
+        "--generate", json.dumps(settings.generate), "--options", json.dumps(played_with(name, settings)),
         "--out", str(home / f"{name}-data"),
     ]  # fmt: skip
     return _start(f"demonstrations-{name}", arguments, home / "logs")
+
+
+def played_with(name: str, settings: DemoSettings) -> dict[str, Any]:
+    """Options of the play. Nobody reads the labels of the policy's demonstrations, and some take a plan a step."""
+    return {k: v for k, v in settings.options.items() if name == "judge" or k != "labels"}
 
 
 def _add_auxiliary(settings: DemoSettings, home: Path) -> None:

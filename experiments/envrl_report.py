@@ -15,10 +15,9 @@ from experiments.report import (
     at_end,
     at_start,
     by_seed,
-    cell,
+    cells,
     markdown,
     success,
-    summary,
     verdicts,
 )
 from experiments.settings import TUNING_SEEDS
@@ -86,14 +85,9 @@ def _reading() -> str:
 
 
 def _knowledge(results: Results) -> str:
-    rows = []
-    for name, arm in ARMS.items():
-        cells = [f"{arm.title} (`{name}`)"]
-        for probe, _ in _PROBES:
-            cells.append(cell(summary(results, name, at_start(probe))))
-            cells.append(cell(summary(results, name, at_end(probe))))
-        cells.append(cell(summary(results, name, _over_steps("policy/aux/grad_ratio"))))
-        rows.append(cells)
+    values = [when(probe) for probe, _ in _PROBES for when in (at_start, at_end)]
+    values.append(_over_steps("policy/aux/grad_ratio"))
+    rows = [[f"{a.title} (`{n}`)", *cells(results, n, values)] for n, a in ARMS.items()]
     titles = ["arm"]
     for _, title in _PROBES:
         titles += [f"{title}: start", "end"]

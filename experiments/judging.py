@@ -35,17 +35,42 @@ class Planted:
     right: float = 1.0
 
 
-class PlantedJudge:
-    """A step scorer that plants what `planted` says; see `services.reward.scorers.oracle` for how often it is right.
+class Truth:
+    """What is true of the steps of a trajectory. Plans are kept task by task, since rollouts come to the same states.
 
     Args:
-        planted: what it says.
         read: a task by its id.
     """
 
-    def __init__(self, planted: Planted, read: Callable[[str], Awaitable[Task]]) -> None:
-        self._planted, self._read = planted, read
-        self._known: dict[str, dict[State, float]] = {}  # by task
+    def __init__(self, read: Callable[[str], Awaitable[Task]]) -> None:
+        self._read = read
+        self._known: dict[str, tuple[World, dict[State, float]]] = {}  # by task
+
+    async def of(self, trajectory: Trajectory, asks: Asks) -> list[Sign]:
+        """One sign a step."""
+        if asks == "sensible":
+            return [1 if step.label == 1 else -1 for step in trajectory.steps]
+        if trajectory.task_id not in self._known:
+            task = await self._read(trajectory.task_id)
+            self._known[trajectory.task_id] = world_of(task.params), {}
+        world, known = self._known[trajectory.task_id]
+        return signs(distances(world, (step.action for step in trajectory.steps), known), asks)
+
+    async def labelled(self, trajectory: Trajectory) -> Trajectory:
+        """With the labels that the environment's option `labels = "progress"` gives, which plans anew at every step."""
+        found = await self.of(trajectory, "progress")
+        steps = [
+            step.model_copy(update={"label": sign})
+            for step, sign in zip(trajectory.steps, found, strict=True)
+        ]
+        return trajectory.model_copy(update={"steps": tuple(steps)})
+
+
+class PlantedJudge:
+    """A step scorer that plants what `planted` says; see `services.reward.scorers.oracle` for how often it is right."""
+
+    def __init__(self, planted: Planted, truth: Truth) -> None:
+        self._planted, self._truth = planted, truth
 
     async def __call__(
         self,
@@ -55,16 +80,8 @@ class PlantedJudge:
     ) -> TrajectoryVotes:
         """Vote on every step."""
         right = task.model_copy(update={"accuracy": self._planted.right})
-        return planted(trajectory, right, dict(enumerate(await self._truth(trajectory))))
-
-    async def _truth(self, trajectory: Trajectory) -> list[Sign]:
-        if self._planted.asks == "sensible":
-            return [1 if step.label == 1 else -1 for step in trajectory.steps]
-        world = world_of((await self._read(trajectory.task_id)).params)
-        known = self._known.setdefault(trajectory.task_id, {})
-        return signs(
-            distances(world, (step.action for step in trajectory.steps), known), self._planted.asks
-        )
+        found = await self._truth.of(trajectory, self._planted.asks)
+        return planted(trajectory, right, dict(enumerate(found)))
 
 
 def distances(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import tempfile
 import time
 from itertools import islice
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
 
-from experiments.judging import PlantedJudge
+from experiments.judging import PlantedJudge, Truth
 from experiments.model import LocalModel
 from experiments.record import KEPT, Models, Result, Tell, silent
 from experiments.rewriters import REWRITERS
@@ -107,9 +108,13 @@ class Run:
         )  # fmt: skip
         parts: Parts = SimpleNamespace(env_adapter=self._tasks)  # type: ignore[assignment]
         self._env = TaskSource(parts, self._run, self._config)
+        self._truth = Truth(self._tasks.read)
+        options = self._config.env_adapter.options
+        self._progress = options.get("labels") == "progress"  # is found after play, see `Truth`
+        self._options = {name: value for name, value in options.items() if name != "labels"}
         self._score: StepScorer = SCORERS.find(self._config.reward.kind)
         if arm.planted is not None:
-            self._score = PlantedJudge(arm.planted, self._tasks.read)
+            self._score = PlantedJudge(arm.planted, self._truth)
 
     async def play(self) -> Result:
         """The whole run."""
@@ -136,6 +141,7 @@ class Run:
         if self._given.strong and self._config.adaptation.controller != "none":
             result.tasks["solved"] = await self._solved(self._given.strong)
         if self._given.keep:
+            shutil.rmtree(self._given.keep, ignore_errors=True)  # of a run that did not end
             self._learners["reward"].publish(self._given.keep, {"run": self._run.id})
         result.seconds = time.monotonic() - started
         rest = ("arm", "seed", "late", "judge", "judged", "tasks", "seconds")
@@ -181,16 +187,14 @@ class Run:
 
         async def ended(trajectory: Trajectory) -> Trajectory:
             if group.votes and trajectory.measured and trajectory.steps:
+                if self._progress:
+                    trajectory = await self._truth.labelled(trajectory)
                 job = judge_task(group, trajectory.index)
                 votes[trajectory.id] = await self._score(trajectory, job, self._judges.many)
             return trajectory
 
         played = await run_group(
-            lambda: self._tasks.make(group.env_adapter.options),
-            self._acts,
-            task,
-            group,
-            ended=ended,
+            lambda: self._tasks.make(self._options), self._acts, task, group, ended=ended
         )
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))
 
@@ -342,7 +346,7 @@ class Run:
             sampling=config.models.policy.sampling(), env_adapter=config.env_adapter, reward=config.reward,
         )  # fmt: skip
         played = await run_group(
-            lambda: self._tasks.make(config.env_adapter.options), policy or self._acts, task, group
+            lambda: self._tasks.make(self._options), policy or self._acts, task, group
         )
         return list(accuracy([t.outcome.value for t in played.trajectories]))
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
-from services.local_engine.generate import result_of
+from services.local_engine.kv_cache import NEVER, StepBatch
+from services.local_engine.llama import LlamaModel
 from services.local_engine.model import load_model, stage_tensors
 from services.local_engine.request import Prompt, SamplingParams, parse_sampling
+from services.local_engine.sampler import sample
 from services.local_engine.scheduler import Limits
-from services.policy.sglang_parsing import sample_of, sampling_params
+from services.local_engine.sequence import Sequence as Sample
+from services.policy.sglang_parsing import sampling_params
 from triforge.errors import ContextFullError, InputError
 from triforge.rendering import Renderer
-from triforge.types import ChatMessage, GenerateReply, GenerateRequest, Sampling
+from triforge.types import (
+    ChatMessage,
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    Sampling,
+    VersionSpan,
+)
 
 _TAIL = 3  # ids at the end of a response that decide what is appended: as many as the closings of our templates have, and more
 _SEED_STEP, _SEED_MASK = (
@@ -50,6 +61,8 @@ class LocalModel:
             limits=Limits(max_running=rows, max_queued=_QUEUED),
         )  # fmt: skip
         self._engine.start()
+        self._frame: tuple[list[int], list[int]] | None = None
+        self._cells = model.new_cache()  # of `_next_logits`
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Answer one request.
@@ -62,30 +75,50 @@ class LocalModel:
         ids = self._ids(request)
         if request.prompt_logprobs:
             return await self._score(ids)
-        sequences = []
+        sequences = self._sequences(request, ids)
+        await self._engine.generate(sequences)
+        return self._reply(ids, sequences)
+
+    def _sequences(self, request: GenerateRequest, ids: list[int]) -> list[Sample]:
+        """The samples of a request, before they are sampled."""
+        found: list[Sample] = []
         for number in range(request.n):
             sampling = request.sampling
             if sampling.seed is not None and request.n > 1:
                 seed = (sampling.seed + number * _SEED_STEP) & _SEED_MASK
                 sampling = sampling.model_copy(update={"seed": seed})
             params = self._params_of(sampling)
-            rid = str(next(self._rids))
             try:
-                sequences += self._engine.build(Prompt(ids, params, rid, return_logprob=True))
+                rid = str(next(self._rids))
+                found += self._engine.build(Prompt(ids, params, rid, return_logprob=True))
             except InputError as error:
                 if len(ids) + (params.max_new_tokens or 0) > self._engine.longest:
                     raise ContextFullError(error.detail) from error
                 raise
-        await self._engine.generate(sequences)
-        samples = [
-            sample_of(result_of(seq, self._engine.codec, self._engine.version), "local")
-            for seq in sequences
-        ]
-        return GenerateReply(
-            prompt_ids=tuple(ids),
-            outputs=tuple(sample.output for sample in samples),
-            cached_tokens=max(sample.cached_tokens for sample in samples),
-        )
+        return found
+
+    def _reply(self, ids: list[int], sequences: Sequence[Sample]) -> GenerateReply:
+        """What was sampled, as a service's parser reads it off the wire."""
+        outputs = []
+        for sequence in sequences:
+            length, finish = sequence.snapshot()
+            assert finish is not None
+            spans = sequence.weight_spans(length, self._engine.version)
+            outputs.append(
+                GenerateOutput(
+                    text=self._engine.codec.final_text(sequence.output, finish.get("matched")),
+                    ids=tuple(sequence.output),
+                    logprobs=tuple(sequence.logprobs),
+                    versions=tuple(
+                        VersionSpan(version=int(s["version"]), start=s["start"], end=s["end"])
+                        for s in spans
+                        if s["start"] < s["end"]
+                    ),
+                    finish=finish["type"],
+                )
+            )
+        cached = max(sequence.cached for sequence in sequences)
+        return GenerateReply(prompt_ids=tuple(ids), outputs=tuple(outputs), cached_tokens=cached)
 
     async def _score(self, ids: list[int]) -> GenerateReply:
         """The log-probabilities of a prompt."""
@@ -94,8 +127,7 @@ class LocalModel:
         prompt = Prompt(ids, params, rid, return_logprob=True, logprob_start_len=0)
         (scored,) = self._engine.build(prompt)
         await self._engine.generate([scored])
-        meta = result_of(scored, self._engine.codec, self._engine.version)["meta_info"]
-        found = [pair[0] for pair in meta["input_token_logprobs"][1:]]
+        found = [logprob or 0.0 for logprob, _ in scored.input_scores[1:]]
         return GenerateReply(prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found))
 
     def _ids(self, request: GenerateRequest) -> list[int]:
@@ -117,8 +149,58 @@ class LocalModel:
         return self._params[key].model_copy(update={"sampling_seed": sampling.seed})
 
     async def many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        """Answer requests, in order, side by side."""
-        return list(await asyncio.gather(*(self(request) for request in requests)))
+        """Answer requests, in order, side by side; those of one token, as votes of one word are, in one pass."""
+        if not isinstance(self._engine.model, LlamaModel) or not all(map(_is_a_word, requests)):
+            return list(await asyncio.gather(*(self(request) for request in requests)))
+        prompts = [self._framed(request) for request in requests]
+        sequences = [self._sequences(*pair) for pair in zip(requests, prompts, strict=True)]
+        flat = list(chain.from_iterable(sequences))
+        params, seeds = [one.prompt.params for one in flat], [one.seed for one in flat]
+        rows = [row for row, found in enumerate(sequences) for _ in found]
+        sampled = sample(self._next_logits(prompts)[rows], params, seeds, [0] * len(flat))
+        tokens, scores = sampled.ids.tolist(), sampled.logprobs.tolist()
+        for row, (one, token, score) in enumerate(zip(flat, tokens, scores, strict=True)):
+            one.begin_span(self._engine.version)
+            one.add(token, score, sampled.full, row)
+        return [self._reply(*pair) for pair in zip(prompts, sequences, strict=True)]
+
+    def _framed(self, request: GenerateRequest) -> list[int]:
+        """The prompt; what the template puts around a lone text is learnt from the first one. For vocabularies of whole words."""
+        content = request.messages[0].content if len(request.messages) == 1 else None
+        if request.prefix_ids or not isinstance(content, str):
+            return self._ids(request)
+        inner = self._renderer.encode_text(content)
+        if self._frame is None:
+            whole, size = self._renderer.render(request.messages), len(inner)
+            at = next(i for i in range(len(whole)) if whole[i : i + size] == inner)
+            self._frame = whole[:at], whole[at + size :]
+        return [*self._frame[0], *inner, *self._frame[1]]
+
+    def _next_logits(self, prompts: Sequence[list[int]]) -> Tensor:
+        """Logits after each prompt: one forward pass over the tree of all tokens, each of which sees those above it."""
+        nodes: dict[tuple[int, int], int] = {}  # by what stands above and the token
+        depths: list[int] = []
+        ends = []
+        for prompt in prompts:
+            at = -1
+            for depth, token in enumerate(prompt):
+                at = nodes.setdefault((at, token), len(nodes))
+                if at == len(depths):
+                    depths.append(depth)
+            ends.append(at)
+        size = len(nodes)
+        mask = np.full((size, size), np.float32(NEVER))
+        for (above, _), node in nodes.items():
+            if above >= 0:
+                mask[node] = mask[above]
+            mask[node, node] = 0.0
+        ids = torch.tensor([token for _, token in nodes])
+        self._cells.reserve(1, size, [])
+        batch = StepBatch(
+            ids, torch.tensor(depths), torch.arange(size), 0, 1, size, size,
+            torch.from_numpy(mask)[None, None], wanted=torch.tensor(ends),
+        )  # fmt: skip
+        return self._engine.model.forward(batch, self._cells)
 
     async def serve(self, module: torch.nn.Module, version: int) -> None:
         """Serve the present weights of a module under a new version."""
@@ -131,3 +213,9 @@ class LocalModel:
     def stop(self) -> None:
         """End the engine's thread."""
         self._engine.stop()
+
+
+def _is_a_word(request: GenerateRequest) -> bool:
+    """Whether a request asks for the next token, whichever it is."""
+    free = request.sampling.regex is None and request.sampling.json_schema is None
+    return free and request.sampling.max_new_tokens == 1 and not request.prompt_logprobs

@@ -169,16 +169,11 @@ def success(results: Results, titles: Mapping[str, str], baseline: str) -> str:
     """Success of arms, by name and title: start, end, and the difference to one of them."""
     rows = []
     for name, title in titles.items():
-        cells = [f"{title} (`{name}`)"]
+        row = [f"{title} (`{name}`)"]
         for mode in ("sampled", "greedy"):
-            own = name == baseline
-            found = None if own else difference(results, name, baseline, at_end(mode))
-            cells += [
-                cell(summary(results, name, at_start(mode))),
-                cell(summary(results, name, at_end(mode))),
-                cell(found, sign=True),
-            ]
-        rows.append(cells)
+            found = difference(results, name, baseline, at_end(mode)) if name != baseline else None
+            row += [*cells(results, name, [at_start(mode), at_end(mode)]), cell(found, sign=True)]
+        rows.append(row)
     head = ("arm", "sampled: start", "end", "difference", "greedy: start", "end", "difference")
     return markdown(head, rows)
 
@@ -207,22 +202,14 @@ def verdicts(results: Results, pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _tasks_table(results: Results) -> str:
-    rows = []
-    for name in arms_of("tasks"):
-        rows.append(
-            [
-                f"`{name}`",
-                *(
-                    cell(summary(results, name, at_end(f"{mode}/{kind}")))
-                    for kind in ("easy", "hard")
-                    for mode in ("sampled", "greedy")
-                ),
-                cell(summary(results, name, accepted)),
-                null_control(results, name),
-                cell(summary(results, name, of("late", "in_band"))),
-                cell(summary(results, name, of("late", "all_same"))),
-            ]
-        )
+    kinds = [
+        at_end(f"{mode}/{kind}") for kind in ("easy", "hard") for mode in ("sampled", "greedy")
+    ]
+    ends = [of("late", "in_band"), of("late", "all_same")]
+    rows = [
+        [f"`{name}`", *cells(results, name, [*kinds, accepted]), null_control(results, name), *cells(results, name, ends)]
+        for name in arms_of("tasks")
+    ]  # fmt: skip
     titles = (
         "arm", "easy tasks, sampled", "greedy", "hard tasks, sampled", "greedy", "tasks replaced a run",
         "unchanged tasks accepted of decided", "groups in the band, last 5 steps", "groups all alike",
@@ -239,22 +226,17 @@ def null_control(results: Results, arm: str) -> str:
 
 
 def _judge_table(results: Results) -> str:
-    rows = []
-    for name in ARMS:
-        cells = [f"`{name}`"]
-        for kind in ("label", "outcome"):
-            for policy in ("first", "last"):
-                for weights in ("first", "last"):
-                    key = f"{kind}/judge_{weights}/policy_{policy}"
-                    cells.append(cell(summary(results, name, of("judge", key))))
-        rows.append(cells)
+    ends = ("first", "last")
+    keys = [f"{k}/judge_{w}/policy_{p}" for k in ("label", "outcome") for p in ends for w in ends]
+    values = [of("judge", key) for key in keys]
+    rows = [[f"`{name}`", *cells(results, name, values)] for name in ARMS]
     titles = (
         "arm", "label: episodes of the first policy, first judge", "last judge", "episodes of the last policy, first judge",
         "last judge", "outcome: first policy, first judge", "last judge", "last policy, first judge", "last judge",
     )  # fmt: skip
     return (
-        "Balanced accuracy of one vote a step on held-out episodes; a constant answer scores 0.5. Label: "
-        f"{LABEL}. Outcome: the sign of the episode. The episodes of the first policy are the same for all arms of a seed.\n\n"
+        "Balanced accuracy of single votes on the episodes of the first and of the last step; a constant answer scores 0.5. Label: "
+        f"{LABEL}. Outcome: the sign of the episode. The episodes of the first step are the same for all arms of a seed.\n\n"
         + markdown(titles, rows)
     )
 
@@ -266,11 +248,11 @@ def _theory_table(results: Results) -> str:
         if mu is None:
             continue
         keys = ("p_plus", "p_minus", "mu", "mu_within", "f_ratio", "one_sided")
-        cells = [cell(summary(results, name, of("late", key))) for key in keys]
+        found = cells(results, name, [of("late", key) for key in keys])
         above = [
             r["late"].get("mu_within/low", 0.0) > 1.0 for (n, _), r in results.items() if n == name
         ]
-        rows.append([f"`{name}`", *cells, f"{sum(above)} of {len(above)}"])
+        rows.append([f"`{name}`", *found, f"{sum(above)} of {len(above)}"])
     titles = (
         "arm", "p_plus", "p_minus", "mu", "mu within tasks", "f_plus / f_minus", "groups with one outcome only",
         "seeds with mu within tasks surely above 1",
@@ -284,6 +266,11 @@ def _theory_table(results: Results) -> str:
 def cell(found: Mean | None, *, sign: bool = False) -> str:
     """A mean in a table; empty if there is none."""
     return "" if found is None else found.text(sign=sign)
+
+
+def cells(results: Results, arm: str, values: Iterable[Value]) -> list[str]:
+    """Means over the seeds of an arm in a table."""
+    return [cell(summary(results, arm, value)) for value in values]
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

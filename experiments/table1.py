@@ -82,8 +82,7 @@ _KINDS = (
     Kind("ood", LARGE, heldout=64),
     Kind("ood", LOOK, heldout=64),
 )
-_PLAIN = {"wording": "terse"}
-_OPTIONS = _PLAIN | {"labels": "progress"}
+_OPTIONS = {"wording": "terse", "labels": "progress"}
 
 
 def _arm(
@@ -170,7 +169,7 @@ class Table1Settings(Settings):
             judge_data=QUICK.warm.judge_data,  # nobody asks it
             judge=replace(self.warm.judge, steps=1),
         )
-        return replace(self.warm_start(STRONG_SEED), options=_PLAIN, warm_start=warm)
+        return replace(self.warm_start(STRONG_SEED), warm_start=warm)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration: what all arms share, then what the arm has."""

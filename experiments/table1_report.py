@@ -18,6 +18,7 @@ from experiments.report import (
     at_start,
     by_seed,
     cell,
+    cells,
     difference,
     markdown,
     null_control,
@@ -41,7 +42,6 @@ MEASURES = {
     PRIMARY: "ID, sampled", "greedy/id": "ID, greedy", "sampled/ood": "OOD, sampled", "greedy/ood": "OOD, greedy",
 }  # fmt: skip
 _LEVEL = 0.05
-_ENDS = 5  # steps at either end of a run
 
 
 def write(results: Results, settings: Table1Settings, page: Page) -> str:
@@ -104,10 +104,8 @@ def _test(found: Test | None) -> list[str]:
 
 
 def _success(results: Results, arms: Sequence[str]) -> str:
-    rows = []
-    for name in arms:
-        cells = [f"{ARMS[name].title} (`{name}`)", cell(summary(results, name, at_start(PRIMARY)))]
-        rows.append(cells + [cell(summary(results, name, at_end(m))) for m in MEASURES])
+    values = [at_start(PRIMARY), *map(at_end, MEASURES)]
+    rows = [[f"{ARMS[n].title} (`{n}`)", *cells(results, n, values)] for n in arms]
     return markdown(("arm", "ID, sampled: start", *MEASURES.values()), rows)
 
 
@@ -120,32 +118,27 @@ def _beside(results: Results) -> str:
     return markdown(("difference", *MEASURES.values()), rows)
 
 
-_WHO = [(judge, policy) for policy in ("first", "last") for judge in ("first", "last")]
-
-
-def _judged(name: str) -> list[Value]:
-    """Of the first and the last judge on the first policy's episodes, then on the last one's."""
-    return [of("judge", f"{name}/judge_{judge}/policy_{policy}") for judge, policy in _WHO]
-
-
 def gate(results: Results) -> str:
     """The measures of the judge, of every arm with votes."""
-    ends = [over_steps(slice(_ENDS)), over_steps(slice(-_ENDS, None))]
-    rows = [_cells(results, name, [*ends, *_judged("cosine")]) for name in _voting(results)]
-    on = [f"{judge} judge, {policy} step" for judge, policy in _WHO]
-    titles = ("arm", f"first {_ENDS} steps", f"last {_ENDS}", *on)
-    text = (
+    who = [(judge, policy) for policy in ("first", "last") for judge in ("first", "last")]
+    on = [f"{judge} judge, {policy} step" for judge, policy in who]
+    arms = [n for n in ARMS if any(r["judge"] for (arm, _), r in results.items() if arm == n)]
+
+    def judged(name: str, first: str, **more: Value) -> str:
+        found = [of("judge", f"{name}/judge_{judge}/policy_{policy}") for judge, policy in who]
+        rows = [[f"`{arm}`", *cells(results, arm, [*more.values(), *found])] for arm in arms]
+        return markdown((first, *more, *on), rows)
+
+    ends = {"first 5 steps": over_steps(slice(5)), "last 5": over_steps(slice(-5, None))}
+    return (
         "In groups that all fail, the cosine of the votes' advantage (z-score of a step's mean vote among those of its index) with the "
         "label, +1 if the shortest plan got shorter. In the steps by the judge as it was then; after the run by the weights that it began "
         "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last.\n\n"
-        + markdown(titles, rows)
+        + judged("cosine", "arm", **ends)
         + "\nAccuracy on the same episodes: of single votes, balanced over the labels; between steps of one task and index; and of single "
-        "votes, balanced over the outcomes.\n"
+        "votes, balanced over the outcomes.\n\n"
+        + "\n".join(judged(name, f"arm, by {name}") for name in ("label", "within", "outcome"))
     )
-    for name in ("label", "within", "outcome"):
-        rows = [_cells(results, arm, _judged(name)) for arm in _voting(results)]
-        text += "\n" + markdown((f"arm, by {name}", *on), rows)
-    return text
 
 
 def over_steps(part: slice) -> Value:
@@ -158,21 +151,9 @@ def over_steps(part: slice) -> Value:
     return value
 
 
-def _voting(results: Results) -> list[str]:
-    return [
-        name for name in ARMS if any(r["judge"] for (arm, _), r in results.items() if arm == name)
-    ]
-
-
-def _cells(results: Results, name: str, values: Sequence[Value]) -> list[str]:
-    return [f"`{name}`", *(cell(summary(results, name, value)) for value in values)]
-
-
 _LOOP: dict[str, Value] = {
     "mu within tasks": of("late", "mu_within"),
     "groups in the band, last 5 steps": of("late", "in_band"),
-}
-_TASKS: dict[str, Value] = {
     "tasks replaced after a third": lambda result: _accepted(result, 1),
     "two thirds": lambda result: _accepted(result, 2),
     "at the end": lambda result: _accepted(result, 3),
@@ -183,24 +164,21 @@ _TASKS: dict[str, Value] = {
 
 
 def _loop(results: Results) -> str:
-    rows = [_cells(results, name, [*_LOOP.values()]) for name in ARMS]
-    adapted = [name for name in ARMS if ARMS[name].rewrites]
-    tasks = [
-        [*_cells(results, name, [*_TASKS.values()]), null_control(results, name)]
-        for name in adapted
+    rows = [
+        [f"`{name}`", *cells(results, name, _LOOP.values()), null_control(results, name)]
+        for name in ARMS
     ]
     return (
-        markdown(("arm", *_LOOP), rows)
-        + "\nSolved: the share of tasks at which a policy of another seed, warmed up on demonstrations without a mistake, "
-        "succeeds in at least one of as many rollouts as a group has.\n\n"
-        + markdown(("arm", *_TASKS, "unchanged tasks accepted of decided"), tasks)
+        "Solved: the share of tasks at which a policy of another seed, warmed up on demonstrations without a mistake, succeeds in at "
+        "least one of as many rollouts as a group has.\n\n"
+        + markdown(("arm", *_LOOP, "unchanged tasks accepted of decided"), rows)
     )
 
 
 def _accepted(result: Mapping[str, Any], thirds: int) -> float | None:
     steps = result["steps"]
-    found = steps[len(steps) * thirds // 3 - 1].get("tasks/accepted") if len(steps) > 2 else None
-    return None if found is None else float(found)
+    found: float | None = steps[max(len(steps) * thirds // 3, 1) - 1].get("tasks/accepted")
+    return found
 
 
 def straight(result: Mapping[str, Any]) -> float | None:

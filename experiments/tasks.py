@@ -17,6 +17,8 @@ from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database
 from triforge.types import Params, PlannedGroup, PlanRequest, Task, TaskOutcome
 
+_ALL = 1_000_000
+
 
 class Tasks:
     """The pool.
@@ -60,15 +62,8 @@ class Tasks:
 
     async def accepted(self) -> dict[str, Task]:
         """The tasks by which others were replaced, replaced again or not."""
-        found: dict[str, Task] = {}
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self._store.proposals(self.pool_id, state="accepted", cursor=cursor)
-            for proposal in page.items:
-                task = await self.read(str(proposal.candidate_id))
-                found[task.id] = task
-            cursor = page.next_cursor
-        return found
+        made = self._store.proposals(self.pool_id, state="accepted", limit=_ALL).items
+        return {str(p.candidate_id): await self.read(str(p.candidate_id)) for p in made}
 
     async def adapt(self, outcome: TaskOutcome) -> None:
         """What the job of the queue `adapt` does."""

@@ -96,7 +96,7 @@ _Step = tuple[int | None, int, int | None, list[int]]
 def _steps(row: Row) -> Iterator[_Step]:
     """Outcome, index, label and votes of each step."""
     for outcome, labels, votes in zip(row["outcomes"], row["labels"], row["votes"], strict=True):
-        for index, (label, given) in enumerate(zip(labels, votes.split(" "), strict=True)):
+        for index, (label, given) in enumerate(zip(labels, votes.split(" "), strict=False)):
             yield _VALUES[outcome], index, _VALUES[label], [_VALUES[v] or 0 for v in given]
 
 

@@ -23,19 +23,15 @@ async def score(
     """Plant votes by the environment's own labels; RewardError if it labels no step."""
     labels = {step.index: step.label for step in trajectory.steps if step.label is not None}
     if not labels:
-        raise RewardError(
-            f"{trajectory.id}: reward.kind = 'oracle' needs labels, and no step has one"
-        )
+        raise RewardError(f"{trajectory.id}: reward.kind = 'oracle' needs labels; no step has one")
     return planted(trajectory, task, labels)
 
 
 SCORERS.add("oracle", score)
 
 
-def planted(
-    trajectory: Trajectory, task: JudgeTask, truth: Mapping[int, Sign]
-) -> TrajectoryVotes:
-    """m votes a step, each the truth with chance `task.accuracy`, otherwise the opposite, and of 0 a sign by lot.
+def planted(trajectory: Trajectory, task: JudgeTask, truth: Mapping[int, Sign]) -> TrajectoryVotes:
+    """Cast m votes a step, each the truth with chance `task.accuracy`, else the opposite, and of 0 a sign by lot.
 
     Wrong votes are independent and follow from the job's seed. That is kinder than the errors of a model with the same
     accuracy, which repeat themselves.

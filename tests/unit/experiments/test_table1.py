@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from demo.warm_start import played_with
 from environments.household.params import world_of
 from experiments.jobs import Job
 from experiments.loop import play
@@ -117,6 +118,16 @@ def test_an_arm_may_have_the_judge_that_another_one_ends_with(tmp_path: Path) ->
     assert document("last_judge") == document("P")
 
 
+def test_only_the_judges_demonstrations_are_labelled_by_the_planner() -> None:
+    settings = FULL.warm_start(1)
+    assert (
+        played_with("judge", settings)
+        == settings.options
+        == document("R")["env_adapter"]["options"]
+    )
+    assert played_with("policy", settings) == {"wording": "terse"}
+
+
 async def test_rewriters_without_a_model_answer_from_the_menu() -> None:
     lines = ["room: a (b), hint: no", "room: same, hint: yes", "goal: x. y"]
     request = GenerateRequest(
@@ -175,5 +186,5 @@ def test_the_report_tests_what_was_planned_and_says_what_fell(tmp_path: Path) ->
     assert "| `R` |  |  |  | 0.625 ± 0.000 |" in text
     assert "| `O` |  | 0" not in text
     # accepted tasks on a straight line, half of them solved by another policy
-    shown = "| `E` | 3.000 ± 0.000 | 7.000 ± 0.000 | 11.000 ± 0.000 | 1.000 ± 0.000 | 0.500 ± 0.000 | 1.000 ± 0.000 |"
+    shown = "| `E` |  |  | 3.000 ± 0.000 | 7.000 ± 0.000 | 11.000 ± 0.000 | 1.000 ± 0.000 | 0.500 ± 0.000 | 1.000 ± 0.000 |"
     assert shown in text

@@ -71,3 +71,5 @@ def test_without_votes_nothing_is_said() -> None:
     assert rows_of([silent])[0]["votes"] == [" "]
     assert quality(rows_of([silent])) == {}
     assert measures_of([silent]) == {}
+    broken = group("b", [-1, -1], [[], [1]], [[], [[1]]])  # an episode without a step
+    assert measures_of([broken])["votes/positive_failed"] == 1.0

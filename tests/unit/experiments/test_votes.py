@@ -22,7 +22,7 @@ from environments.household.world import World
 from experiments.__main__ import main
 from experiments.estimators import returns
 from experiments.jobs import Job
-from experiments.judging import Asks, Planted, PlantedJudge, distances, signs
+from experiments.judging import Asks, Planted, PlantedJudge, Truth, distances, signs
 from experiments.loop import play
 from experiments.record import Models, Result
 from experiments.study import file_of
@@ -86,7 +86,7 @@ async def test_a_planted_judge_is_right_as_often_as_it_says(
 ) -> None:
     group = group_task(votes=3)
     played = trajectory(group, 0, outcome=-1, lengths=[1] * 200, labels=[1, -1] * 100)
-    judge = PlantedJudge(Planted(asks="sensible", right=right), _NOBODY)
+    judge = PlantedJudge(Planted(asks="sensible", right=right), Truth(_NOBODY))
     votes = await judge(played, judge_task(group, 0), _NOBODY)
     hits = [v.value == played.steps[s.step].label for s in votes.steps for v in s.votes]
     assert low <= sum(hits) / len(hits) <= high
@@ -114,7 +114,7 @@ async def test_planted_votes_are_those_of_the_runs_on_file(asks: Asks, votes: st
     actions = [*shortest[:3], "sing", shortest[0], *shortest[1:4]]
     labels = [1, 1, -1, None, -1, 1, -1, 1]
     played = trajectory(group, 0, outcome=-1, lengths=[1] * len(actions), labels=labels)
-    judge = PlantedJudge(Planted(asks=asks, right=0.7), read)
+    judge = PlantedJudge(Planted(asks=asks, right=0.7), Truth(read))
     found = await judge(said(played, actions), judge_task(group, 0), _NOBODY)
     assert " ".join("".join("-0+"[v.value + 1] for v in s.votes) for s in found.steps) == votes
 
@@ -139,7 +139,7 @@ async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> Non
     played = said(
         trajectory(group, 0, outcome=-1, lengths=[1] * 4), [*commands[:2], "sing", commands[2]]
     )
-    votes = await PlantedJudge(Planted(), read)(played, judge_task(group, 0), _NOBODY)
+    votes = await PlantedJudge(Planted(), Truth(read))(played, judge_task(group, 0), _NOBODY)
     assert [step.votes[0].value for step in votes.steps] == [1, 1, -1, 1]
 
 
@@ -157,6 +157,27 @@ def test_returns_of_differences_are_nothing_in_a_loop() -> None:
     # What is still to come: 0, -1, 0, -1 in the loop; 2, 1, 1, 0 where something is reached.
     found = returns.function(group, preset, preset.estimator_options)
     assert found.advantages == ((-1.0,) * 4, (1.0,) * 4)
+
+
+async def test_labels_found_after_play_are_those_of_the_environment() -> None:
+    world = rooms()[1]
+    options = PlayOptions(wording="terse", labels="progress")
+    room = Task(
+        id="task", pool_id="p", slot="s", family="household", instruction="", params=params_of(world)
+    )  # fmt: skip
+
+    async def read(_: str) -> Task:
+        return room
+
+    draw, actions, labels = random.Random(3), list[str](), list[int | None]()
+    episode = Episode(world, options, announce(world))
+    for _ in range(24):
+        actions.append(draw.choice([*episode.commands(), "sing"]))
+        labels.append(episode.play(actions[-1]).label)
+    played = said(trajectory(group_task(), 0, outcome=-1, lengths=[1] * 24), actions)
+    found = await Truth(read).labelled(played)
+    assert [step.label for step in found.steps] == labels
+    assert set(labels) == {1, -1}
 
 
 # ---- runs and their table ----
