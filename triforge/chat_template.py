@@ -6,7 +6,7 @@ A folder is not trusted: what is no regular file, too large or nested too deep i
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -92,17 +92,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise WeightsError(f"model folder {path.parent}: {path.name}: expected an object")
     return found
-
-
-def demand_known(folder: Path, config: Mapping[str, Any], known: Container[str]) -> None:
-    """Pass if a model's config is of a `known` type; code that a folder brings for others is never run."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in known:
-        code = ", and code of the folder (auto_map) is never run" if "auto_map" in config else ""
-        raise WeightsError(
-            f"model folder {folder}: config.json: model_type is {kind!r:.80}, which the installed transformers does not know"
-            f"{code}; expected one that it knows"
-        )
 
 
 def special_tokens_of(folder: Path) -> dict[str, str]:

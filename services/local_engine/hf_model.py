@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING as CONFIG_MAPPING  # what there is a model for
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -19,6 +18,7 @@ from services.local_engine.images import Image
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.weights import NamedWeights
 from triforge.errors import WeightsError
+from triforge.store.model_config import demand_full_attention
 from triforge.vision.image_spec import ImageSpec
 
 _KEPT_IMAGES = 64  # whose embeddings are kept, for further samples and turns
@@ -68,7 +68,7 @@ class TransformersModel(NamedWeights):
             raise WeightsError(f"config.json is not one of transformers: {error}") from error
         text = settings.get_text_config()
         self.context_length = int(getattr(text, "max_position_embeddings", 2048))
-        self._demand_full_attention(text)
+        demand_full_attention(text.to_dict())
         try:
             self._module = self._auto.from_config(
                 settings, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
@@ -91,16 +91,19 @@ class TransformersModel(NamedWeights):
             else:
                 self.twins[name] = first
 
-    def _demand_full_attention(self, text: Any) -> None:
-        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
-        window = getattr(text, "sliding_window", None) or self.context_length
-        if getattr(text, "layer_types", None) is None and window < self.context_length:
-            kinds = {"sliding_attention"}
-        if kinds != {"full_attention"}:
-            raise WeightsError(
-                f"model_type {text.model_type!r} has layers of kind {sorted(kinds)}; "
-                "the local engine serves full attention only"
-            )
+    def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+        """See `Model`. Of a mixture of experts a folder has a tensor an expert and the module one of all: transformers converts."""
+        if tensors.keys() <= self.weights.keys() | self.twins.keys():
+            return tensors
+        try:
+            made, info = type(self._module).from_pretrained(
+                None, config=self._module.config, state_dict=tensors, dtype=torch.float32, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
+        except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+            raise WeightsError(f"{where}: {error}") from error
+        found = {n: t for n, t in made.state_dict().items() if n not in info["missing_keys"]}
+        return found | {n: tensors[n] for n in info["unexpected_keys"] if n in tensors}
 
     def new_cache(self) -> SlotCache:
         """See `Model`."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.llama import LlamaModel, LlamaShape
 from services.local_engine.weights import check_config, check_tensors, read_tensors
-from triforge.chat_template import demand_known, read_json
+from triforge.chat_template import read_json
 from triforge.errors import WeightsError
+from triforge.store.model_config import demand_known
 from triforge.store.tensor_files import demand_layers, demand_numbers, read_folder
 from triforge.vision.image_spec import ImageSpec
 
@@ -39,6 +40,9 @@ class Model(Protocol):
 
     def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
         """Names and shapes of the weights, and the names that may be there and are ignored."""
+
+    def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+        """All tensors of a folder, under the names of `expected`; WeightsError, which names `where`, if they are of another model."""
 
     def apply(self, tensors: dict[str, Tensor]) -> None:
         """Copy verified weights in, all or some."""
@@ -65,9 +69,9 @@ def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str
         own = _build(folder, numbers, partial(LlamaModel, shape))
         own.apply(stage_weights(folder, own, config))
         return own, config
+    demand_known(folder, config)
     # transformers takes seconds to import and the common case does not need it.
     module = importlib.import_module("services.local_engine.hf_model")
-    demand_known(folder, config, module.CONFIG_MAPPING)
     vision = ImageSpec.of_folder(folder)
     kind = partial(module.VisionModel, vision=vision) if vision else module.TransformersModel
     other = _build(folder, numbers, partial(kind, config))
@@ -92,7 +96,7 @@ def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[st
     tensors = read_tensors(folder)
     check_config(config, folder)
     shapes, ignored = model.expected()
-    return check_tensors(tensors, shapes, ignored, str(folder))
+    return check_tensors(model.converted(tensors, str(folder)), shapes, ignored, str(folder))
 
 
 def stage_tensors(tensors: dict[str, Tensor], model: Model, where: str) -> dict[str, Tensor]:

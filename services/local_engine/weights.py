@@ -30,6 +30,10 @@ class NamedWeights:
         """See `Model`."""
         return {n: tuple(t.shape) for n, t in self.weights.items()}, frozenset(self.twins)
 
+    def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:  # noqa: ARG002 (for others)
+        """See `Model`."""
+        return tensors
+
     @torch.inference_mode()
     def apply(self, tensors: dict[str, Tensor]) -> None:
         """See `Model`."""

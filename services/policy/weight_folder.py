@@ -36,7 +36,7 @@ _COMPARED = 48  # tensors of a folder that are compared with the folder before
 _ROWS = 4
 _NUMBERS = 512  # of a tensor with one axis
 # SGLang keeps these inside larger matrices, and where it looks for them holds for some models only.
-_FUSED = (".k_proj.", ".v_proj.", ".gate_proj.", ".up_proj.", "inv_freq")
+_FUSED = (".k_proj.", ".v_proj.", ".gate_proj.", ".up_proj.", ".experts.", "inv_freq")
 
 Depth = Literal["contents", "sizes"]
 Floats = NDArray[np.float64]

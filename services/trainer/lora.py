@@ -292,7 +292,7 @@ def merge(adapter: Path, out: Path, *, base: Path | None = None, replace: bool =
                 weight = name.removeprefix(_PREFIX).replace(".lora_A.", ".")
                 weights[weight].add_(wide @ narrow, alpha=shape.alpha / shape.rank)
     about = {"kind": "merged", "base": str(below), "adapter": str(adapter)}
-    publish_model(on_cpu(model_tensors(model)), below, out, about, replace=replace)
+    publish_model(model, on_cpu(model_tensors(model)), below, out, about, replace=replace)
     return out
 
 

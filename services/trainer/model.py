@@ -14,7 +14,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -26,10 +25,11 @@ from services.trainer.packed_attention import NAME as PACKED
 from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Sequences, TokenBatch, passes
 from services.trainer.vision import VisionBody
-from services.trainer.weight_tensors import load_tensors, model_tensors, publish_model
-from triforge.chat_template import demand_known, read_json
+from services.trainer.weight_tensors import in_folder, load_tensors, model_tensors, publish_model
+from triforge.chat_template import read_json
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
+from triforge.store.model_config import demand_known
 from triforge.store.tensor_files import demand_layers, demand_numbers, weight_files
 from triforge.vision.image_spec import ImageSpec
 
@@ -166,13 +166,16 @@ class ScoringModel:
         if not tensor_files:
             raise WeightsError(f"model folder {folder}: no *.safetensors file")
         config = read_json(folder / "config.json")
-        demand_known(folder, config, CONFIG_MAPPING)
+        demand_known(folder, config)
         tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
         demand_layers(folder, config, len(tensors))
         image_spec = ImageSpec.of_folder(folder)
         held = sum(tensor.numel() for tensor in tensors.values())
         model = _build(folder, held, seeing=image_spec is not None)
-        load_into(model, tensors, where=str(folder))
+        if tensors.keys() <= model.state_dict().keys():
+            load_into(model, tensors, where=str(folder))
+        else:
+            model = _converted(model, tensors, where=str(folder))
         model = model.to(device or torch.device("cpu"))
         return ScoringModel(model, chunk=chunk, image_spec=image_spec, images=images)
 
@@ -298,7 +301,7 @@ class ScoringModel:
             WeightsError: the folder exists.
             StorageError: disk full or no permission.
         """
-        return publish_model(weights.tensors, initial, target, about)
+        return publish_model(self.module, weights.tensors, initial, target, about)
 
 
 def _build(folder: Path, held: int, *, seeing: bool) -> Any:
@@ -357,6 +360,32 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) ->
     tied: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     needed = {name for name, _ in model.named_parameters()} | set(buffers)
     copy_tensors(tensors, tied | buffers, needed, where=where)
+
+
+def _converted(model: Any, tensors: dict[str, Tensor], *, where: str) -> Any:
+    """Such a model with these tensors, which transformers converts: a folder may have a tensor an expert, the module one of all.
+
+    Raises:
+        WeightsError: they are not all of such a model, or could not be written as they were read.
+    """
+    try:
+        made, info = type(model).from_pretrained(
+            None, config=model.config, state_dict=tensors, dtype=torch.float32, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
+    except _REFUSALS as error:
+        raise WeightsError(f"{where}: {error}") from error
+    shapes = {n: torch.empty_like(t, device="meta") for n, t in model_tensors(made).items()}
+    written = {n for name, shape in shapes.items() for n in in_folder(made, {name: shape})}
+    broken = {n for n, t in tensors.items() if not torch.isfinite(t).all()}
+    unwritten = written - tensors.keys()
+    for problem, names in (
+        ("missing", info["missing_keys"]), ("unknown", info["unexpected_keys"]), ("not finite", broken),
+        ("that would be written under other names", unwritten),
+    ):  # fmt: skip
+        if names:
+            raise WeightsError(f"{where}: tensors {problem}: {', '.join(sorted(names)[:5])}")
+    return made
 
 
 @torch.no_grad()

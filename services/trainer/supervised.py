@@ -191,8 +191,9 @@ class SupervisedJob:
             "eval": [[s, round(loss, 6), round(accuracy, 6)] for s, loss, accuracy in measured],
         }
         about = {"kind": "supervised", "steps": step, "seed": options.seed}
-        weights = on_cpu(model_tensors(self._model.module))
-        publish_model(weights, self._source, target, about, replace=replace)
+        module = self._model.module
+        weights = on_cpu(model_tensors(module))
+        publish_model(module, weights, self._source, target, about, replace=replace)
         return report
 
     def _done(self, step: int, elapsed: float) -> float:

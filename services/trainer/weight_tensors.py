@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from services.trainer.distributed import Shares
 from services.trainer.weight_folders import atomic_folder
@@ -21,6 +24,7 @@ from triforge.store.artifacts import storage_error
 from triforge.store.manifests import MANIFEST, write_manifest
 
 TENSORS = "model.safetensors"
+_Convert = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 _COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken"}
 
 
@@ -53,7 +57,16 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in (dict(model.named_parameters()) | buffers).items()}
 
 
+def in_folder(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a model as they stand in a folder: other ones where transformers converted those that it read."""
+    if not getattr(model, "_weight_conversions", None):
+        return dict(tensors)
+    apart = revert_weight_conversion(cast("PreTrainedModel", model), dict(tensors))
+    return {name: tensor.clone() for name, tensor in apart.items()}  # no two in one storage
+
+
 def publish_model(
+    model: nn.Module,
     weights: Mapping[str, Tensor],
     source: Path,
     target: Path,
@@ -61,7 +74,7 @@ def publish_model(
     *,
     replace: bool = False,
 ) -> str:
-    """Write a complete model folder, atomically: weights, and the companions of `source`; returns the manifest's digest.
+    """Write a complete model folder, atomically: weights of `model`, and the companions of `source`; returns the manifest's digest.
 
     Raises:
         WeightsError: the folder exists and is not to be replaced.
@@ -74,33 +87,35 @@ def publish_model(
         if "torch_dtype" in config:
             config["torch_dtype"] = "float32"
         write_json(folder / "config.json", config)
-        save_tensors(weights, folder / TENSORS)
+        save_tensors(weights, folder / TENSORS, partial(in_folder, model))
         return write_manifest(folder, about)
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. Raises OSError: disk full or no permission."""
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, convert: _Convert = dict) -> None:
+    """Write a safetensors file of what `convert` makes of the tensors. Raises OSError: disk full or no permission."""
     if isinstance(tensors, Shares):
-        return _save_gathered(tensors, path)
+        return _save_gathered(tensors, path, convert)
     try:
-        save_file(dict(tensors), path, metadata={"format": "pt"})
+        save_file(convert(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
 
-def _save_gathered(tensors: Shares, path: Path) -> None:
+def _save_gathered(tensors: Shares, path: Path, convert: _Convert) -> None:
     """The same file, float32, for which only one tensor is whole at a time: safetensors wants to be given all of them."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, share in tensors.items():
-        start, end = end, end + torch.float32.itemsize * share.numel()
-        header[name] = {"dtype": "F32", "shape": list(share.shape), "data_offsets": [start, end]}
+    for whole, share in tensors.items():
+        for name, part in convert({whole: torch.empty(share.shape, device="meta")}).items():
+            start, end = end, end + torch.float32.itemsize * part.numel()
+            header[name] = {"dtype": "F32", "shape": [*part.shape], "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file, contextlib.closing(tensors.gathered()) as gathered:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in gathered:
-            file.write(_plain(tensor).numpy().data)
+        for whole, tensor in zip(tensors, gathered, strict=True):
+            for part in convert({whole: tensor}).values():
+                file.write(_plain(part).numpy().data)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -1,9 +1,16 @@
-"""Which fields of a model's `config.json` its forward pass depends on, and where two models differ in them."""
+"""What a `config.json` says of a model: whether it can be loaded, and where the forward passes of two models differ."""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+from triforge.errors import WeightsError
+from triforge.vision.image_spec import KINDS
 
 # Everything else is taken to be of the forward pass: fields of training, of generation, of labels, and of how the file was
 # written. The size of a vocabulary shows in the shapes of tensors.
@@ -54,3 +61,46 @@ def _fields(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
             yield from _fields(value, f"{within}{name}.")
         elif value is not None:
             yield within + name, value
+
+
+@functools.cache
+def _causal() -> frozenset[str]:
+    """The types of which the installed transformers has a causal model, as its source lists them: importing it takes seconds."""
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        return frozenset()
+    source = Path(found.origin).with_name("models") / "auto" / "modeling_auto.py"
+    text = source.read_text(encoding="utf-8") if source.is_file() else ""
+    listed = text.partition("\nMODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")[2].partition("\n)\n")[0]
+    return frozenset(re.findall(r'^        \("([^"]+)", ', listed, re.MULTILINE))
+
+
+def demand_known(folder: Path, config: Mapping[str, Any]) -> None:
+    """Pass a config of a type that can be loaded here; code that a folder brings for others is never run.
+
+    Raises:
+        WeightsError: the installed transformers has no causal model of this type, and it is none that sees.
+    """
+    kind, known = config.get("model_type"), _causal()
+    if known and kind not in known | set(KINDS):
+        code = ", and code of the folder (auto_map) is never run" if "auto_map" in config else ""
+        raise WeightsError(
+            f"model folder {folder}: config.json: model_type is {kind!r:.80}, which the installed transformers does not know "
+            f"as a causal language model{code}; expected one that it knows (docs/training.md lists those that are tried)"
+        )
+
+
+def demand_full_attention(config: Mapping[str, Any]) -> None:
+    """Pass a config whose layers all look at all that comes before, which is what the local engine computes; else WeightsError."""
+    text = config.get("text_config")
+    text = text if isinstance(text, Mapping) else config
+    layers, window = text.get("layer_types"), text.get("sliding_window")
+    kinds = set(layers) if layers else {"full_attention"}
+    if not layers and window and text.get("use_sliding_window", True):
+        longest = text.get("max_position_embeddings", window)
+        kinds = {"sliding_attention"} if window < longest else kinds
+    if kinds != {"full_attention"}:
+        raise WeightsError(
+            f"model_type {text.get('model_type')!r} has layers of kind {sorted(kinds)}; the local engine serves full attention only, "
+            "for others name engines of SGLang (TRIFORGE_POLICY_ENGINES and the like, docs/engines.md)"
+        )

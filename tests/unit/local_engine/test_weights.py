@@ -151,7 +151,7 @@ def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
 HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
     "code": (
         {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}},
-        "'mine', which the installed transformers does not know, and code of the folder .* is never run",
+        "'mine', which the installed transformers does not know as a causal language model, and code of the folder .* is never run",
     ),
     "layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, but the folder holds"),
     "widths": ({"intermediate_size": 10**12}, r"describes \d{14,} weights, but the folder holds"),

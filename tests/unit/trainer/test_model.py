@@ -103,7 +103,7 @@ def test_folders_that_are_no_models_are_refused(model_folder: Path, tmp_path: Pa
 HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
     "code": (
         {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}},
-        "'mine', which the installed transformers does not know, and code of the folder .* is never run",
+        "'mine', which the installed transformers does not know as a causal language model, and code of the folder .* is never run",
     ),
     "layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, but the folder holds"),
     "widths": ({"intermediate_size": 10**12}, r"describes \d{14,} weights, but the folder holds"),
