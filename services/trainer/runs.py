@@ -222,11 +222,17 @@ class Runs:
 
     def _demand_served(self, config: RunConfig) -> None:
         """Refuse what asks for a model that this deployment does without."""
+        controller = config.adaptation.controller
         if config.votes:
             demand_served(["reward"], self._settings)
+        if controller != "none" and not self._settings.adapt_workers:
+            raise ConfigError(
+                f"adaptation.controller: given {controller!r}, and this deployment has no adapt workers: allowed 'none'; or start "
+                "the deployment with this controller in the document of `triforge up`"
+            )
         if config.adaptation.rewrites and not self._settings.has("rewriter_model"):
             raise ConfigError(
-                f"adaptation.controller: given {config.adaptation.controller!r}, and this deployment has no rewriter: allowed "
+                f"adaptation.controller: given {controller!r}, and this deployment has no rewriter: allowed "
                 "'none'; or name models.rewriter.path in the document of `triforge up`"
             )
 

@@ -171,6 +171,21 @@ async def test_a_run_that_needs_a_model_which_the_deployment_has_not_is_refused(
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
 
 
+@pytest.mark.parametrize("controller", ["ladder", "llm_rewrite"])
+async def test_a_run_whose_tasks_change_is_refused_where_nothing_changes_them(
+    broker: Broker, store: RunStore, tmp_path: Path, controller: str
+) -> None:
+    runs = Runs(
+        store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
+        settings=Settings(adapt_workers=False),
+    )  # fmt: skip
+    config = {"adaptation": {"controller": controller}}
+    with pytest.raises(ConfigError, match=f"given '{controller}', .* no adapt workers"):
+        await runs.submit(RunRequest(pool="kitchen", config=config), None)
+    still = {"adaptation": {"controller": "none"}}
+    assert (await runs.submit(RunRequest(pool="kitchen", config=still), None)).status == "queued"
+
+
 async def test_another_preset_is_that_preset_and_stands_with_the_run(
     runs: Runs, tmp_path: Path
 ) -> None:

@@ -56,6 +56,8 @@ class Settings(Section):
     """env_adapter service."""
     trainer_url: Url = "http://127.0.0.1:8004"
     """Trainer service."""
+    adapt_workers: bool = True
+    """Whether adapt workers are part of the deployment; without them no run has tasks changed."""
     dashboard_url: Url = "http://127.0.0.1:8005"
     """Dashboard: the pages that people look at."""
     engines: str = "http://127.0.0.1:9001"

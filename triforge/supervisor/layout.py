@@ -175,12 +175,14 @@ def plan_layout(
 
 
 def _left_out(config: RunConfig, given: Mapping[str, str]) -> dict[str, object]:
-    """Addresses of what the document does without: votes, and tasks that are rewritten."""
+    """What the document does without: votes, and tasks that change."""
     without = [] if config.votes else ["reward_model_url", "reward_url"]
     rewriter = "TRIFORGE_REWRITER_MODEL_URL" in given or config.models.rewriter.path
     if config.adaptation.controller == "none" or not rewriter:
         without.append("rewriter_model_url")
-    return dict.fromkeys(without, NOWHERE)
+    return dict.fromkeys(without, NOWHERE) | {
+        "adapt_workers": config.adaptation.controller != "none"
+    }
 
 
 def _check_rewriter(config: RunConfig, given: Mapping[str, str]) -> None:

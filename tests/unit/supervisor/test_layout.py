@@ -46,6 +46,9 @@ def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
     assert "reward-model" in names
     assert "rewriter-model" not in names
     assert ("adapt-worker" in names) == (controller == "llm_rewrite")
+    trainer = next(spec for spec in layout.specs if spec.name == "trainer")
+    said = Settings.from_env({n: v for n, v in trainer.env.items() if n.startswith("TRIFORGE_")})
+    assert said.adapt_workers == ("adapt-worker" in names)
 
 
 def test_only_what_the_algorithm_needs_is_started(tmp_path: Path) -> None:
