@@ -184,7 +184,7 @@ def main() -> None:
 
 
 def _complain(text: str) -> None:
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    say(text, Console(stderr=True))
 
 
 @app.command()

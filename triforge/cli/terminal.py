@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
+import shutil
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -25,6 +29,10 @@ from triforge.types import Params
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
 
+_NAME: Final = "triforge"
+COMMAND: Final = re.compile(
+    rf"(?<![\w/.-]){_NAME} (?=(backup|doctor|env|eval|key|logs|pool|proposal|restore|run|status|task|tenant|train|up)\b)"
+)
 _INTERRUPTED = 130  # as shells say it of a program that Ctrl-C ended
 
 console = Console(markup=False)  # names and reasons are text, whatever brackets they hold
@@ -70,9 +78,21 @@ def _ask(
         raise typer.Exit(_INTERRUPTED) from None
 
 
-def say(text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, highlight=False, soft_wrap=True)
+def say(text: str, to: Console = console) -> None:
+    """Print a line as it is, its commands so that they can be typed as they stand."""
+    text = COMMAND.sub(lambda _: f"{program()} ", text)
+    to.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def program() -> str:
+    """How this command line is started again: by its name where PATH finds it, else by its path."""
+    own, found = Path(sys.executable).with_name(_NAME), shutil.which(_NAME)
+    if not own.is_file():
+        return shlex.join((sys.executable, "-m", _NAME))
+    if found and own.samefile(found):
+        return _NAME
+    here = Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
 def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:

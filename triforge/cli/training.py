@@ -21,7 +21,7 @@ from triforge.cli import pool_file
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import trained_policy
-from triforge.cli.terminal import settings
+from triforge.cli.terminal import say, settings
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
@@ -163,10 +163,7 @@ def train(
         asked["options"] = {**asked.get("options", {}), "reward": reward}
     wanted = Training(model=str(model), env=env, state=Path(state), **asked)
     console = console or Console()
-
-    def tell(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    tell = partial(say, to=console)
     document = wanted.document(tell)  # here, where Ctrl-C ends it
     return _run(_train(wanted, document, console, tell))
 

@@ -133,7 +133,7 @@ def left_running(run_id: str) -> Iterator[None]:
 
 def _print(console: Console, line: str) -> None:
     if line:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line, console)
 
 
 async def _queue(client: TrainerClient, run: RunState) -> str:

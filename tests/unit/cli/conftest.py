@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -117,6 +118,7 @@ def triforge(
     """The program as it is installed: arguments in; exit code, output and complaints out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
     def call(*arguments: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["triforge", *arguments])

@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
 from triforge import __version__
-from triforge.cli.terminal import settings
+from triforge.cli.main import app
+from triforge.cli.terminal import COMMAND, settings
 from triforge.errors import ConfigError
 from triforge.types import Event, Page, RunState
 
@@ -291,3 +292,37 @@ def test_addresses_come_from_the_environment_then_from_the_running_deployment(
     monkeypatch.setenv("TRIFORGE_POLICY_MODEL_URL", "elsewhere")
     with pytest.raises(ConfigError, match="TRIFORGE_POLICY_MODEL_URL"):
         settings(tmp_path)
+
+
+@pytest.mark.parametrize("named", ["found", "missing", "another"])
+def test_commands_are_printed_as_they_can_be_typed(
+    triforge: Triforge,
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    named: str,
+) -> None:
+    there = Path(sys.executable).parent
+    if named != "found":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    if named == "another":
+        (tmp_path / "triforge").write_text("#!/bin/sh\n")
+        (tmp_path / "triforge").chmod(0o755)
+    services.refuse(
+        "GET /v1/runs/run-9",
+        404,
+        "not_found",
+        "no run-9; `triforge run list` lists all, triforge train makes one",
+    )
+    _, _, err = triforge("run", "show", "run-9")
+    start = "triforge" if named == "found" else f"{there}/triforge"
+    assert f"`{start} run list` lists all, {start} train makes one" in err
+
+
+def test_all_commands_are_known_as_such() -> None:
+    names = [group.name for group in app.registered_groups]
+    names += [
+        one.name or str(getattr(one.callback, "__name__", "")) for one in app.registered_commands
+    ]
+    for name in names:
+        assert COMMAND.match(f"triforge {name}"), name
