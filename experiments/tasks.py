@@ -10,12 +10,11 @@ from experiments.settings import Settings
 from services.env_adapter.adaptation.adapter import make_adapter
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import PoolRequest
 from services.env_adapter.store import PoolStore
 from triforge.environments.registry import family
 from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database
-from triforge.types import Params, PlannedGroup, PlanRequest, Task, TaskOutcome
+from triforge.types import Params, PlannedGroup, PlanRequest, PoolRequest, Task, TaskOutcome
 
 _ALL = 1_000_000
 

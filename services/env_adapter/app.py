@@ -16,7 +16,7 @@ from services.env_adapter.plans import Planner
 from services.env_adapter.pools import FindFamily, PoolMaker
 from services.env_adapter.routes import RULES, Api, add_routes
 from services.env_adapter.store import PoolStore
-from services.env_adapter.uploads import JSONL
+from triforge.environments.rows import JSONL
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
 from triforge.web.app import install

@@ -1,47 +1,33 @@
-"""How pools are made: every row checked by its family, held-out tasks kept apart, all stored in one transaction.
-
-However large a pool is, only a few tasks of it are in memory at a time: rows come from an upload on disk, what the family
-makes of them goes to disk again, and from there to the database once all of them are known to be good.
-"""
+"""How pools are made: once all rows are known to be good they are stored, in one transaction."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
-from services.env_adapter.requests import MAX_TASKS, Change, GenerateSpec, PoolRequest
+from services.env_adapter.requests import Change
 from services.env_adapter.rows import pool_states, record_change
-from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
 from triforge.access.keys import check_pool_quota
 from triforge.config import merge
-from triforge.errors import ConflictError, InputError
-from triforge.rollout.adapting import identity
+from triforge.environments.rows import Row
+from triforge.environments.tasks import CheckedTasks, check_pool
+from triforge.errors import ConflictError
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
-from triforge.rollout.seeds import nth_seed
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, TaskRow
-from triforge.types import Params, PoolState, Split
-from triforge.web.text import demand_keepable
+from triforge.types import Params, PoolRequest, PoolState, Split
 
 FindFamily = Callable[[str], EnvironmentFamily]
 
-_LISTED = 100  # bad rows named in an answer; the rest is counted
 _CHUNK = 1_000  # rows an INSERT
-_IN_MEMORY = 2**22  # bytes of checked tasks; more go to a temporary file
-_DRAW = 5_000  # tasks that a family is asked to make at a time
-_SPARE_DRAWS = 8  # draws more than are needed, before the options are said to allow too few
 
 
 class PoolMaker:
@@ -66,16 +52,8 @@ class PoolMaker:
         found = self._repeated(head.name, key, digest)
         if found is not None:
             return found, False
-        family = self._family(head.environment)
-        family.make(head.options)  # refuses options that no episode could be played with
         with CheckedTasks() as checked:
-            fits = _fitting(family, head)
-            check_rows(family, rows, checked, fits=fits)
-            generate(family, head.generate or GenerateSpec(count=0), checked, fits=fits)
-            if not checked.count:
-                raise InputError(
-                    f"tasks: given 0, expected 1 to {MAX_TASKS} (uploaded and generated)"
-                )
+            check_pool(self._family(head.environment), head, rows, checked)
             try:
                 return self._store(head, checked, key, digest), True
             except IntegrityError:  # somebody else made it while we checked the rows
@@ -137,169 +115,6 @@ class PoolMaker:
             return pool_states(session, [pool])[0]
 
 
-class CheckedTasks:
-    """Checked tasks on their way to the database, on disk, in order; at most `limit`. `splits` counts them."""
-
-    def __init__(self, limit: int = MAX_TASKS) -> None:
-        self.limit = limit
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
-        self._seen: dict[bytes, tuple[str, Split]] = {}
-        self.splits: Counter[str] = Counter()
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self.splits.total()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __iter__(self) -> Iterator[tuple[Split, TaskDraft]]:
-        """All tasks; nothing may be added any more."""
-        self._file.seek(0)
-        for line in self._file:
-            split, params, instruction, kind = json.loads(line)
-            yield split, TaskDraft(params=params, instruction=instruction, kind=kind)
-
-    def demand_room(self, count: int) -> None:
-        """Raises InputError if the pool would have more tasks than it takes."""
-        if count > self.limit:
-            raise InputError(f"tasks: given more than {self.limit}; make several pools of them")
-
-    def first(self, draft: TaskDraft, label: str, split: Split) -> tuple[str, Split]:
-        """Label and split of the first task that is the same, which may be this one."""
-        same = hashlib.blake2b(identity(draft.params).encode(), digest_size=16).digest()
-        return self._seen.setdefault(same, (label, split))
-
-    def add(self, split: Split, draft: TaskDraft) -> None:
-        """Append a task; an InputError if it cannot be kept as text."""
-        demand_keepable([draft.params, draft.instruction, draft.kind], "task")
-        line = json.dumps([split, draft.params, draft.instruction, draft.kind])
-        self._file.write(line.encode() + b"\n")
-        self.splits[split] += 1
-
-
-def request_of(document: Mapping[str, Any]) -> PoolRequest:
-    """The request that the fields of a body make, its tasks left out; InputError names each malformed field."""
-    demand_keepable(dict(document), "body")
-    try:
-        return PoolRequest.model_validate(document)
-    except ValidationError as error:
-        problems = tuple(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (given {_short(item['input'])})"
-            for item in error.errors()
-        )
-        raise InputError("; ".join(problems), problems=problems) from None
-
-
-def _any_fits(params: Params) -> None:
-    """Of families that play all their tasks with all options."""
-
-
-def _fitting(family: EnvironmentFamily, head: PoolRequest) -> Callable[[Params], None]:
-    """What refuses a task that the pool's options cannot play; refuses at once where the generator's source has one."""
-    if head.generate and (fits_source := getattr(family, "fits_source", None)):
-        fits_source(head.generate.options, head.options)
-    fits = getattr(family, "fits", None)
-    return (lambda params: fits(params, head.options)) if fits else _any_fits
-
-
-def check_rows(
-    family: EnvironmentFamily,
-    rows: Iterable[Row],
-    checked: CheckedTasks,
-    *,
-    fits: Callable[[Params], None] = _any_fits,
-) -> None:
-    """Check every row and add what the family makes of it.
-
-    Raises:
-        InputError: names each bad row, and each held-out row that equals a training row; or there are too many rows.
-    """
-    bad: list[str] = []
-    total = wrong = 0
-    for total, (label, row) in enumerate(rows, start=1):
-        checked.demand_room(total)
-        try:
-            split, draft = _check_row(family, row)
-            fits(draft.params)
-            first, other = checked.first(draft, label, split)
-            if other != split:
-                raise InputError(
-                    f"the same task as {first}, which is in the split {other!r}; "
-                    "a task that is trained on measures nothing when held out"
-                )
-        except InputError as error:
-            wrong += 1
-            if wrong <= _LISTED:
-                bad.append(f"{label}: {error.detail}")
-        else:
-            if not wrong:
-                checked.add(split, draft)
-    if wrong:
-        rest = (f"and {wrong - _LISTED} more",) if wrong > _LISTED else ()
-        raise InputError(
-            f"{wrong} of {total} rows are malformed, nothing was stored; the first is {bad[0]}",
-            problems=(*bad, *rest),
-        )
-
-
-def _check_row(family: EnvironmentFamily, row: Any) -> tuple[Split, TaskDraft]:
-    if isinstance(row, Unreadable):
-        raise InputError(row.reason)
-    if not isinstance(row, dict):
-        raise InputError(f"given {_short(row)}, expected an object with `params`")
-    unknown = sorted(set(row) - {"params", "split"})
-    if unknown:
-        raise InputError(f"unknown field {unknown[0]!r}; a row has `params` and maybe `split`")
-    params, split = row.get("params"), row.get("split", "train")
-    if not isinstance(params, dict):
-        raise InputError(f"params: given {_short(params)}, expected an object")
-    if split not in ("train", "heldout"):
-        raise InputError(f"split: given {_short(split)}, allowed 'train' or 'heldout'")
-    demand_keepable(params, "params")
-    return split, family.validate(params)
-
-
-def generate(
-    family: EnvironmentFamily,
-    wanted: GenerateSpec,
-    checked: CheckedTasks,
-    *,
-    at_a_time: int = _DRAW,
-    fits: Callable[[Params], None] = _any_fits,
-) -> None:
-    """Add tasks that differ from each other and from those that are there, so that no held-out task is trained on.
-
-    Raises:
-        InputError: an option is unknown, the options allow too few different tasks, or there are too many tasks.
-    """
-    need = wanted.count + wanted.heldout
-    checked.demand_room(checked.count + need)
-    made, at_a_time = 0, max(at_a_time, getattr(family, "at_a_time", 0))
-    for draw in range(_SPARE_DRAWS + need // at_a_time):
-        if made == need:
-            return
-        seed = nth_seed(draw, wanted.seed)  # the pool's own, then far from what people choose
-        count = min(need, at_a_time)
-        for params in family.generate(count=count, seed=seed, options=wanted.options):
-            draft = family.validate(params)
-            split: Split = "train" if made < wanted.count else "heldout"
-            name = f"generated {made}"
-            if made < need and checked.first(draft, name, split) == (name, split):
-                fits(draft.params)
-                checked.add(split, draft)
-                made += 1
-    if made < need:
-        raise InputError(
-            f"generate: asked for {need} different tasks (count and heldout), the options allow only about {made}; "
-            "ask for fewer or widen generate.options"
-        )
-
-
 def _task_rows(
     pool: PoolRow, checked: Iterable[tuple[Split, TaskDraft]]
 ) -> Iterator[dict[str, Any]]:
@@ -324,8 +139,3 @@ def _task_rows(
             "created_at": pool.created_at,
         }
         positions[split] += 1
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -15,12 +15,14 @@ from starlette.requests import ClientDisconnect
 from services.env_adapter.changes import Changes, Decision, TaskAction
 from services.env_adapter.openenv.serve import object_of
 from services.env_adapter.plans import Planner
-from services.env_adapter.pools import PoolMaker, request_of
-from services.env_adapter.requests import Change, PoolChange, PoolRequest, Rollback
+from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import Change, PoolChange, Rollback
 from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import Content, PoolStore
-from services.env_adapter.uploads import JSONL, Upload, read_json, read_lines, receive
+from services.env_adapter.uploads import Upload, receive
 from triforge.access.callers import Rule
+from triforge.environments.rows import JSONL, read_json, read_lines
+from triforge.environments.tasks import request_of
 from triforge.errors import InputError
 from triforge.types import (
     Approval,
@@ -30,6 +32,7 @@ from triforge.types import (
     Page,
     PlannedGroup,
     PlanRequest,
+    PoolRequest,
     PoolState,
     PoolStatus,
     Proposal,

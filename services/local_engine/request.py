@@ -19,7 +19,7 @@ from starlette.requests import Request
 from services.local_engine.images import Media
 from triforge.config import Regex
 from triforge.errors import InputError
-from triforge.web.text import demand_parsable
+from triforge.json_text import demand_parsable
 
 _B = TypeVar("_B", bound="Body")
 SMALL = 64 * 1024  # bytes of a body

@@ -20,13 +20,14 @@ from services.trainer.parts import WeightsApi
 from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
-from services.trainer.success import demand_success
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker
 from triforge.chat_template import read_json
-from triforge.config import RunConfig, RunSection, Settings, merge, parse, read_document
+from triforge.config import RunConfig, Settings, merge, parse, read_document
 from triforge.environments.plugins import Allowed
+from triforge.environments.trainable import config_on, demand_trainable, unplayable
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError, UnavailableError
+from triforge.json_text import demand_keepable
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
@@ -40,11 +41,9 @@ from triforge.types import (
     RunState,
     TrainedRole,
 )
-from triforge.web.text import demand_keepable
 
 _TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no verdict reads them
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
-_GROUPS: Final = RunSection().groups_per_step
 _CONFIGS: Final = ("config.json", "adapter_config.json")
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -115,21 +114,6 @@ def _with_whole_paths(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"models": config.models.model_copy(update=whole)})
 
 
-def _demand_tasks(config: RunConfig, pool: PoolState) -> None:
-    """Pass a run with a task for each group of a step: none is played twice in it."""
-    groups, there = config.run.groups_per_step, _training_tasks(pool)
-    if config.run.steps and groups > there:
-        raise ConfigError(
-            f"run.groups_per_step: given {groups}, the pool {pool.name!r} has {there} training tasks, expected at most one group "
-            "a task: lower it, or make a pool of more tasks"
-        )
-
-
-def _training_tasks(pool: PoolState) -> int:
-    train = pool.tasks.get("train", {})
-    return train.get("active", 0) + train.get("paused", 0)
-
-
 class PoolApi(Protocol):
     """The part of env_adapter's client that submitting and exporting need."""
 
@@ -184,33 +168,16 @@ class Runs:
         parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
         who = caller()
         pool = await self._pools.pool(request.pool, tenant="" if who.everything else who.tenant)
-        fewer = {"run": {"groups_per_step": min(_GROUPS, max(1, _training_tasks(pool)))}}
-        described = merge(merge(fewer, base), {"env_adapter": {"options": pool.options}})
-        config = parse(merge(merge(described, request.config), named))
+        config = config_on(pool, base, merge(request.config, named))
         demand_packages(config, self._artifacts)
         self._demand_served(config)
         await _demand_models(config, self._apis)
         config = _with_whole_paths(config)
-        _demand_tasks(config, pool)
+        demand_trainable(config, pool)
         try:
             await self._pools.check_pool(pool.id, config.env_adapter.options)
         except (InputError, ConfigError) as error:
-            raise ConfigError(
-                f"env_adapter.options: the pool {pool.name!r} cannot be played: {error.detail}. An option that the run is started "
-                "with wins over the pool's, and that over the deployment's document"
-            ) from None
-        if config.reward.kind == "unit_tests" and not pool.programs:
-            raise ConfigError(
-                f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "
-                "tasks are not solved by programs that tests could run on"
-            )
-        if config.reward.kind == "oracle" and not pool.labelled:
-            raise ConfigError(
-                f"reward.kind: given 'oracle' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes', 'shuffled' or "
-                "'log_ratio': its environments do not label their steps"
-            )
-        if pool.scored and config.env_adapter.options.get("success_at") is None:
-            demand_success(config, pool.environment)
+            raise unplayable(pool, error) from None
         return await asyncio.to_thread(
             self.store.create,
             name=config.run.name,

@@ -45,9 +45,9 @@ from services.trainer.rows import Limits
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples
 from services.trainer.step_records import origin_of
-from services.trainer.success import demand_known_success
 from services.trainer.task_source import TaskSource
 from triforge.config import LearnerSection, RunConfig
+from triforge.environments.trainable import demand_known_success
 from triforge.errors import TriforgeError
 from triforge.rollout.seeds import nth_seed
 from triforge.telemetry import about, tracing

@@ -23,7 +23,7 @@ import triforge
 from demo.settings import DemoSettings
 from scripts import gen_docs
 from scripts.gen_interfaces import apis
-from services.env_adapter.requests import Change, PoolChange, PoolRequest, Rollback, TaskUpload
+from services.env_adapter.requests import Change, PoolChange, Rollback
 from services.policy.openai import ChatRequest
 from services.policy.routes import GenerateBatch
 from services.reward.requests import JudgeRequest
@@ -34,7 +34,7 @@ from triforge.cli.training import Training
 from triforge.config import Settings, merge, parse, read_document
 from triforge.environments import registry
 from triforge.testing.check_environment import check_environment, require
-from triforge.types import PlanRequest, WeightsUpdate
+from triforge.types import PlanRequest, PoolRequest, TaskUpload, WeightsUpdate
 
 ROOT = Path(__file__).parents[2]
 REST = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8")

@@ -17,13 +17,12 @@ import pytest
 
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.trainer.tiny_models import build_tiny_model
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 from triforge.testing.tiny_run import tiny_run, tiny_words
-from triforge.types import RunState
+from triforge.types import GenerateSpec, PoolRequest, RunState
 
 _START_S = 120.0
 

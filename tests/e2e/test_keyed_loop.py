@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from tests.e2e.conftest import Deployment
 from triforge.access.keys import KeyStore
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.store.database import Database
+from triforge.types import GenerateSpec, PoolRequest
 
 
 @pytest.fixture

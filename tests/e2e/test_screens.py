@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.trainer.tiny_models import build_tiny_vision_model
 from tests.e2e.conftest import Deployment, wait_for
 from tests.unit.environments.fake_control_server import FakeControlServer
@@ -20,6 +19,7 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge, read_document
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import GenerateSpec, PoolRequest
 
 pytestmark = pytest.mark.timeout(300)
 CONFIGS = Path(__file__).parents[2] / "configs"

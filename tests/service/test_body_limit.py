@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from tests.service.env_service import api
 from tests.service.keyed import fresh
+from triforge.json_text import MOST_PARTS
 from triforge.web.app import install
 from triforge.web.limits import SMALL, Bounds
-from triforge.web.text import MOST_PARTS
 
 LIMIT = 1000
 JSON = {"content-type": "application/json"}

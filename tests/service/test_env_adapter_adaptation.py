@@ -16,7 +16,6 @@ from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.measurement import MeasurementStore, proposal_id
 from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter, is_null_control
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.broker import Broker
@@ -31,6 +30,8 @@ from triforge.types import (
     Event,
     GenerateReply,
     GenerateRequest,
+    GenerateSpec,
+    PoolRequest,
     Proposal,
     Sampling,
     Task,

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.service.env_service import api, game, rewrite
 from triforge.environments import registry
 from triforge.store.database import open_database
+from triforge.types import GenerateSpec, PoolRequest
 
 JUNK = st.one_of(
     st.text(max_size=8),

@@ -15,13 +15,12 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
-from services.env_adapter.requests import GenerateSpec, PoolRequest, TaskUpload
 from services.env_adapter.rows import new_row
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database, open_database
-from triforge.types import PlanRequest, Proposal
+from triforge.types import GenerateSpec, PlanRequest, PoolRequest, Proposal, TaskUpload
 
 GAME: dict[str, Any] = {
     "receptacles": {"shelf 1": "open", "cabinet 1": "closed"},

@@ -16,11 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from triforge.broker import Broker
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import UnavailableError
-from triforge.types import TaskOutcome
+from triforge.types import GenerateSpec, PoolRequest, TaskOutcome
 
 
 def first_answer(schema: dict[str, Any]) -> dict[str, Any]:

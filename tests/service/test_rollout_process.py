@@ -11,13 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import flat_group
 from triforge.broker import Broker
 from triforge.environments.registry import family
 from triforge.store.database import open_database
-from triforge.types import Sampling
+from triforge.types import GenerateSpec, PoolRequest, Sampling
 
 
 async def test_a_real_worker_process_plays_a_household_group_from_the_queue(

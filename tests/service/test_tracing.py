@@ -14,7 +14,6 @@ import pytest
 
 from environments.household.wording import vocabulary
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from services.trainer.tiny_models import build_tiny_model
 from tests.sections import flat_group
@@ -25,7 +24,7 @@ from triforge.environments.registry import family
 from triforge.store.database import open_database
 from triforge.supervisor.layout import free_port
 from triforge.telemetry.tracing import trace_id_of
-from triforge.types import GroupTask, Sampling
+from triforge.types import GenerateSpec, GroupTask, PoolRequest, Sampling
 
 ROOT = Path(__file__).parents[2]
 STEPS = 2

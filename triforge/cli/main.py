@@ -19,6 +19,7 @@ from rich.console import Console
 
 from triforge import __version__
 from triforge.cli.backup import backup, restore
+from triforge.cli.checks import demand_models
 from triforge.cli.evaluate import evaluate
 from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
@@ -196,9 +197,11 @@ def up(
     auto_ports: Annotated[bool, typer.Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
+    document = load(config)
     layout = plan_layout(
-        load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
+        document, Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )
+    demand_models(document, layout.settings)
     supervisor = Supervisor(layout, state, report=lambda text: _complain(f"triforge: {text}"))
     asyncio.run(_up(supervisor, layout.settings, state))
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import JsonValue
+
 from triforge.errors import ConfigError
 from triforge.supervisor.process import run_telling
 from triforge.types import Params
@@ -78,9 +80,7 @@ def _from_hub(given: str, tell: Callable[[str], None]) -> Path:
 
 def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Params) -> Path:
     """The cached tiny model of the environment and its options, made the first time."""
-    asked = [json.dumps(generate, sort_keys=True), json.dumps(options, sort_keys=True)]
-    digest = hashlib.sha256("\0".join((env, *asked)).encode()).hexdigest()[:12]
-    folder = cache_folder() / TINY / digest
+    asked, folder = _asked(generate, options), tiny_folder(env, generate, options)
     if (folder / "manifest.json").is_file():  # the folder appears whole or not at all
         tell(f"tiny: the one made before; delete {folder} to have it made anew")
         return folder
@@ -100,3 +100,22 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
             f"tiny: {(complaints.strip() or f'ended with code {code}').splitlines()[-1]}"
         )
     return folder
+
+
+def _asked(*given: Params) -> list[str]:
+    return [json.dumps(one, sort_keys=True) for one in given]
+
+
+def tiny_folder(env: str, generate: Params, options: Params) -> Path:
+    """Where the tiny model of an environment and its options is kept: another place when a file that an option names changes."""
+    files = filter(None, map(_content, (*generate.values(), *options.values())))
+    key = "\0".join((env, *_asked(generate, options), *files))
+    return cache_folder() / TINY / hashlib.sha256(key.encode()).hexdigest()[:12]
+
+
+def _content(value: JsonValue) -> str:
+    """What a file that an option names holds, as a digest; empty for other options."""
+    if not (isinstance(value, str) and os.path.isfile(value)):  # noqa: PTH113 (an option may be no path at all)
+        return ""
+    with Path(value).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

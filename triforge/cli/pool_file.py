@@ -35,6 +35,19 @@ def read(file: Path) -> dict[str, Any] | Path:
     return body
 
 
+def request(
+    name: str,
+    body: dict[str, Any] | Path,
+    *,
+    environment: str,
+    approval: Approval = "automatic",
+) -> dict[str, Any]:
+    """What is asked for, the rows of a JSONL file left out; a body that names no family gets `environment`."""
+    asked = {"approval": approval} if approval != "automatic" else {}
+    given = {} if isinstance(body, Path) else body
+    return {"environment": environment, **given, "name": name, **asked}
+
+
 async def send(
     client: EnvAdapterClient,
     name: str,
@@ -46,8 +59,8 @@ async def send(
     """Make the pool; `environment` is the family of a JSONL file's tasks."""
     if isinstance(body, Path):
         return await client.upload_pool(name, environment, _parts(body), approval=approval)
-    asked = {"approval": approval} if approval != "automatic" else {}
-    return await client.create_pool({"environment": environment, **body, "name": name, **asked})
+    asked = request(name, body, environment=environment, approval=approval)
+    return await client.create_pool(asked)
 
 
 async def _parts(file: Path) -> AsyncIterator[bytes]:

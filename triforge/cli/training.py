@@ -18,6 +18,7 @@ import httpx
 from rich.console import Console
 
 from triforge.cli import pool_file
+from triforge.cli.checks import demand_models, demand_pool
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import trained_policy
@@ -26,7 +27,6 @@ from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, load, merge, parse, read_document, write_document
-from triforge.environments.registry import family
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
@@ -67,8 +67,6 @@ class Training:
         """The document of the run: the file, over it the arguments, over both `overrides`."""
         if self.resume:
             return read_document(self.state / DOCUMENT)
-        if self.env and "TRIFORGE_TRAINER_URL" not in os.environ:
-            family(self.env)  # it is here, and so is what it needs
         base: dict[str, Any] = TINY_DOCUMENT if self.model == TINY else {}
         if not (self.pool or self.file):
             base = merge(base, {"run": {"eval_tasks": self.heldout}})
@@ -87,7 +85,18 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # what is wrong with it is said before a model is fetched or made
+        if not self.pool and deployed(self.state) is None:
+            demand_pool(*self.request(document), self.env, document)
         return merge(document, {"models": self._models(tell)})
+
+    def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
+        """The name of the pool that is made, and what is asked for; or a file of its tasks."""
+        name = f"{re.sub('[^a-z0-9]+', '-', self.env.lower())}-{int(time.time())}"
+        if self.file:
+            return name, pool_file.read(self.file)
+        generate = {"count": self.tasks, "heldout": self.heldout, "options": self.generate}
+        seed = parse(document).run.seed
+        return name, {"options": self.options, "generate": {**generate, "seed": seed}}
 
     def _models(self, tell: Tell) -> dict[str, Any]:
         named = {"policy": self.model, "reward": self.reward_model, "rewriter": self.rewriter_model}
@@ -208,9 +217,8 @@ async def deployment(
     document: Mapping[str, Any], state: Path, tell: Tell
 ) -> AsyncIterator[Settings]:
     """The deployment that runs in `state` or that the environment names; without one, all that the document asks for."""
-    found = settings(state)
-    named = (state / ADDRESSES).is_file() or "TRIFORGE_TRAINER_URL" in os.environ
-    if named and await _answers(found.trainer_url):
+    found = deployed(state)
+    if found is not None:
         tell(f"using the deployment at {found.trainer_url}")
         yield found
         return
@@ -219,6 +227,7 @@ async def deployment(
     layout = plan_layout(
         config, Settings.from_env(), config_path=state / DOCUMENT, state=state, auto_ports=True
     )
+    demand_models(config, layout.settings)
     tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
     supervisor = Supervisor(layout, state, report=tell)
     try:
@@ -232,12 +241,17 @@ async def deployment(
         await supervisor.stop()
 
 
-async def _answers(url: str) -> bool:
-    async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
+def deployed(state: Path) -> Settings | None:
+    """The addresses of a deployment that answers: the one of the folder, or the one that the environment names."""
+    found = settings(state)
+    if not ((state / ADDRESSES).is_file() or "TRIFORGE_TRAINER_URL" in os.environ):
+        return None
+    with httpx.Client(timeout=_ANSWER_S, trust_env=False) as client:
         try:
-            return (await client.get(f"{url}/readyz")).status_code == 200
+            ready = client.get(f"{found.trainer_url}/readyz").status_code == httpx.codes.OK
         except httpx.HTTPError:
-            return False
+            return None
+    return found if ready else None
 
 
 async def _begin(
@@ -252,18 +266,7 @@ async def _begin(
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
     pool = wanted.pool
     if not pool:
-        name = f"{re.sub('[^a-z0-9]+', '-', wanted.env.lower())}-{int(time.time())}"
-        body: dict[str, Any] | Path = {
-            "options": wanted.options,
-            "generate": {
-                "count": wanted.tasks,
-                "heldout": wanted.heldout,
-                "seed": parse(document).run.seed,
-                "options": wanted.generate,
-            },
-        }
-        if wanted.file:
-            body = pool_file.read(wanted.file)
+        name, body = wanted.request(document)
         pool = (await pool_file.send(pools, name, body, environment=wanted.env)).id
     return await trainer.submit(pool, name=wanted.name, config=dict(document))
 

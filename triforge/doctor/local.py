@@ -12,8 +12,10 @@ from typing import Literal
 
 from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings
-from triforge.errors import TriforgeError, install_command
-from triforge.store.tensor_files import read_folder
+from triforge.errors import TriforgeError, WeightsError, install_command
+from triforge.rendering import Renderer
+from triforge.store.model_config import demand_full_attention, demand_known
+from triforge.store.tensor_files import demand_layers, read_folder
 
 State = Literal["ok", "warning", "bad"]
 
@@ -151,14 +153,31 @@ def weights(what: str, folder: Path) -> Finding:
         missing = [name for name in ("config.json", *_RENDERS) if not (folder / name).is_file()]
         if missing:
             return bad(f"weights of {what}", f"{folder}: lacks {', '.join(missing)}", mend)
-        read_json(folder / "config.json")
-        tensors = read_folder(folder)
+        tensors = demand_model(folder)
     except (OSError, ValueError, TriforgeError) as error:
         said = error.detail if isinstance(error, TriforgeError) else f"{folder}: {_why(error)}"
         return bad(f"weights of {what}", said, mend)
+    return ok(f"weights of {what}", f"{folder}: {tensors} tensors")
+
+
+def demand_model(folder: Path, *, local: bool = False) -> int:
+    """How many tensors a model folder holds that an engine, the `local` one or another, and a learner can be started with.
+
+    It is asked without torch, which takes seconds to import; what only a built model shows is found when they start.
+
+    Raises:
+        WeightsError: its type is not known, its layers are not served, its tokenizer or template cannot be used, or a file is damaged.
+    """
+    config = read_json(folder / "config.json")
+    demand_known(folder, config)
+    if local:
+        demand_full_attention(config)
+    tensors = read_folder(folder)
     if not tensors:
-        return bad(f"weights of {what}", f"{folder}: holds no safetensors file", mend)
-    return ok(f"weights of {what}", f"{folder}: {len(tensors)} tensors")
+        raise WeightsError(f"{folder}: holds no safetensors file")
+    demand_layers(folder, config, len(tensors))
+    Renderer.from_folder(folder)
+    return len(tensors)
 
 
 def _why(error: OSError | ValueError) -> str:

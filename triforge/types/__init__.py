@@ -21,19 +21,23 @@ from triforge.config.base import (
 )
 from triforge.types.base import ErrorInfo, Message, Page
 from triforge.types.env_adapter import (
+    MAX_TASKS,
     AcceptanceTest,
     AdaptSettings,
     AuditEntry,
     CheckResult,
     DiagnosisNote,
+    GenerateSpec,
     Lineage,
     Measurement,
     PlanRequest,
+    PoolRequest,
     PoolState,
     Proposal,
     ProposalDetail,
     TaskDetail,
     TaskOutcome,
+    TaskUpload,
 )
 from triforge.types.learner import (
     BroadcastOffer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,43 @@ from triforge.config.base import (
 )
 from triforge.types.base import Message
 from triforge.types.rollout import Task
+
+MAX_TASKS: Final = 100_000  # of a pool
+
+
+class TaskUpload(Message):
+    """One row of an upload. Produced by: people. Consumed by: env_adapter (`POST /v1/pools`)."""
+
+    params: Params
+    split: Split = "train"
+
+
+class GenerateSpec(Message):
+    """Let the family make tasks: `count` to train on and `heldout` others that no training task equals.
+
+    Produced by: people. Consumed by: env_adapter. `options` are the family's options of difficulty.
+    """
+
+    count: Annotated[int, Field(ge=0, le=MAX_TASKS)]
+    heldout: Annotated[int, Field(ge=0, le=MAX_TASKS)] = 0
+    seed: Annotated[int, Field(ge=0)] = 0
+    options: Params = Field(default_factory=dict)
+
+
+class PoolRequest(Message):
+    """Make a pool of uploaded tasks, generated ones, or both.
+
+    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played: they win
+    over `env_adapter.options` of the deployment's document, and those that a run is started with win over them. With `approval` "manual" a rewrite that the test accepts waits for a
+    person before it replaces its task.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+    environment: str
+    options: Params = Field(default_factory=dict)
+    tasks: tuple[TaskUpload, ...] = ()
+    generate: GenerateSpec | None = None
+    approval: Approval = "automatic"
 
 
 class PoolState(Message):

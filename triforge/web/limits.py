@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triforge.errors import TooLargeError, TriforgeError
-from triforge.web.text import demand_parsable, demand_whole
+from triforge.json_text import demand_parsable, demand_whole
 
 KIBIBYTE: Final = 2**10
 MEBIBYTE: Final = 2**20

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from services.env_adapter.strict_json import loads
 from triforge.errors import InputError
+from triforge.json_text import loads
 from triforge.prompt_escaping import quote
 from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Generate, RewriteMenu

@@ -19,11 +19,11 @@ from services.env_adapter.openenv.session import (
     TextObservation,
 )
 from triforge.errors import EnvError, InputError, TooLargeError, TriforgeError
+from triforge.json_text import demand_parsable
 from triforge.types import Params
 from triforge.web.app import install
 from triforge.web.limits import MEBIBYTE, Bounds
 from triforge.web.origins import OriginPolicy
-from triforge.web.text import demand_parsable
 
 _INVALID_REQUEST: Final = -32600  # JSON-RPC
 _FULL, _IDLE, _NO_TEXT = 1013, 1001, 1003  # a WebSocket's close: again later, going away, no text

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.requests import PoolRequest
 from tests.e2e.conftest import wait_for
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge, parse, read_document
 from triforge.environments import registry
 from triforge.errors import ConfigError
-from triforge.types import RunState, RunStep
+from triforge.types import PoolRequest, RunState, RunStep
 
 pytestmark = pytest.mark.timeout(240)
 

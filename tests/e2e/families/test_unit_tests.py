@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from services.env_adapter.requests import PoolRequest, TaskUpload
 from tests.e2e.conftest import wait_for
 from tests.e2e.families.test_families import run_of
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM, generated_test_rewards
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
+from triforge.types import PoolRequest, TaskUpload
 
 pytestmark = pytest.mark.timeout(240)
 

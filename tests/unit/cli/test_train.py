@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import save_file
 
 import triforge as library
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
+from triforge.cli.model_folders import tiny_folder
 from triforge.cli.training import follow
+from triforge.errors import TriforgeError
+from triforge.testing.model_folders import words_folder
 from triforge.types import Event, Page, Proposal, RunState, RunStep, WeightsRecord
 
 ASKED = ("train", "--env", "household", "--preset", "grpo", "--steps", "3")
@@ -96,6 +103,108 @@ def test_an_unknown_argument_is_refused_with_the_known_ones(trained: Services) -
     assert trained.asked == []
 
 
+REWARD = "def score(completions, answer, **_):\n    return [0.0]\n"
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, prompts and a reward function of somebody's own, on a machine where nothing runs."""
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.syspath_prepend(tmp_path)
+    words_folder(tmp_path / "model", ["yes", "no"])
+    tensors = {"lm_head.weight": np.zeros((7, 4), np.float32)}
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    (tmp_path / "my_reward.py").write_text(REWARD)
+    rows = [json.dumps({"prompt": f"{n}?", "answer": n}) for n in range(40)]
+    (tmp_path / "good.jsonl").write_text("\n".join(rows))
+    (tmp_path / "bad.jsonl").write_text("\n".join([*rows[:5], "{", *rows[5:]]))
+    (tmp_path / "tasks.jsonl").write_text('{"params": {}}\n')
+    return tmp_path
+
+
+PROMPTS = {
+    "model": "model", "env": "prompts", "data": "good.jsonl", "reward": "my_reward:score", "tasks": 32, "heldout": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"env": "houshold"}, "environment 'houshold' is unknown"),
+        ({"data": "bad.jsonl"}, "1 bad lines; the first is line 6"),
+        ({"data": "none.jsonl"}, "No such file"),
+        ({"reward": "my_reward:scor"}, "'my_reward:scor' cannot be imported"),
+        ({"options": {"tries": 3}}, "tries"),
+        ({"generate": {"tries": 3}}, "tries"),
+        ({"tasks": 400}, "asked for 408 tasks"),
+        ({"tasks": 4, "overrides": {"run": {"groups_per_step": 5}}}, "has 4 training tasks"),
+        ({"overrides": {"run": {"stps": 5}}}, "run.stps: unknown field"),
+        ({"preset": "gpro"}, "algorithm.preset: given 'gpro'"),
+        ({"overrides": {"env_adapter": {"options": {"tries": 3}}}}, "cannot be played"),
+        ({"overrides": {"models": {"policy": {"path": "nowhere"}}}, "model": ""}, "nowhere"),
+        ({"file": "tasks.jsonl", "env": "household"}, "line 1"),
+    ],
+)
+def test_what_the_services_would_refuse_is_refused_before_they_start(
+    mine: Path, triforge: Triforge, changed: dict[str, Any], reason: str
+) -> None:
+    asked: dict[str, Any] = PROMPTS | changed
+    with pytest.raises(TriforgeError, match=re.escape(reason)) as refused:
+        library.train(**asked)
+    assert not (mine / "var" / "logs").exists(), "nothing was started"
+    arguments = [
+        f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
+        for name, value in asked.items() if name != "overrides" and value != ""
+    ]  # fmt: skip
+    for section, fields in asked.get("overrides", {}).items():
+        arguments += [f"--set={section}.{name}={json.dumps(v)}" for name, v in fields.items()]
+    if asked["model"]:
+        code, _, err = triforge("train", *arguments)
+        assert code == 1
+        named = re.compile(r"[a-z]+-\d{9,}")  # a pool that is made is named after the second
+        said, wanted = (named.sub("POOL", one) for one in (err, refused.value.detail))
+        assert said.startswith(f"triforge: {wanted}")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "t5"}, "'t5', which the installed transformers does not know as a causal"),
+        ({"model_type": "gemma2", "layer_types": ["sliding_attention"]}, "full attention only"),
+        ({"model_type": "llama", "num_hidden_layers": 99}, "num_hidden_layers is 99"),
+        ({}, "model_type is None"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
+    mine: Path, triforge: Triforge, config: dict[str, Any], reason: str
+) -> None:
+    (mine / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(TriforgeError, match=re.escape(reason)):
+        library.train(**PROMPTS)
+    (mine / "up.toml").write_text('[models.policy]\npath = "model"\n[adaptation]\ncontroller = "none"\n[algorithm]\npreset = "grpo"\n')  # fmt: skip
+    code, _, err = triforge("up", "--config", "up.toml", "--auto-ports")
+    assert (code, reason in err) == (1, True)
+    assert not (mine / "var" / "logs").exists(), "nothing was started"
+
+
+def test_a_model_without_a_chat_template_is_refused_before_the_services_start(
+    mine: Path, triforge: Triforge
+) -> None:
+    (mine / "model" / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(TriforgeError, match="no chat template"):
+        library.train(**PROMPTS)
+
+
+def test_a_tiny_model_is_kept_by_what_its_data_say(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("one")
+    first = tiny_folder("prompts", {"data": str(data)}, {"reward": "mine:score"})
+    assert first == tiny_folder("prompts", {"data": str(data)}, {"reward": "mine:score"})
+    data.write_text("two")
+    assert first != tiny_folder("prompts", {"data": str(data)}, {"reward": "mine:score"})
+
+
 @pytest.mark.parametrize("status", ["failed", "finished"])
 def test_a_run_that_trained_nothing_does_not_pass_its_input_off_as_trained(
     triforge: Triforge, trained: Services, status: str
@@ -137,7 +246,7 @@ def test_what_cannot_be_trained_is_refused_before_anybody_is_asked(
     code, _, err = triforge(*ASKED, *given)
     assert code == 1
     assert reason in err
-    assert trained.asked == []
+    assert trained.asked in ([], [("GET /readyz", None)]), "it was only looked for"
 
 
 def test_a_model_of_the_hub_without_a_network_is_refused_with_what_to_do(

@@ -12,7 +12,6 @@ import pytest
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, proposal_id
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.errors import InputError
@@ -24,6 +23,7 @@ from triforge.types import (
     CheckResult,
     Direction,
     Params,
+    PoolRequest,
     Proposal,
     Task,
     TaskOutcome,

@@ -14,7 +14,7 @@ from services.env_adapter.adaptation.measurement import Closed
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import Change, GenerateSpec, PoolChange, PoolRequest
+from services.env_adapter.requests import Change, PoolChange
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.config import LadderSection
@@ -27,8 +27,10 @@ from triforge.testing.fakes import FakeGenerate
 from triforge.types import (
     AdaptSettings,
     GenerateRequest,
+    GenerateSpec,
     Params,
     PlanRequest,
+    PoolRequest,
     Proposal,
     TaskOutcome,
 )

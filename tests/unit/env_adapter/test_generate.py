@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from services.env_adapter.pools import CheckedTasks, check_rows, generate
-from services.env_adapter.requests import GenerateSpec
+from triforge.environments.tasks import CheckedTasks, check_rows, generate
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.testing import FakeFamily
-from triforge.types import Params
+from triforge.types import GenerateSpec, Params
 
 
 def test_the_first_different_tasks_are_trained_on_and_the_next_held_out(

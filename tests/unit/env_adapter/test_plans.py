@@ -11,14 +11,14 @@ import pytest
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import Change, PoolRequest
+from services.env_adapter.requests import Change
 from services.env_adapter.rows import new_row
 from services.env_adapter.store import PoolStore
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, TaskRow
-from triforge.types import PlannedGroup, PlanRequest, PoolState, Proposal, Split
+from triforge.types import PlannedGroup, PlanRequest, PoolRequest, PoolState, Proposal, Split
 
 
 def make_pool(

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from environments.prompts.family import FAMILY
-from services.env_adapter.pools import CheckedTasks, PoolMaker, generate
-from services.env_adapter.requests import GenerateSpec, PoolRequest
+from services.env_adapter.pools import PoolMaker
 from triforge.environments import plugins
+from triforge.environments.tasks import CheckedTasks, generate
 from triforge.errors import EnvError, InputError
 from triforge.store.database import open_database
 from triforge.testing.check_environment import check_environment, require
-from triforge.types import Params, Task
+from triforge.types import GenerateSpec, Params, PoolRequest, Task
 
 MODULE = """
 CALLS = []

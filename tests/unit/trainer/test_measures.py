@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from services.trainer.measures import judge_measures, step_measures, success_rate
-from services.trainer.success import demand_known_success
 from services.trainer.task_source import diagnosis_notes
 from tests.unit.trainer.played import group_task, judged, scored, task_of, trajectory, votes_on
 from triforge.config import parse
+from triforge.environments.trainable import demand_known_success
 from triforge.errors import ConfigError
 from triforge.types import JudgedGroup, TrajectoryGroup
 

@@ -1,0 +1,69 @@
+"""What the services would refuse of a training, asked before any of them is started, of the functions that they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from triforge.cli import pool_file
+from triforge.config import RunConfig, Settings, merge
+from triforge.doctor.local import demand_model
+from triforge.environments.registry import family, labelled, scored, solved_by_programs
+from triforge.environments.rows import read_lines, rows_of
+from triforge.environments.tasks import CheckedTasks, check_pool, request_of
+from triforge.environments.trainable import config_on, demand_trainable, unplayable
+from triforge.errors import ConfigError, InputError, WeightsError
+from triforge.types import PoolState
+
+
+def demand_pool(
+    name: str, body: dict[str, Any] | Path, environment: str, document: Mapping[str, Any]
+) -> None:
+    """Pass a pool that can be made here and trained on as the document says.
+
+    Raises:
+        InputError: the family is unknown, or refuses options, rows or what they name.
+        ConfigError: what the family needs is missing, or the document does not go with such a pool.
+    """
+    with ExitStack() as stack:
+        given = pool_file.request(name, body, environment=environment)
+        rows = (
+            read_lines(stack.enter_context(body.open("rb")))
+            if isinstance(body, Path)
+            else rows_of(given)
+        )
+        head = request_of(given)
+        found = family(head.environment)
+        checked = stack.enter_context(CheckedTasks())
+        check_pool(found, head, rows, checked)
+        pool = PoolState(
+            id=name,
+            name=name,
+            environment=head.environment,
+            options=head.options,
+            created_at=0.0,
+            tasks={split: {"active": count} for split, count in checked.splits.items()},
+            proposals={},
+            programs=solved_by_programs(head.environment),
+            labelled=labelled(head.environment),
+            scored=scored(head.environment),
+        )
+    config = config_on(pool, document, document)
+    demand_trainable(config, pool)
+    try:
+        found.make(merge(pool.options, config.env_adapter.options))
+    except (InputError, ConfigError) as error:
+        raise unplayable(pool, error) from None
+
+
+def demand_models(config: RunConfig, settings: Settings) -> None:
+    """Pass models that the engines which are to be started, or those that the settings name, and the learners can load."""
+    for role, model in config.models:
+        if model.path and settings.has(f"{role}_model"):
+            engines = getattr(settings, f"{role}_engines")
+            try:
+                demand_model(Path(model.path), local=not engines)
+            except WeightsError as error:
+                raise ConfigError(f"models.{role}.path: {error.detail}") from None

@@ -1,0 +1,77 @@
+"""The rows of a pool as files and bodies hold them. JSONL is read line by line, so it may be large; JSON is parsed whole."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+from triforge.errors import InputError
+from triforge.json_text import demand_parsable, loads
+
+JSONL: Final = "application/x-ndjson"
+MAX_ROW: Final = 2**20  # bytes of a line of JSONL
+MAX_JSON: Final = 2**23  # bytes of a JSON body, which is parsed whole
+_PARTS: Final = 1_000_000  # strings, lists, objects and numbers in it
+
+Row = tuple[str, Any]  # what people call the row ("tasks[3]", "line 4") and what it holds
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A row that is no JSON, and why; it is named together with the rows that are JSON but no task."""
+
+    reason: str
+
+
+def read_lines(file: IO[bytes], *, max_row: int = MAX_ROW) -> Iterator[Row]:
+    """The rows of JSONL: one task a line; empty lines are skipped, a line that is no JSON becomes `Unreadable`."""
+    number = 0
+    while line := file.readline(max_row + 1):
+        number += 1
+        rest = line
+        while len(rest) > max_row and not rest.endswith(b"\n"):  # to the end of a line too long
+            rest = file.readline(max_row + 1)
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield f"line {number}", _parse(line, max_row)
+
+
+def _parse(line: bytes, max_row: int) -> Any:
+    if len(line) > max_row:
+        return Unreadable(f"longer than {max_row} bytes")
+    try:
+        return loads(line)
+    except ValueError as error:
+        return Unreadable(str(error))
+
+
+def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, Any], Iterable[Row]]:
+    """(everything of a JSON body but its tasks, its tasks).
+
+    Raises:
+        InputError: the body is no JSON object, a field is given twice, or it is too large to be parsed whole.
+    """
+    text = file.read(max_json + 1)
+    if len(text) > max_json:
+        raise InputError(
+            f"body: more than {max_json} bytes of JSON; send large pools as JSONL ({JSONL}), one task a line"
+        )
+    demand_parsable(text, parts=_PARTS)
+    try:
+        body = loads(text)
+    except ValueError as error:
+        raise InputError(f"body: {error}; JSONL needs the content type {JSONL}") from None
+    if not isinstance(body, dict):
+        raise InputError(f"body: given {type(body).__name__}, expected a JSON object")
+    return body, rows_of(body)
+
+
+def rows_of(body: dict[str, Any]) -> Iterable[Row]:
+    """Take the tasks out of a body; an InputError if they are no list."""
+    tasks = body.pop("tasks", [])
+    if not isinstance(tasks, list):
+        raise InputError(f"tasks: given {type(tasks).__name__}, expected a list")
+    return ((f"tasks[{number}]", task) for number, task in enumerate(tasks))

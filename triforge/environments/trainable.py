@@ -1,0 +1,76 @@
+"""What a pool's tasks can be trained with: what can be known before a run begins is refused before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from triforge.config import RunConfig, RunSection, merge, parse
+from triforge.errors import ConfigError, TriforgeError
+from triforge.types import JudgedGroup, PoolState
+
+_GROUPS: Final = RunSection().groups_per_step
+
+
+def config_on(pool: PoolState, base: Mapping[str, Any], over: Mapping[str, Any]) -> RunConfig:
+    """The config of a run: the pool's own options lie over the document `base`, and `over` lies over both.
+
+    Where nobody says how many groups a step has, there are no more than tasks.
+    """
+    fewer = {"run": {"groups_per_step": min(_GROUPS, max(1, _training_tasks(pool)))}}
+    described = merge(merge(fewer, base), {"env_adapter": {"options": pool.options}})
+    return parse(merge(described, over))
+
+
+def demand_trainable(config: RunConfig, pool: PoolState) -> None:
+    """Raise a ConfigError if the pool has too few tasks for a step, or not the kind of tasks that the run reads."""
+    groups, there = config.run.groups_per_step, _training_tasks(pool)
+    if config.run.steps and groups > there:
+        raise ConfigError(
+            f"run.groups_per_step: given {groups}, the pool {pool.name!r} has {there} training tasks, expected at most one group "
+            "a task: lower it, or make a pool of more tasks"
+        )
+    if config.reward.kind == "unit_tests" and not pool.programs:
+        raise ConfigError(
+            f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "
+            "tasks are not solved by programs that tests could run on"
+        )
+    if config.reward.kind == "oracle" and not pool.labelled:
+        raise ConfigError(
+            f"reward.kind: given 'oracle' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes', 'shuffled' or "
+            "'log_ratio': its environments do not label their steps"
+        )
+    if pool.scored and config.env_adapter.options.get("success_at") is None:
+        demand_success(config, pool.environment)
+
+
+def unplayable(pool: PoolState, error: TriforgeError) -> ConfigError:
+    """What is said where the family refuses the options that a run plays a pool with."""
+    return ConfigError(
+        f"env_adapter.options: the pool {pool.name!r} cannot be played: {error.detail}. An option that the run is started "
+        "with wins over the pool's, and that over the deployment's document"
+    )
+
+
+def _training_tasks(pool: PoolState) -> int:
+    train = pool.tasks.get("train", {})
+    return train.get("active", 0) + train.get("paused", 0)
+
+
+def demand_success(config: RunConfig, environment: str) -> None:
+    """Raise a ConfigError if anything of the run reads success, which `environment` does not tell."""
+    algorithm, controller = config.algorithm.resolved, config.adaptation.controller
+    needs = algorithm.needs_success and f"algorithm {algorithm.name!r} ({algorithm.needs_success})"
+    if needs or controller != "none":
+        raise ConfigError(
+            f"{needs or f'adaptation.controller = {controller!r}'}: given for {environment!r}, whose episodes have scores and no "
+            "threshold from which they are successes; state one (env_adapter.options.success_at, or success_at of the family), or "
+            "train on scores alone: algorithm.preset = 'grpo', adaptation.controller = 'none'"
+        )
+
+
+def demand_known_success(config: RunConfig, groups: Iterable[JudgedGroup]) -> None:
+    """Raise as `demand_success` for the first group with an episode that has a score and no known success."""
+    for played in (group.played for group in groups):
+        if any(t.measured and t.outcome.value is None for t in played.trajectories):
+            demand_success(config, played.task.family)
