@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from triforge.algorithms.advantages import ScoredRows, added, compared_within
+from triforge.algorithms.advantages import ScoredRows, added, compared_within, frozen, row_means
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.estimators.group import group as whole
@@ -28,6 +28,21 @@ def returns(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredR
     ]
     outcomes = whole.function(Group(rewards=group.outcomes), algorithm, options)
     return added(group.votes, outcomes, compared_within(ahead, columns, algorithm), algorithm.lam)
+
+
+@estimator("within", reads_votes=True)
+def within(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
+    """`A_i = A_O + lam * (S_i - mean S)`: as `share`, but as much in a trajectory of an average outcome and in groups that all fail.
+
+    A_O as of `group`; the mean is over the judged steps of the trajectory. An unjudged step adds 0.
+    """
+    centred = [
+        [0.0 if v is None or mean is None else v - mean for v in row]
+        for row, mean in zip(group.votes, row_means(group.votes), strict=True)
+    ]
+    votes = ScoredRows(frozen(centred), frozen([[None] * len(row) for row in centred]))
+    outcomes = whole.function(Group(rewards=group.outcomes), algorithm, options)
+    return added(group.votes, outcomes, votes, algorithm.lam)
 
 
 def _ahead(votes: Sequence[float | None]) -> list[float]:

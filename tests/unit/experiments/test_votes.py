@@ -20,7 +20,7 @@ from environments.household.planner import plan
 from environments.household.wording import announce
 from environments.household.world import World
 from experiments.__main__ import main
-from experiments.estimators import returns
+from experiments.estimators import returns, within
 from experiments.jobs import Job
 from experiments.judging import Asks, Planted, PlantedJudge, Truth, distances, signs
 from experiments.loop import play
@@ -178,6 +178,19 @@ async def test_labels_found_after_play_are_those_of_the_environment() -> None:
     found = await Truth(read).labelled(played)
     assert [step.label for step in found.steps] == labels
     assert set(labels) == {1, -1}
+
+
+def test_votes_within_a_trajectory_add_up_to_nothing() -> None:
+    preset = resolve(
+        "rlanything",
+        {"estimator": "experiments.estimators:within", "std_floor": 0.0, "lam": 0.5},
+    )
+    votes = [[1.0, -1.0, 1.0, -1.0], [1.0, None, -1.0], [-1.0, -1.0, -1.0]]
+    failed = [[-1.0] * len(row) for row in votes]
+    found = within.function(
+        Group(rewards=votes, outcomes=failed, votes=votes), preset, preset.estimator_options
+    )
+    assert found.advantages == ((0.5, -0.5, 0.5, -0.5), (0.5, 0.0, -0.5), (0.0, 0.0, 0.0))
 
 
 # ---- runs and their table ----
