@@ -16,6 +16,7 @@ from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
+from experiments.archive import pack, unpack
 from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
@@ -85,10 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     files = {job: file_of(options.state.resolve(), study, settings, job) for job in jobs}
     failed: list[Job] = []
+    docs = options.docs or (None if options.quick else _PAGE)
+    record = None if options.quick else _PAGE / "runs"
+    unpack(record, options.state.resolve() / study.name)
     try:
         if not options.report_only:
             failed = _play(study, files, seeds, settings, options, tell)
-        docs = options.docs or (None if options.quick else _PAGE)
+        pack(files.values(), record)
         if not study.plots:
             print(import_module(study.report).table(finished(files)))
         elif docs is not None:

@@ -25,12 +25,12 @@ class Job:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A run from its file: each line adds to `steps` or `evaluations`, or says what is known at the end."""
+    """A run from its file: each line adds one or several to `steps` or `evaluations`, or says what is known at the end."""
     found: dict[str, Any] = {"steps": [], "evaluations": []}
     for line in path.read_text(encoding="utf-8").splitlines():
         for name, value in json.loads(line).items():
             if name in ("steps", "evaluations"):
-                found[name].append(value)
+                found[name] += value if isinstance(value, list) else [value]
             else:
                 found[name] = value
     return found

@@ -13,7 +13,8 @@ import pytest
 
 from demo.settings import ROOT
 from experiments import envrl, envrl_report, envrl_run
-from experiments.jobs import Job, finished, run_all
+from experiments.archive import pack, unpack
+from experiments.jobs import Job, finished, read, run_all
 from experiments.loop import play
 from experiments.plots import curves, draw, drawn
 from experiments.record import Models, Result
@@ -188,6 +189,27 @@ def test_finished_runs_are_kept_and_only_the_others_run_again(tmp_path: Path) ->
     assert found["new", 4]["evaluations"] == [{"step": 0.0}]
     assert "4 runs, 1 of them on file" in told[0]
     assert any("bad, seed 3: failed" in line for line in told)
+
+
+def test_runs_on_record_are_as_good_as_files(tmp_path: Path) -> None:
+    here, there, record = tmp_path / "a" / "study", tmp_path / "b" / "study", tmp_path / "runs"
+    here.mkdir(parents=True)
+    for seed in (1, 2):
+        lines = [{"evaluations": {"sampled": 0.25}}, {"steps": {"success": 1 / 3, "seconds/play": 1.5}},
+                 {"arm": "x", "seed": seed, "seconds": 7.0}]  # fmt: skip
+        (here / f"x-{seed}-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = pack(here.iterdir(), record)
+    assert [path.name for path in found] == ["study-1.jsonl", "study-2.jsonl"]
+    unpack(record, there)
+    assert read(there / "x-1-0.jsonl") == {
+        "arm": "x", "seed": 1, "seconds": 7.0,
+        "steps": [{"success": 0.33333}], "evaluations": [{"sampled": 0.25}],
+    }  # fmt: skip
+    before = found[0].read_text()
+    (here / "y-1-0.jsonl").write_text(json.dumps({"arm": "y", "seed": 1}) + "\n")
+    pack([*here.iterdir(), *there.iterdir()], record)  # what is on record stays as it is
+    assert found[0].read_text().startswith(before)
+    assert len(found[0].read_text().splitlines()) == 2
 
 
 # ---- the report ----

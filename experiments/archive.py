@@ -1,0 +1,52 @@
+"""Runs on record in the repository, docs/experiments/runs: a page can be made again of them, and none of them is run again.
+
+A file holds the runs of one experiment on one seed, a line each, numbers of five digits, seconds left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from experiments.jobs import read
+
+_DIGITS = 5
+
+
+def unpack(record: Path | None, folder: Path) -> None:
+    """Lay the runs on record, if there is one, into an experiment's folder of results, where they are not there yet."""
+    for path in [] if record is None else record.glob(f"{folder.name}-*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            run = json.loads(line)
+            target = folder / run.pop("file")
+            if not target.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                target.write_text(json.dumps(run) + "\n", encoding="utf-8")
+
+
+def pack(files: Iterable[Path], record: Path | None) -> list[Path]:
+    """Put finished runs on record, if there is one, beside what is there; returns the record's files."""
+    if record is None:
+        return []
+    found: dict[Path, dict[str, str]] = {}
+    for path in sorted(path for path in files if path.is_file()):
+        run = read(path)
+        target = record / f"{path.parent.name}-{run['seed']}.jsonl"
+        if target not in found:
+            lines = target.read_text(encoding="utf-8").splitlines() if target.is_file() else []
+            found[target] = {json.loads(line)["file"]: line for line in lines}
+        found[target].setdefault(path.name, json.dumps({"file": path.name} | _short(run)))
+    for target, runs in found.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("".join(runs[name] + "\n" for name in sorted(runs)), encoding="utf-8")
+    return sorted(found)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _short(v) for k, v in value.items() if not k.startswith("seconds/")}
+    if isinstance(value, list):
+        return [_short(v) for v in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
