@@ -11,6 +11,7 @@ BENCHES = (
     "acceptance",
     "async",
     "control_plane",
+    "dashboard",
     "serving",
     "trainer",
     "sandbox",

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, draw, legend
+from services.dashboard.rollouts import Rollouts
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
 from triforge.types import (
@@ -66,7 +67,7 @@ def templates(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"when": _when, "number": _number, "share": _share}
+    found.filters |= {"when": _when, "number": _number, "share": _share, "signed": _signed}
     return found
 
 
@@ -76,6 +77,7 @@ class Pages:
     def __init__(self, apis: Apis) -> None:
         self._apis = apis
         self._templates = templates()
+        self.rollouts = Rollouts(apis, self._page)
 
     def _page(self, name: str, **values: Any) -> str:
         return self._templates.get_template(f"{name}.html").render(**values)
@@ -224,6 +226,11 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return "0" if abs(value) < _NOTHING else f"{value:.4g}"
+
+
+def _signed(value: float) -> str:
+    """A number whose sign can be read without its colour."""
+    return "0" if abs(value) < _NOTHING else f"{value:+.3g}"
 
 
 def _share(value: float | None) -> str:

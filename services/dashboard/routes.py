@@ -10,12 +10,13 @@ from importlib.resources import files
 from typing import Annotated
 
 import httpx
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.dashboard.apis import Apis
 from services.dashboard.pages import Pages
+from services.dashboard.rollouts import Rollouts
 from triforge.clients.transport import LOST
 
 _ASSETS = {"style.css": "text/css", "live.js": "text/javascript"}
@@ -99,6 +100,8 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
 
         return _ForwardedStream(_until_lost(reply), close)
 
+    router.include_router(_rollout_routes(pages.rollouts))
+
     @router.get("/assets/{name}", response_class=Response)
     async def asset(name: str) -> Response:
         """The style and the script of all pages."""
@@ -107,6 +110,34 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         content = files("services.dashboard").joinpath("html", name).read_bytes()
         headers = {"cache-control": f"public, max-age={_DAY_S}"}
         return Response(content, media_type=_ASSETS[name], headers=headers)
+
+    return router
+
+
+def _rollout_routes(pages: Rollouts) -> APIRouter:
+    router = APIRouter(prefix="/runs/{run_id}", default_response_class=HTMLResponse)
+
+    @router.get("/rollouts")
+    async def rollouts(run_id: str, request: Request, key: Key) -> str:
+        """What a run has played, by the filters of the address."""
+        return await pages.table(key, run_id, request.query_params)
+
+    @router.get("/rollouts/{trajectory_id}")
+    async def rollout(run_id: str, trajectory_id: str, key: Key) -> str:
+        """One rollout, turn by turn, with its votes."""
+        return await pages.one(key, run_id, trajectory_id)
+
+    @router.get("/rollouts/{trajectory_id}/tokens")
+    async def tokens(
+        run_id: str, trajectory_id: str, key: Key, by: Text = "", form: Text = ""
+    ) -> str:
+        """The sampled tokens of a rollout, coloured `by` one of their numbers; `form` is a strip or a `table`."""
+        return await pages.tokens(key, run_id, trajectory_id, by, form)
+
+    @router.get("/groups/{group_id}")
+    async def group(run_id: str, group_id: str, key: Key) -> str:
+        """The rollouts of a group side by side."""
+        return await pages.group(key, run_id, group_id)
 
     return router
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.trainer.in_flight import InFlight
 from services.trainer.measures import ends, scores, success_rate
@@ -21,10 +22,11 @@ from triforge.types import JudgedGroup, RunState
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came out, and where every step of it is on record; both empty when nothing was played."""
+    """What came out, where every step of it is on record, and a line a trajectory; empty when nothing was played."""
 
     measures: dict[str, float] = field(default_factory=dict)
     artifacts: dict[str, str] = field(default_factory=dict)
+    lines: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Evaluator:
@@ -61,11 +63,13 @@ class Evaluator:
         for number, mode in enumerate(modes):
             measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
         self._played += groups
-        uri = await asyncio.to_thread(self._record, step, version, groups)
+        uri, lines = await asyncio.to_thread(self._record, step, version, groups)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
-        return Evaluation(measures, {"evaluation": uri})
+        return Evaluation(measures, {"evaluation": uri}, lines)
 
-    def _record(self, step: int, version: int, groups: list[JudgedGroup]) -> str:
+    def _record(
+        self, step: int, version: int, groups: list[JudgedGroup]
+    ) -> tuple[str, list[dict[str, Any]]]:
         nothing = Limits(max_tokens=1, max_rows=1)
         options = SampleOptions(
             algorithm=self._config.algorithm.resolved,
@@ -77,8 +81,8 @@ class Evaluator:
             step=step,
         )
         name = f"runs/{self._run.id}/evaluations/{step:05d}.parquet"
-        records = build_samples(groups, options).records
-        return write_step_records(self._parts.artifacts, name, records, origin_of(self._config))
+        found, origin = build_samples(groups, options), origin_of(self._config)
+        return write_step_records(self._parts.artifacts, name, found.records, origin), found.lines
 
     async def discard(self) -> None:
         """Delete the payloads of what is committed by now; until then a repeated step reads them again."""

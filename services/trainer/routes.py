@@ -12,9 +12,17 @@ from starlette.background import BackgroundTask
 
 from services.trainer.rollback import RunRollback
 from services.trainer.runs import RunRequest, Runs
+from services.trainer.trajectory_store import TrajectoryFilter
 from triforge.access.callers import Rule
 from triforge.store.step_records import steps_jsonl, steps_parquet
-from triforge.types import Page, RunState, RunStep, WeightsRecord
+from triforge.types import (
+    Page,
+    RunState,
+    RunStep,
+    TrajectoryPage,
+    TrajectoryRecord,
+    WeightsRecord,
+)
 from triforge.web.description import answers, files
 
 _READ = Rule(wants="read")
@@ -25,6 +33,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs": _SUBMIT,
     "GET /v1/runs/{run_id}": _READ,
     "GET /v1/runs/{run_id}/steps": _READ,
+    "GET /v1/runs/{run_id}/trajectories": _READ,
+    "GET /v1/runs/{run_id}/trajectories/{trajectory_id}": _READ,
+    "GET /v1/runs/{run_id}/groups/{group_id}": _READ,
     "GET /v1/runs/{run_id}/report": _READ,
     "GET /v1/runs/{run_id}/events": _READ,
     "GET /v1/runs/{run_id}/weights": _READ,
@@ -86,6 +97,26 @@ def list_steps(
     found = runs.store.steps(run_id, after=max(after, int(cursor or -1)), limit=limit + 1)
     more = str(found[limit - 1].step) if len(found) > limit else None
     return Page[RunStep](items=tuple(found[:limit]), next_cursor=more)
+
+
+@router.get("/{run_id}/trajectories")
+def list_trajectories(
+    run_id: str, runs: RunsDep, wanted: Annotated[TrajectoryFilter, Query()]
+) -> TrajectoryPage:
+    """A run's rollouts in finished steps, those that meet the filters, a page at a time, and how many they are."""
+    return runs.trajectories.page(run_id, wanted)
+
+
+@router.get("/{run_id}/trajectories/{trajectory_id}")
+def get_trajectory(run_id: str, trajectory_id: str, runs: RunsDep) -> TrajectoryRecord:
+    """One rollout, with its steps, their tokens, and each vote on them."""
+    return runs.trajectories.one(run_id, trajectory_id)
+
+
+@router.get("/{run_id}/groups/{group_id}")
+def get_group(run_id: str, group_id: str, runs: RunsDep) -> Page[TrajectoryRecord]:
+    """The rollouts of one task that were compared with each other, without token ids."""
+    return Page[TrajectoryRecord](items=tuple(runs.trajectories.group(run_id, group_id)))
 
 
 @router.get("/{run_id}/report", response_class=Response, responses=files(_LINES, _PARQUET))

@@ -56,8 +56,9 @@ class RunRecord:
         versions: Mapping[TrainedRole, int],
         measures: dict[str, float],
         artifacts: dict[str, str],
+        lines: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Move the run to a step, with the orchestrator's notes, in one transaction; then say so.
+        """Move the run to a step, with the orchestrator's notes and the lines of its trajectories, in one transaction; then say so.
 
         What is said of a step that trained the policy on nothing, or of a judge that is being gamed, is the run's reason until
         the next step.
@@ -75,7 +76,7 @@ class RunRecord:
         note = untrained([measures], self._answer) if step else ""
         alarm = gamed(measures)
         reason = "; ".join(filter(None, (note, alarm)))
-        await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason)
+        await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason, lines)
         STEPS.show(record, self._run.pool_id)
         PROGRESS.set_to_current_time()
         with about(step=step, policy=policy, reward=reward):

@@ -6,11 +6,13 @@ import copy
 import json
 import time
 import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import func, insert, select, tuple_
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import DEFAULT, caller, own
@@ -18,7 +20,7 @@ from triforge.access.keys import check_run_quota, hold_tenant
 from triforge.config import AlgorithmSection
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
-from triforge.store.tables import RunRow, StepRow, WeightsRow
+from triforge.store.tables import RunRow, StepRow, TrajectoryRow, WeightsRow
 from triforge.types import ENDED, Page, RunState, RunStatus, RunStep, TrainedRole, WeightsRecord
 
 ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
@@ -34,6 +36,10 @@ class RunStore:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._holder = ""
+
+    def read(self) -> AbstractContextManager[Session]:
+        """A transaction that only reads, of rows that are found by a run which the caller may see."""
+        return self._db.read()
 
     def held_by(self, token: str) -> Self:
         """This store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
@@ -192,11 +198,16 @@ class RunStore:
             row.state = {**row.state, name: value}
 
     def commit_step(
-        self, step: RunStep, state: dict[str, Any] | None = None, reason: str = ""
+        self,
+        step: RunStep,
+        state: dict[str, Any] | None = None,
+        reason: str = "",
+        lines: Sequence[dict[str, Any]] = (),
     ) -> bool:
         """Write a finished step and move the run to it, in one transaction; False if it was written before.
 
         `state` replaces the orchestrator's notes in the same transaction, `reason` what is said of the run.
+        `lines` are those of its trajectories.
         """
         with self._db.write() as session:
             row = self._guard(_hold(session, step.run_id))
@@ -206,6 +217,9 @@ class RunStore:
             row.policy_version, row.reward_version = step.policy_version, step.reward_version
             row.state = row.state if state is None else _noted(row, state)
             session.add(StepRow(**{name: getattr(step, name) for name in RunStep.model_fields}))
+            if lines:
+                numbered = [{**line, "number": number} for number, line in enumerate(lines)]
+                session.execute(insert(TrajectoryRow), numbered)
             return True
 
     def steps(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[RunStep]:

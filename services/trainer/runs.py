@@ -20,6 +20,7 @@ from services.trainer.parts import WeightsApi
 from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
+from services.trainer.trajectory_store import Trajectories
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker
 from triforge.chat_template import read_json
@@ -149,6 +150,7 @@ class Runs:
         apis: Mapping[TrainedRole, WeightsApi] | None = None,
     ) -> None:
         self.store = store
+        self.trajectories = Trajectories(store, artifacts)
         self._apis = apis or {}
         self.rollbacks = Rollbacks(store, artifacts, self._apis)
         self._pools, self._broker, self._artifacts = pools, broker, artifacts

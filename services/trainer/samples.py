@@ -27,6 +27,7 @@ from services.trainer.rows import (
     with_rewards,
 )
 from services.trainer.step_records import UNKNOWN, Credited, Sample, records_of, versions_of
+from services.trainer.trajectories import lines_of
 from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_credit, vote_credit
@@ -74,6 +75,7 @@ class Samples:
 
     rows: dict[TrainedRole, list[TrainRow]]
     records: list[dict[str, Any]]
+    lines: list[dict[str, Any]]  # one a trajectory
     reasons: Counter[str]  # of the policy's responses
     vote_reasons: Counter[str]  # of the reward model's votes and tests
     ages: dict[TrainedRole, Counter[int]]  # trained tokens by how many versions they lag behind
@@ -110,6 +112,9 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     return Samples(
         rows={"policy": policy, "reward": reward},
         records=[record for c in credited for record in records_of(c, options.step)],
+        lines=[
+            line for c in credited for line in lines_of(c, options.policy_version, options.step)
+        ],
         reasons=Counter(s.reason or TRAINED for c in credited for row in c.steps for s in row),
         vote_reasons=Counter(s.reason or TRAINED for c in credited for s in c.judge_samples()),
         ages={

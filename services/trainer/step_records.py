@@ -152,6 +152,8 @@ def _trajectory_records(
             "images": [image.id for image in step.images],
             "next_images": [image.id for image in step.next_images],
             "share": outcome.passed,
+            "finish": step.finish,
+            "admissible": list(step.admissible),
             "programs": [],
             "tests": [],
             "judge_images": [],

@@ -95,7 +95,9 @@ class TrainLoop:
         if self._run.step < 0:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions["policy"])
-            await self._record.commit(0, None, versions, evaluation.measures, evaluation.artifacts)
+            await self._record.commit(
+                0, None, versions, evaluation.measures, evaluation.artifacts, evaluation.lines
+            )
             await _clean_up(self._evaluator.discard())
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
             await self._check()
@@ -152,7 +154,8 @@ class TrainLoop:
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
         self._collector.advance(versions)
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
-        await self._record.commit(step, notes, versions, measures, artifacts)
+        lines = samples.lines + evaluation.lines
+        await self._record.commit(step, notes, versions, measures, artifacts, lines)
         return groups
 
     def _sample_options(self, step: int) -> SampleOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.trainer.run_store import RunStore
@@ -82,10 +83,14 @@ class FragileStore(RunStore):
         super().add_weights(run_id, role, version, uri, digest, **how)
 
     def commit_step(
-        self, step: RunStep, state: dict[str, Any] | None = None, reason: str = ""
+        self,
+        step: RunStep,
+        state: dict[str, Any] | None = None,
+        reason: str = "",
+        lines: Sequence[dict[str, Any]] = (),
     ) -> bool:
         self._troubles.meet("commit")
-        written = super().commit_step(step, state, reason)
+        written = super().commit_step(step, state, reason, lines)
         self._troubles.meet("committed")
         return written
 

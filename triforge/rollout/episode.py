@@ -255,7 +255,7 @@ async def _play(
         answer = await _asked(partial(environment.step, output.text), f"step {turn}")
         result = kept_step(answer, turn)
         following = await episode.kept(result.observation)
-        episode.add((observation.text, images), reply, output, (result, following))
+        episode.add((observation, images), reply, output, (result, following))
         observation, images = result.observation, following
         if result.done:
             break
@@ -397,7 +397,7 @@ class _Episode:
 
     def add(
         self,
-        seen: tuple[str, Images],
+        seen: tuple[Observation, Images],
         reply: GenerateReply,
         output: GenerateOutput,
         followed: tuple[StepResult, Images],
@@ -410,7 +410,7 @@ class _Episode:
         self.steps.append(
             Step(
                 index=len(self.steps),
-                observation=observation,
+                observation=observation.text,
                 response=output.text,
                 action=result.action,
                 action_valid=result.action_valid,
@@ -423,6 +423,7 @@ class _Episode:
                 reward=result.reward,
                 images=images,
                 next_images=next_images,
+                admissible=observation.admissible,
             )
         )
 

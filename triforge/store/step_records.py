@@ -80,6 +80,8 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("env_reward", pa.float64()),
     ("programs", pa.list_(pa.string())),
     ("tests", pa.list_(_TEST)),
+    ("finish", pa.string()),
+    ("admissible", pa.list_(pa.string())),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
@@ -92,7 +94,8 @@ tokens. `share` is that of the hidden tests which the trajectory passed, 1 or 0 
 trajectory's, 1 or 0 of success where the environment gives none; `outcome` is null beside a score for which nobody states a
 threshold, and `env_reward` is what the environment gave for the step. Where the judge
 wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
-the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read."""
+the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read. `finish`
+says why the response ended (stop, length, abort), `admissible` what the environment would have taken, where it says so."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 
@@ -108,6 +111,26 @@ def write_step_records(
     schema = SCHEMA.with_metadata({_ORIGIN: json.dumps(origin or {})})
     pq.write_table(pa.Table.from_pylist(list(records), schema=schema), sink, compression="zstd")
     return store.write(name, sink.getvalue())
+
+
+def read_step_records(
+    store: ArtifactStore, uri: str, group_id: str, columns: Sequence[str] = SCHEMA.names
+) -> list[dict[str, Any]]:
+    """What a file of records has of one group, in order; of other groups nothing is decoded that can be passed over.
+
+    Raises:
+        NotFoundError: the file is gone.
+        StorageError: it is no file of records.
+    """
+    try:
+        table = pq.read_table(
+            io.BytesIO(store.read(uri)), schema=SCHEMA, columns=[*columns],
+            filters=[("group_id", "=", group_id)], use_threads=False,
+        )  # fmt: skip
+    except pa.ArrowException as error:
+        raise StorageError(f"{uri}: not a Parquet file of step records: {error}") from error
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
 
 
 def read_origin(file: Path | io.BytesIO) -> dict[str, Any]:

@@ -233,6 +233,39 @@ class StepRow(Base):
     at: Mapped[float]
 
 
+class TrajectoryRow(Base):
+    """One rollout of a committed step, to be found by; the whole of it is in the step's record.
+
+    `number` is its place among the rollouts of its step. `words` is the beginning of what it was asked and did, in small letters.
+    """
+
+    __tablename__ = "trajectories"
+    id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"))
+    step: Mapped[int]
+    number: Mapped[int]
+    purpose: Mapped[str] = mapped_column(String(24))
+    group_id: Mapped[str] = mapped_column(String(120), index=True)
+    task_id: Mapped[str] = mapped_column(String(64))
+    task_slot: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(64))
+    outcome: Mapped[int | None]
+    score: Mapped[float | None]
+    length: Mapped[int]
+    tokens: Mapped[int]
+    truncated: Mapped[bool] = mapped_column(Boolean)
+    staleness: Mapped[int]
+    votes: Mapped[int]
+    vote: Mapped[float | None]
+    against: Mapped[bool] = mapped_column(Boolean)
+    advantage: Mapped[float | None]
+    reason: Mapped[str] = mapped_column(String(64))
+    error: Mapped[str] = mapped_column(Text)
+    instruction: Mapped[str] = mapped_column(Text)
+    words: Mapped[str] = mapped_column(Text)
+    __table_args__ = (Index("trajectories_by_step", "run_id", "step", "number", unique=True),)
+
+
 class WeightsRow(Base):
     """A weight version of a run; `origin` is the version that it repeats after a rollback."""
 

@@ -55,6 +55,9 @@ from triforge.types.people import (
     RunState,
     RunStatus,
     RunStep,
+    TrajectoryPage,
+    TrajectoryRecord,
+    TrajectorySummary,
 )
 from triforge.types.policy import (
     ChatMessage,

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from triforge.config.base import Purpose
 from triforge.types.base import Message
 
 RunStatus = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
@@ -54,3 +55,56 @@ class RunStep(Message):
     reward_version: int
     metrics: dict[str, float]
     artifacts: dict[str, str] = Field(default_factory=dict)
+
+
+class TrajectorySummary(Message):
+    """One rollout of a run in a line. Produced by: trainer (`GET /v1/runs/{id}/trajectories`). Consumed by: people, dashboards.
+
+    `outcome` is +1 of a success, -1 of a failure, None where nothing or only a score was measured; `error` says why nothing
+    was, an infrastructure failure. `length` counts steps, `tokens` what the policy sampled. `staleness` is by how many
+    versions its oldest token lags behind the weights that were trained. `vote` is the mean of `votes` readable votes; they
+    are `against` the outcome if their sign is the other one. `advantage` is the mean of the steps that were trained on; where
+    there are none `reason` says why.
+    """
+
+    id: str
+    run_id: str
+    step: int
+    purpose: Purpose
+    group_id: str
+    task_id: str
+    task_slot: str
+    kind: str = ""
+    instruction: str = ""
+    outcome: int | None
+    score: float | None
+    error: str = ""
+    length: int
+    tokens: int
+    truncated: bool
+    staleness: int
+    votes: int
+    vote: float | None
+    against: bool
+    advantage: float | None
+    reason: str = ""
+
+
+class TrajectoryPage(Message):
+    """A page of a run's trajectories, and how many meet the filters. Produced by: trainer. Consumed by: people, dashboards."""
+
+    items: tuple[TrajectorySummary, ...]
+    next_cursor: str | None = None
+    total: int
+
+
+class TrajectoryRecord(Message):
+    """One trajectory with everything on record. Produced by: trainer (`GET /v1/runs/{id}/trajectories/{id}`). Consumed by: people, dashboards.
+
+    A step has the columns of an export (`triforge.store.step_records.SCHEMA`) that differ from step to step, and as text
+    what its ids are: `context` and `tokens`, which are left out where the tokenizer is gone. A group's trajectories come without ids.
+    """
+
+    summary: TrajectorySummary
+    instruction: str = ""
+    steps: tuple[dict[str, Any], ...]

@@ -90,7 +90,8 @@ class Step(Message):
 
     The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own view
     of the step (+1/-1), used only to measure judges, never for training. `reward` is what the step earned, where the
-    environment rewards steps. `images` were seen with `observation`, `next_images` with `next_observation`.
+    environment rewards steps. `images` were seen with `observation`, `next_images` with `next_observation`. `admissible` are the commands
+    that the environment would have taken, where it says so.
     """
 
     index: int
@@ -107,6 +108,7 @@ class Step(Message):
     reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     images: tuple[ImageRef, ...] = ()
     next_images: tuple[ImageRef, ...] = ()
+    admissible: tuple[str, ...] = ()
 
 
 class Segment(Message):

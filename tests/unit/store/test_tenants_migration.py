@@ -124,3 +124,15 @@ def test_the_critic_of_tasks_becomes_the_diagnosis_and_back(old: Database) -> No
     assert "critic_tokens" in str(rows(old, "SELECT config FROM runs"))
     assert '"critic"' in str(rows(old, "SELECT document FROM proposals"))
     old.close()
+
+
+def test_the_lines_of_trajectories_come_and_go_and_no_other_row_does(old: Database) -> None:
+    old.upgrade()
+    assert rows(old, "SELECT count(*) FROM trajectories") == [(0,)]
+    with old.engine.begin() as connection:
+        alembic.command.downgrade(alembic_config(connection), "0007")
+    assert rows(old, "SELECT name FROM sqlite_master WHERE name LIKE '%trajectories%'") == []
+    assert rows(old, "SELECT run_id, step FROM steps") == [("r", 0)]
+    old.upgrade()
+    assert rows(old, "SELECT count(*) FROM trajectories") == [(0,)]
+    old.close()

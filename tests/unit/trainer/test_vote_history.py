@@ -82,7 +82,7 @@ def test_a_judge_that_is_being_gamed_is_trusted_as_far_as_the_newer_groups_say()
 
 async def test_the_alarm_is_the_reason_of_the_run_and_part_of_the_event_of_its_step() -> None:
     store, told = SimpleNamespace(), dict[str, Any]()
-    store.commit_step = lambda record, notes, reason: told.update(reason=reason)
+    store.commit_step = lambda record, notes, reason, lines: told.update(reason=reason)
 
     async def emit(kind: str, run: str, **data: Any) -> None:
         told.update(data)

@@ -1,0 +1,227 @@
+"""What a reader waits for on a long run: pages of rollouts over a run of 1,000 steps and 100,000 trajectories, on SQLite.
+
+    page    milliseconds from the request to the HTML, dashboard and trainer together, in this process
+    commit  milliseconds of the transaction that ends a step, with and without the lines of its trajectories
+    memory  MiB of this process after the first and after all of the requests
+
+Run: python -m bench.dashboard [--small] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.control_plane_stack import rss_mib
+from services.dashboard.apis import Apis
+from services.dashboard.app import create_app as dashboard_app
+from services.trainer.app import create_app as trainer_app
+from services.trainer.run_store import RunStore
+from services.trainer.runs import Runs
+from triforge.config import Settings
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import open_database
+from triforge.store.step_records import SCHEMA, write_step_records
+from triforge.testing.model_folders import words_folder
+from triforge.types import RunStep
+
+WANTED_MS = 300.0
+ROLLOUTS, TURNS, TOKENS, GROUP = (
+    100,
+    10,
+    40,
+    10,
+)  # of a step, a rollout, a turn; rollouts of a group
+_TIMES = 7
+_WORDS = ("mug", "plate", "shelf", "drawer", "fridge", "clean", "heat", "take", "open", "go")
+
+
+def line(run_id: str, step: int, number: int, rng: random.Random) -> dict[str, Any]:
+    """A trajectory's line as a step leaves it: 10 actions of three words."""
+    group, outcome = (
+        f"{run_id}-{step:05d}-train-{number // GROUP:04d}",
+        rng.choice((1, -1, -1, None)),
+    )
+    said = "\n".join(" ".join(rng.choices(_WORDS, k=3)) for _ in range(TURNS + 3))
+    vote = rng.uniform(-1.0, 1.0)
+    return {
+        "id": f"{group}-{number % GROUP:02d}", "run_id": run_id, "step": step, "purpose": "train", "group_id": group,
+        "task_id": f"t-{rng.randrange(512):06d}", "task_slot": "t", "kind": rng.choice(_WORDS), "outcome": outcome,
+        "score": None if outcome is None else float(outcome == 1), "length": rng.randint(1, TURNS), "tokens": TURNS * TOKENS,
+        "truncated": rng.random() < 0.05, "staleness": rng.randint(0, 3), "votes": 30, "vote": vote,
+        "against": vote * (outcome or 0) < 0, "advantage": rng.gauss(0.0, 1.0), "reason": "", "instruction": said[:60],
+        "error": "" if outcome else "the environment broke", "words": said,
+    }  # fmt: skip
+
+
+def records(run_id: str, step: int, rng: random.Random) -> list[dict[str, Any]]:
+    """The record of a step whose rollouts have 10 turns of 40 tokens with 3 votes each."""
+    text = " ".join(rng.choices(_WORDS, k=60))
+    made = []
+    for number in range(ROLLOUTS):
+        group = f"{run_id}-{step:05d}-train-{number // GROUP:04d}"
+        for turn in range(TURNS):
+            ids = rng.choices(range(5, 500), k=TOKENS)
+            logprobs = [rng.uniform(-3.0, 0.0) for _ in ids]
+            of_all = {"ids": ids, "logprobs": logprobs, "versions": [step] * TOKENS, "reason": ""}
+            vote = {
+                "value": 1,
+                "text": text,
+                "reward": 1.0,
+                "advantage": 0.5,
+                "weight": 0.1,
+            } | of_all
+            made.append(dict.fromkeys(SCHEMA.names) | {
+                "run_id": run_id, "step": step, "purpose": "train", "group_id": group, "task_id": "t",
+                "instruction": text, "trajectory_id": f"{group}-{number % GROUP:02d}", "segment": 0, "step_index": turn,
+                "observation": text, "response": text, "action": " ".join(rng.choices(_WORDS, k=3)),
+                "action_valid": True, "next_observation": text, "context_ids": ids * 3, "response_ids": ids,
+                "response_logprobs": logprobs, "policy_versions": [step] * TOKENS, "outcome": 1, "score": 1.0,
+                "reward": 1.0, "advantage": 0.5, "weight": 0.1, "reason": "", "judge_prompt_ids": ids * 5,
+                "votes": [vote] * 3, "images": [], "programs": [], "tests": [], "finish": "stop", "admissible": [text] * 5,
+            })  # fmt: skip
+    return made
+
+
+def fill(
+    store: RunStore, artifacts: ArtifactStore, model: Path, steps: int
+) -> tuple[str, dict[str, float]]:
+    """A run of so many steps; returns its id and what committing took."""
+    rng = random.Random(1)
+    run = store.create(name="bench", pool_id="pool", config={"run": {"steps": steps}})
+    store.begin(run.id, state={"paths": {"policy": str(model)}}, policy=0, reward=0)
+    uri = ""
+    spent: dict[str, list[float]] = {"commit_ms": [], "commit_without_lines_ms": []}
+    for step in range(
+        1, 2 * steps + 1
+    ):  # every other one without lines, which the pages do not see
+        lines = [line(run.id, step, n, rng) for n in range(ROLLOUTS)] if step % 2 else []
+        if step == 2 * steps - 1:
+            uri = write_step_records(artifacts, "bench.parquet", records(run.id, step, rng))
+        made = RunStep(
+            run_id=run.id, step=step, at=0.0, policy_version=step, reward_version=step,
+            metrics={f"m{n}": rng.random() for n in range(60)}, artifacts={"step_record": uri} if uri else {},
+        )  # fmt: skip
+        started = time.perf_counter()
+        store.commit_step(made, lines=lines)
+        spent["commit_ms" if lines else "commit_without_lines_ms"].append(
+            (time.perf_counter() - started) * 1e3
+        )
+    return run.id, {name: statistics.median(values) for name, values in spent.items()}
+
+
+def addresses(run_id: str, steps: int) -> dict[str, str]:
+    """Pages that people open."""
+    base, group = f"/runs/{run_id}", f"{run_id}-{2 * steps - 1:05d}-train-0003"
+    found = {
+        "rollouts, newest": "/rollouts",
+        "one step": "/rollouts?step=1",
+        "votes against the outcome": "/rollouts?against=true",
+        "failed by infrastructure": "/rollouts?outcome=unmeasured",
+        "one task": "/rollouts?task=t-000007",
+        "a kind, long, stale": "/rollouts?kind=heat&min_length=9&min_staleness=3",
+        "words that many have": "/rollouts?search=open%20fridge",
+        "words that none has": "/rollouts?search=carpet",
+        "by advantage": "/rollouts?sort=-advantage",
+        "by votes, against": "/rollouts?sort=vote&against=true",
+        "behind a cursor": f"/rollouts?cursor={steps}/{steps}/50",
+        "rollout": f"/rollouts/{group}-04",
+        "tokens": f"/rollouts/{group}-04/tokens",
+        "tokens as a table": f"/rollouts/{group}-04/tokens?by=version&form=table",
+        "group": f"/groups/{group}",
+    }
+    return {name: base + path for name, path in found.items()}
+
+
+async def pages(
+    store: RunStore, artifacts: ArtifactStore, run_id: str, steps: int
+) -> dict[str, Any]:
+    """Ask for each page some times over."""
+    nothing: Any = None
+
+    async def ready() -> None:
+        pass
+
+    runs = Runs(
+        store=store, pools=nothing, broker=nothing, artifacts=artifacts, settings=Settings()
+    )
+    trainer = httpx.ASGITransport(trainer_app(runs=runs, orchestrator=None, ready=ready))
+    apis = Apis({"trainer": "http://trainer", "env_adapter": "http://trainer"}, transport=trainer)
+    browser = httpx.ASGITransport(dashboard_app(apis=apis))
+    found: dict[str, Any] = {}
+    async with httpx.AsyncClient(transport=browser, base_url="http://dashboard") as client:
+        wanted = addresses(run_id, steps)
+        for address in wanted.values():
+            (await client.get(address)).raise_for_status()
+        found["memory_after_first_mib"] = rss_mib(os.getpid())
+        for name, address in wanted.items():
+            spent = []
+            for _ in range(_TIMES):
+                started = time.perf_counter()
+                reply = await client.get(address)
+                spent.append((time.perf_counter() - started) * 1e3)
+            kib = len(reply.content) / 1024
+            found[name] = {
+                "median_ms": statistics.median(spent),
+                "slowest_ms": max(spent),
+                "kib": kib,
+            }
+        found["memory_after_all_mib"] = rss_mib(os.getpid())
+    await apis.close()
+    return found
+
+
+def main() -> int:
+    """Measure; returns 1 if the median of a page takes longer than a reader should wait."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="20 steps instead of 1,000")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    options = parser.parse_args()
+    steps = 20 if options.small else 1000
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        database = open_database(f"sqlite:///{folder}/bench.sqlite")
+        store, artifacts = RunStore(database), ArtifactStore(str(folder / "artifacts"))
+        model = words_folder(folder / "model", [f"w{n}" for n in range(500)])
+        run_id, commits = fill(store, artifacts, model, steps)
+        size = (folder / "bench.sqlite").stat().st_size / 2**20
+        found: dict[str, Any] = {"trajectories": steps * ROLLOUTS, "database_mib": size, **commits}
+        found |= asyncio.run(pages(store, artifacts, run_id, steps))
+        database.close()
+    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
+    )
+    slow = []
+    for name, value in found.items():
+        if isinstance(value, dict):
+            print(
+                f"{name:28} {value['median_ms']:8.1f} ms, slowest {value['slowest_ms']:8.1f} ms, {value['kib']:7.1f} KiB"
+            )
+            slow += [name] if value["median_ms"] > WANTED_MS else []
+        else:
+            print(f"{name:28} {value:8.1f}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2))
+    if slow:
+        print(f"slower than {WANTED_MS:.0f} ms: {', '.join(slow)}", file=sys.stderr)
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The pages of rollouts in a real browser: nothing is refused by the policy, nothing scrolls sideways, the form filters."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from services.dashboard.apis import Apis
+from services.dashboard.app import create_app
+from tests.unit.dashboard.recorded_run import RecordedRun
+from triforge.supervisor.layout import free_port
+
+webdriver = pytest.importorskip("selenium.webdriver")
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="apt-get install chromium chromium-driver",
+)
+_FLAGS = (
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-sandbox",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="module")
+def address(trainer: httpx.ASGITransport, recorded: RecordedRun) -> Iterator[str]:
+    """The run's address on a dashboard that serves."""
+    apis = Apis({"trainer": "http://trainer", "env_adapter": "http://trainer"}, transport=trainer)
+    port = free_port()
+    config = uvicorn.Config(create_app(apis=apis), port=port, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}/runs/{recorded.run_id}"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in _FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    found = webdriver.Chrome(options=options, service=service)
+    yield found
+    found.quit()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_and_the_browser_complains_of_nothing(
+    browser: Any, address: str, recorded: RecordedRun, width: int, scheme: str
+) -> None:
+    shape = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    group = recorded.group(2)
+    pages = (
+        "rollouts",
+        f"rollouts/{group}-02",
+        f"rollouts/{group}-02/tokens?form=table",
+        f"groups/{group}",
+    )
+    for page in pages:
+        browser.get(f"{address}/{page}")
+        scrolled = browser.execute_script("return document.documentElement.scrollWidth")
+        assert scrolled <= width, page
+        assert browser.get_log("browser") == [], page
+        paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, address: str) -> None:
+    browser.get(f"{address}/rollouts")
+    browser.find_element("name", "search").send_keys("take cup\n")
+    assert "5 rollouts" in browser.find_element("css selector", "[role=status]").text
+    assert "search=take+cup" in browser.current_url
+    focus = (
+        "return document.activeElement.getAttribute('aria-label') || document.activeElement.name"
+    )
+    seen = []
+    for _ in range(60):
+        browser.switch_to.active_element.send_keys("\ue004")  # Tab
+        seen.append(browser.execute_script(focus))
+        if seen[-1] == "rollouts":
+            break
+    assert seen[-1] == "rollouts", seen
+    assert seen.index("step") < seen.index("sort")

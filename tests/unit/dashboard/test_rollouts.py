@@ -1,0 +1,117 @@
+"""The pages of rollouts, over the trainer's own routes."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+from services.dashboard.rollouts import parts, tokens_of
+from tests.unit.dashboard.recorded_run import RecordedRun
+
+
+async def test_rollouts_are_filtered_by_the_address_and_paged(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    path = f"/runs/{recorded.run_id}/rollouts"
+    text = (await pages.get(path)).text
+    assert "18 rollouts" in text
+    assert text.count('<th scope="row" class="id">') == 18
+    found = await pages.get(
+        path, params={"step": "1", "against": "true", "kind": "", "search": " "}
+    )
+    assert "2 rollouts" in found.text
+    assert 'href="?step=1&amp;against=true"' in found.text  # what is saved as a link
+    assert 'name="step" value="1"' in found.text
+    refused = await pages.get(path, params={"step": "first"})
+    assert (refused.status_code, "step" in refused.text) == (422, True)
+    assert (await pages.get("/runs/run-x/rollouts")).status_code == 404
+
+
+async def test_a_page_leads_to_the_next_and_a_heading_turns_the_order(
+    pages: httpx.AsyncClient,
+    recorded: RecordedRun,
+) -> None:
+    text = (await pages.get(f"/runs/{recorded.run_id}/rollouts?sort=length")).text
+    assert '<th class="number" scope="col" aria-sort="ascending"><a href="?sort=-length">' in text
+    assert 'rel="next"' not in text
+
+
+async def test_a_rollout_is_told_turn_by_turn_with_its_votes_and_neighbours(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    group = recorded.group(1)
+    path = f"/runs/{recorded.run_id}/rollouts/{group}"
+    text = (await pages.get(f"{path}-01")).text
+    assert "Rollout 2 of 4" in text
+    assert f'rel="prev" href="{group}-00"' in text
+    assert f'rel="next" href="{group}-02"' in text
+    assert "against the outcome" in text
+    assert text.count("<code>good</code>") == 4
+    assert "take cup" in text
+    never = (await pages.get(f"{path}-03")).text
+    assert "Not measured: it broke" in never
+    assert "No turn is on record." in never
+
+
+async def test_a_group_stands_side_by_side_and_says_where_it_parts(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    text = (await pages.get(f"/runs/{recorded.run_id}/groups/{recorded.group(2)}")).text
+    assert text.count('<th scope="col"><a href="../rollouts/') == 4
+    assert re.findall(r'<tr id="turn-(\d)" class="first">', text) == ["1"]
+    assert text.count('class="parts"') == 3
+
+
+@pytest.mark.parametrize("by", ["sampled", "training", "ratio", "mask", "version", "nonsense"])
+@pytest.mark.parametrize("form", ["", "table"])
+async def test_tokens_are_shown_by_any_of_their_numbers(
+    pages: httpx.AsyncClient, recorded: RecordedRun, by: str, form: str
+) -> None:
+    path = f"/runs/{recorded.run_id}/rollouts/{recorded.group(1)}-02/tokens"
+    reply = await pages.get(path, params={"by": by, "form": form})
+    assert reply.status_code == 200
+    assert reply.text.count('<span class="token') == 2
+    assert "No log-probability at training is on record" in reply.text
+    assert "<details><summary>prompt, 2 tokens</summary><pre>w95 w96</pre>" in reply.text
+
+
+async def test_no_text_of_a_model_or_a_person_is_html(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    run, group = recorded.run_id, recorded.group(1)
+    for path in (
+        "rollouts",
+        f"rollouts/{group}-02",
+        f"rollouts/{group}-02/tokens",
+        f"groups/{group}",
+    ):
+        reply = await pages.get(f"/runs/{run}/{path}")
+        assert reply.status_code == 200, reply.text
+        assert "<img" not in reply.text, path
+        assert "onerror=&#34;alert" in reply.text, path
+        assert " style=" not in reply.text, path  # the policy forbids it
+    found = await pages.get(
+        f"/runs/{run}/rollouts", params={"search": '"><script>alert(1)</script>'}
+    )
+    assert "<script>alert" not in found.text
+
+
+def test_rollouts_part_where_those_that_did_the_same_do_something_else() -> None:
+    assert parts([["a", "b"], ["a", "c", "d"], ["a", "c", "e"], ["x"]]) == [
+        [True, True, True, True], [True, True, True, False], [False, True, True, False],
+    ]  # fmt: skip
+    assert parts([["a"], ["a"]]) == [[False, False]]
+    assert parts([["a", "b"], ["a"]]) == [[False, False], [False, False]]  # an end is no action
+    assert parts([[], []]) == []
+
+
+def test_a_token_has_its_ratio_where_training_is_on_record() -> None:
+    step = {
+        "response_ids": [7, 8], "response_logprobs": [-1.0, -0.5], "policy_versions": [3, 3], "weight": 1.0,
+        "tokens": ["a\n", "b"], "training_logprobs": [-1.0, None],
+    }  # fmt: skip
+    first, second = tokens_of(step)
+    assert (first["text"], first["ratio"], first["weight"]) == ("a↵\n", 1.0, 0.5)
+    assert (second["training"], second["ratio"]) == (None, None)

@@ -1,0 +1,163 @@
+"""The trainer's routes of trajectories: every filter, every order, everything on record, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from services.trainer.trajectory_store import Trajectories, TrajectoryFilter
+from tests.unit.dashboard.recorded_run import ACTIONS, EVIL, RecordedRun
+from triforge.access.callers import Caller, asked_by
+from triforge.errors import NotFoundError
+from triforge.store.tables import TrajectoryRow
+
+SORTS = ("step", "length", "tokens", "staleness", "vote", "advantage", "score")
+
+
+@pytest.fixture
+async def http(trainer: httpx.ASGITransport) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=trainer, base_url="http://trainer/v1/runs") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("query", "total"),
+    [
+        ("", 18),
+        ("step=1", 8),
+        ("step=3", 0),
+        ("task=task-1", 8),
+        ("kind=kind-0", 10),
+        ("purpose=evaluate", 2),
+        ("outcome=success", 5),
+        ("outcome=failure", 9),
+        ("outcome=unmeasured", 4),
+        ("outcome=scored", 0),
+        ("against=true", 4),
+        ("against=true&outcome=success", 0),
+        ("truncated=true", 4),
+        ("min_length=3", 5),
+        ("max_length=0", 4),
+        ("min_staleness=2", 4),
+        ("trained=false&purpose=evaluate", 2),
+        ("search=TAKE+CUP", 5),
+        ("search=%3Cimg+src", 18),
+        ("search=100%25", 0),
+        ("search=it+broke&step=2", 2),
+    ],
+)
+async def test_every_filter_finds_what_it_says(
+    http: httpx.AsyncClient, recorded: RecordedRun, query: str, total: int
+) -> None:
+    reply = await http.get(f"/{recorded.run_id}/trajectories?{query}")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["total"] == len(reply.json()["items"]) == total
+
+
+@pytest.mark.parametrize("sort", [*SORTS, *(f"-{name}" for name in SORTS)])
+async def test_pages_hold_every_rollout_once_and_in_order_whatever_the_order_is(
+    http: httpx.AsyncClient, recorded: RecordedRun, sort: str
+) -> None:
+    rows: list[dict[str, Any]] = []
+    query: dict[str, Any] = {"sort": sort, "limit": 4}
+    while True:
+        page = (await http.get(f"/{recorded.run_id}/trajectories", params=query)).json()
+        rows += page["items"]
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+    assert len({row["id"] for row in rows}) == len(rows) == 18
+    values = [row[sort.removeprefix("-")] for row in rows]
+    known = [value for value in values if value is not None]
+    assert known == sorted(known, reverse=sort.startswith("-"))
+    assert values == known + [None] * (len(values) - len(known))  # not measured is last
+
+
+async def test_a_trajectory_has_its_tokens_votes_and_credit(
+    http: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    name = f"{recorded.group(2, 1)}-00"
+    found = (await http.get(f"/{recorded.run_id}/trajectories/{name}")).json()
+    assert [step["action"] for step in found["steps"]] == [*ACTIONS[0]]
+    assert found["instruction"] == f"put some {EVIL} mug in shelf"
+    first = found["steps"][0]
+    assert (first["response_ids"], first["response_logprobs"], first["policy_versions"]) == (
+        [1],
+        [-0.5],
+        [3],
+    )
+    assert (first["tokens"], first["context"]) == (["</s>"], "w95 w96")
+    assert [(vote["value"], vote["text"]) for vote in first["votes"]] == [(1, "good"), (1, "good")]
+    assert (first["admissible"], first["finish"]) == (["look", "take mug"], "stop")
+    assert found["summary"]["vote"] == pytest.approx(0.6)
+    trained = [step["advantage"] for step in found["steps"] if not step["reason"]]
+    assert found["summary"]["advantage"] == pytest.approx(sum(trained) / len(trained))
+
+
+async def test_a_group_has_all_rollouts_also_one_that_never_began_and_no_ids(
+    http: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    found = (await http.get(f"/{recorded.run_id}/groups/{recorded.group(1)}")).json()["items"]
+    assert [len(record["steps"]) for record in found] == [3, 2, 2, 0]
+    assert [record["summary"]["error"] for record in found] == ["", "", "", "it broke"]
+    assert not {"response_ids", "context_ids"} & set(found[0]["steps"][0])
+    assert "ids" not in found[0]["steps"][0]["votes"][0]
+
+
+async def test_what_is_not_there_and_what_is_no_filter_is_said(
+    http: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    run = recorded.run_id
+    for path in (
+        f"{run}/trajectories/x",
+        f"{run}/groups/x",
+        "run-x/trajectories",
+        "run-x/groups/x",
+    ):
+        assert (await http.get(f"/{path}")).status_code == 404, path
+    for query in (
+        "colour=blue",
+        "sort=colour",
+        "cursor=x",
+        "cursor=1e-e1/1/1",
+        "step=-1",
+        "against=perhaps",
+    ):
+        reply = await http.get(f"/{run}/trajectories?{query}")
+        assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input"), query
+
+
+def test_tokens_of_a_tokenizer_that_is_gone_are_their_ids(own: RecordedRun) -> None:
+    own.store.note(own.run_id, "paths", {"policy": "/gone"})
+    found = Trajectories(own.store, own.artifacts).one(own.run_id, f"{own.group(1)}-00")
+    assert "tokens" not in found.steps[0]
+    assert found.steps[0]["response_ids"] == [1]
+
+
+def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
+    found = Trajectories(own.store, own.artifacts)
+    group = own.group(1)
+    with asked_by(Caller(tenant="blue", scope="admin")):
+        for ask in (
+            lambda: found.page(own.run_id, TrajectoryFilter()),
+            lambda: found.one(own.run_id, f"{group}-00"),
+            lambda: found.group(own.run_id, group),
+        ):
+            with pytest.raises(NotFoundError):
+                ask()
+    other = own.store.create(name="mine", pool_id="p", config={}, tenant="blue").id
+    with asked_by(Caller(tenant="blue", scope="admin")):
+        for ask in (lambda: found.one(other, f"{group}-00"), lambda: found.group(other, group)):
+            with pytest.raises(NotFoundError):
+                ask()
+
+
+def test_a_step_that_is_committed_twice_leaves_its_lines_once(own: RecordedRun) -> None:
+    [first, *_] = own.store.steps(own.run_id)
+    assert not own.store.commit_step(first, lines=[{"id": "another"}])
+    with own.store.read() as session:
+        assert session.scalar(select(func.count()).select_from(TrajectoryRow)) == 18
