@@ -32,6 +32,7 @@ from triforge.errors import (
 )
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
+from triforge.store.training_logprobs import write_logprobs
 from triforge.telemetry import tracing
 from triforge.types import ErrorInfo, TrainBatch, TrainRow, WeightsReady
 
@@ -84,6 +85,8 @@ class BatchTrainer:
             learner, report = self.step(versions, batch, should_stop)
         if versions.newest() > target:
             return None  # this process stood still, and others have gone on
+        if batch.role == "policy":
+            write_logprobs(self._store, batch.run_id, batch.step, report.logprobs)
         with tracing.span("publish"):
             ready, mine = versions.publish(learner, batch, report, keep=batch.keep)
         if mine:

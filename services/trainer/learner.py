@@ -28,6 +28,7 @@ from services.trainer.objectives import Objective, Saved, find_objective, object
 from services.trainer.optimiser import Counters, Optimiser
 from services.trainer.step import Scores, Step, Update
 from services.trainer.step_cost import StepCost
+from services.trainer.token_batches import Floats, Ints
 from services.trainer.training_data import StepData
 from services.trainer.weight_tensors import on_cpu
 from triforge.errors import TrainerError
@@ -40,9 +41,10 @@ _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one training step did, in flat numbers."""
+    """What one training step did, in flat numbers, and the log-probabilities of its last pass over each token (`StepData.by_row`)."""
 
     metrics: dict[str, float]
+    logprobs: list[tuple[str, Ints, Floats]]
 
 
 class Learner:
@@ -150,7 +152,7 @@ class Learner:
         metrics |= self.adaptive_kl.update(step.algorithm, metrics)
         if self.ranks.world > 1:
             self._weights = self.model.weights(self.sample)
-        return StepReport(metrics)
+        return StepReport(metrics, step.data.by_row(step.new))
 
     def _step(
         self,

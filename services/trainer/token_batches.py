@@ -86,6 +86,10 @@ class Sequences:
             return np.zeros(0, dtype=np.int64)
         return np.concatenate([np.arange(self._starts[r], self._starts[r + 1]) for r in rows])
 
+    def scored(self, row: int) -> Ints:
+        """The places of a sequence's scored tokens."""
+        return self._scored[row]
+
     def seen(self, row: int) -> Ints:
         """The ids of a sequence that a scored token depends on."""
         return self._ids[row][: self.lengths[row]]

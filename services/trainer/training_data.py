@@ -32,6 +32,7 @@ class StepData:
     responses: (
         Ints  # its response's number: neighbours of one advantage in a row, up to a turn's end
     )
+    keys: tuple[str, ...]  # of each row
     tasks: tuple[str, ...]  # of each row
     trajectories: tuple[str, ...]  # of each row
     turns: Turns | None = None  # what each trajectory's tokens brought; None without a critic
@@ -47,6 +48,11 @@ class StepData:
             return len(np.unique(self.responses)) / len(np.unique(self.responses[cells]))
         whole = float(self.weights.sum(dtype=np.float64))
         return whole / float(self.weights[cells].sum(dtype=np.float64))
+
+    def by_row(self, flat: Floats) -> list[tuple[str, Ints, Floats]]:
+        """Flat values row by row: its key, the places of its scored tokens, and their values."""
+        found = self.sequences
+        return [(k, found.scored(n), flat[found.cells_of([n])]) for n, k in enumerate(self.keys)]
 
     @staticmethod
     def from_rows(
@@ -76,6 +82,7 @@ class StepData:
             responses=_flat(
                 [begin + one.response for begin, one in zip(begins, kept, strict=False)], np.int64
             ),
+            keys=tuple(one.row.key for one in kept),
             tasks=tuple(one.row.task_id for one in kept),
             trajectories=tuple(one.trajectory for one in kept),
             turns=Turns.of(kept) if any(row.ends for row in rows) else None,

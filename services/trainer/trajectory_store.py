@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
@@ -21,6 +21,7 @@ from triforge.errors import InputError, NotFoundError, TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import SCHEMA, read_step_records
 from triforge.store.tables import StepRow, TrajectoryRow
+from triforge.store.training_logprobs import read_logprobs
 from triforge.types import TrajectoryPage, TrajectoryRecord, TrajectorySummary
 
 SortKey = Literal[
@@ -148,9 +149,9 @@ class Trajectories:
 
     def one(self, run_id: str, trajectory_id: str) -> TrajectoryRecord:
         """One trajectory with all its tokens; NotFoundError if the run has none of this id."""
+        self._runs.get(run_id)
         with self._runs.read() as session:
             row = session.get(TrajectoryRow, trajectory_id)
-        self._runs.get(run_id)
         if row is None or row.run_id != run_id:
             raise NotFoundError(
                 f"trajectory {trajectory_id!r}: run {run_id} has none of this id in a finished step"
@@ -161,7 +162,9 @@ class Trajectories:
             if record["trajectory_id"] == trajectory_id
         ]
         folder = self._runs.run_state(run_id).get("paths", {}).get("policy", "")
-        return _record(_shown(row), [_with_texts(record, folder) for record in records])
+        trained = read_logprobs(self._artifacts, run_id, row.step, trajectory_id)
+        shown = [_with_texts(record, folder) for record in _with_logprobs(records, trained)]
+        return _record(_shown(row), shown)
 
     def group(self, run_id: str, group_id: str) -> list[TrajectoryRecord]:
         """The rollouts of a group in order, without token ids; NotFoundError if the run has no such group."""
@@ -203,6 +206,24 @@ def _record(summary: TrajectorySummary, records: list[dict[str, Any]]) -> Trajec
         instruction=records[0]["instruction"] if records else summary.instruction,
         steps=tuple({n: v for n, v in record.items() if n not in _OF_ALL} for record in records),
     )
+
+
+def _with_logprobs(
+    records: Sequence[dict[str, Any]], trained: dict[int, dict[int, float]]
+) -> Iterator[dict[str, Any]]:
+    """Records with the log-probability of each response token when it was trained on; None of one that was not."""
+    segment, at = -1, 0
+    for record in records:
+        if record["segment"] != segment:
+            segment, at = record["segment"], 0
+        start = at + len(record["context_ids"])
+        at = start + len(record["response_ids"])
+        if segment not in trained:
+            yield record
+        else:
+            yield record | {
+                "training_logprobs": [trained[segment].get(n) for n in range(start, at)]
+            }
 
 
 def _with_texts(record: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from services.trainer.rows import Limits
 from services.trainer.run_store import RunStore
 from services.trainer.samples import SampleOptions, build_samples
@@ -17,6 +19,7 @@ from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 from triforge.store.step_records import write_step_records
+from triforge.store.training_logprobs import write_logprobs
 from triforge.testing.model_folders import words_folder
 from triforge.types import JudgedGroup, Purpose, RunStep, Trajectory
 
@@ -114,4 +117,7 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
             metrics={"success": 0.5}, artifacts=uris,
         )  # fmt: skip
         assert store.commit_step(record, lines=lines)
-    return RecordedRun(store, artifacts, run.id)
+    made = RecordedRun(store, artifacts, run.id)
+    trained = np.array([-0.4, -0.6], dtype=np.float32)  # of its first two turns
+    write_logprobs(artifacts, run.id, 1, [(f"{made.group(1)}-00/0", np.array([2, 5]), trained)])
+    return made

@@ -77,6 +77,15 @@ async def test_tokens_are_shown_by_any_of_their_numbers(
     assert "<details><summary>prompt, 2 tokens</summary><pre>w95 w96</pre>" in reply.text
 
 
+async def test_a_token_that_was_trained_on_has_its_ratio(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    path = f"/runs/{recorded.run_id}/rollouts/{recorded.group(1)}-00/tokens?by=ratio"
+    text = (await pages.get(path)).text
+    assert "sampled -0.5, training -0.4, ratio 1.105," in text
+    assert "No log-probability at training" not in text
+
+
 async def test_no_text_of_a_model_or_a_person_is_html(
     pages: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:

@@ -98,6 +98,15 @@ async def test_a_trajectory_has_its_tokens_votes_and_credit(
     assert found["summary"]["advantage"] == pytest.approx(sum(trained) / len(trained))
 
 
+async def test_tokens_that_were_trained_on_have_their_log_probability_then(
+    http: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    name = f"{recorded.group(1)}-00"
+    steps = (await http.get(f"/{recorded.run_id}/trajectories/{name}")).json()["steps"]
+    found = [step["training_logprobs"] for step in steps]
+    assert found == [[pytest.approx(-0.4)], [pytest.approx(-0.6)], [None]]
+
+
 async def test_a_group_has_all_rollouts_also_one_that_never_began_and_no_ids(
     http: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:
