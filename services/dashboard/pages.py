@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, draw, legend
+from services.dashboard.compare import Compare
 from services.dashboard.rollouts import Rollouts
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
@@ -78,6 +79,7 @@ class Pages:
         self._apis = apis
         self._templates = templates()
         self.rollouts = Rollouts(apis, self._page)
+        self.compare = Compare(apis, self._page)
 
     def _page(self, name: str, **values: Any) -> str:
         return self._templates.get_template(f"{name}.html").render(**values)

@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.dashboard.apis import Apis
+from services.dashboard.compare import Compare
 from services.dashboard.pages import Pages
 from services.dashboard.rollouts import Rollouts
 from triforge.clients.transport import LOST
@@ -101,6 +102,7 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         return _ForwardedStream(_until_lost(reply), close)
 
     router.include_router(_rollout_routes(pages.rollouts))
+    router.include_router(_compare_routes(pages.compare))
 
     @router.get("/assets/{name}", response_class=Response)
     async def asset(name: str) -> Response:
@@ -110,6 +112,21 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         content = files("services.dashboard").joinpath("html", name).read_bytes()
         headers = {"cache-control": f"public, max-age={_DAY_S}"}
         return Response(content, media_type=_ASSETS[name], headers=headers)
+
+    return router
+
+
+def _compare_routes(pages: Compare) -> APIRouter:
+    router = APIRouter(default_response_class=HTMLResponse)
+
+    @router.get("/compare")
+    async def compare(
+        key: Key,
+        run: Annotated[list[str], Query(default_factory=list, max_length=50)],
+        measure: Text = "",
+    ) -> str:
+        """Runs beside one another: curves, configs, held-out tasks."""
+        return await pages.runs(key, run, measure)
 
     return router
 
