@@ -16,6 +16,7 @@ from experiments.report import (
     at_start,
     by_seed,
     cells,
+    each_seed,
     markdown,
     success,
     verdicts,
@@ -41,7 +42,7 @@ def _pairs(preset: str) -> tuple[tuple[str, str], ...]:
 
 def write(results: Results, settings: EnvrlSettings, page: Page) -> str:
     """The whole page as Markdown, of results by arm and seed."""
-    parts = [_setting(settings), _reading()]
+    parts = [_setting(settings)]
     for preset in ESTIMATORS:
         titles = {name: ARMS[name].title for name in ARMS if name.split("_")[0] == preset}
         parts += [
@@ -71,16 +72,7 @@ def _setting(s: EnvrlSettings) -> str:
         "that the policy gradient trains on. The warm start has the prompts of both objectives, "
         f"on {s.warm.auxiliary} transitions of the demonstrations, so that a run asks for nothing that its policy has never seen. The weight "
         "was chosen on the seed that is not reported, with a policy that had not seen them. Placebo: the same, each target taken "
-        "from another transition. All parts are those of the product in one process, without HTTP and Redis.\n"
-    )
-
-
-def _reading() -> str:
-    return (
-        "Numbers are means over seeds ± half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of "
-        "the last two evaluations. Differences are paired by seed. What the placebo gains too is not due to what the targets say. "
-        "With few seeds an interval that excludes 0 is a hint, and several comparisons stand side by side; an interval that "
-        "contains 0 does not show that there is no difference.\n"
+        "from another transition; what it gains is not due to what the targets say. All parts are those of the product in one process, without HTTP and Redis.\n"
     )
 
 
@@ -108,21 +100,13 @@ def _over_steps(name: str) -> Value:
 
 
 def _by_seed(results: Results, seeds: Sequence[int]) -> str:
-    pairs = [pair for preset in ESTIMATORS for pair in _pairs(preset)]
-    rows = []
-    for seed in seeds:
-        cells = [str(seed)]
-        for name, other in pairs:
-            for mode in _MODES:
-                one = by_seed(results, name, at_end(mode)).get(seed)
-                base = by_seed(results, other, at_end(mode)).get(seed)
-                cells.append("" if one is None or base is None else f"{one - base:+.3f}")
-        rows.append(cells)
-    titles = [
-        "seed",
-        *(f"`{name}` - `{other}`, {mode}" for name, other in pairs for mode in _MODES),
-    ]
-    return markdown(titles, rows)
+    columns: dict[str, dict[int, float]] = {}
+    for name, other in (pair for preset in ESTIMATORS for pair in _pairs(preset)):
+        for mode in _MODES:
+            one, base = (by_seed(results, arm, at_end(mode)) for arm in (name, other))
+            both = {seed: one[seed] - base[seed] for seed in one.keys() & base.keys()}
+            columns[f"`{name}` - `{other}`, {mode}"] = both
+    return each_seed(seeds, columns, form="+.3f")
 
 
 def draw(results: Results, folder: Path) -> dict[str, str]:

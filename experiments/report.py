@@ -98,6 +98,9 @@ class Page:
             f"After this page you know {known}, and you can run it again.\n",
             f"Written by `{self.command}`. Seeds {_listed(self.seeds)}; settings were chosen on other seeds, which are not reported: "
             f"{_listed(tuned)}. {len(results)} runs, {self.minutes:.0f} minutes without the warm starts, {self.machine}.\n",
+            "Numbers are means over seeds ± half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of "
+            "the last two evaluations. Differences are paired by seed. With few seeds an interval that excludes 0 is a hint, and several "
+            "comparisons stand side by side; an interval that contains 0 does not show that there is no difference.\n",
         )
         pictures = [_picture(*entry) for entry in self.pictures.items()]
         return "\n".join((*head, *parts, "## Pictures\n", *pictures))
@@ -151,9 +154,6 @@ def _setting(s: Settings) -> str:
 
 def _reading() -> str:
     return (
-        "Numbers are means over seeds ± half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of "
-        "the last two evaluations. Differences are paired by seed. With five seeds an interval that excludes 0 is a hint, "
-        "and several comparisons stand side by side; an interval that contains 0 does not show that there is no difference.\n\n"
         "Two things lie in the arms themselves. Pairs that measure proposals take slots from training: `null`, which measures "
         "and never takes, shows what that costs alone. And the ladder plays a fresh task in every slot where the others come "
         "back to the same 64: its difference holds both, difficulty and novelty.\n"
@@ -266,6 +266,17 @@ def _theory_table(results: Results) -> str:
 def cell(found: Mean | None, *, sign: bool = False) -> str:
     """A mean in a table; empty if there is none."""
     return "" if found is None else found.text(sign=sign)
+
+
+def each_seed(
+    seeds: Sequence[int], columns: Mapping[str, Mapping[int, float]], *, form: str = ".3f"
+) -> str:
+    """Values by column and seed as a table."""
+    rows = [
+        [str(seed), *(format(c[seed], form) if seed in c else "" for c in columns.values())]
+        for seed in seeds
+    ]
+    return markdown(("seed", *columns), rows)
 
 
 def cells(results: Results, arm: str, values: Iterable[Value]) -> list[str]:

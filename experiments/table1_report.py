@@ -20,6 +20,7 @@ from experiments.report import (
     cell,
     cells,
     difference,
+    each_seed,
     markdown,
     null_control,
     of,
@@ -48,8 +49,7 @@ def write(results: Results, settings: Table1Settings, page: Page) -> str:
     """The whole page as Markdown, of results by arm and seed."""
     further = [name for name in ARMS if name not in MAIN]
     parts = [
-        f"The plan was there before: [table1-plan.md](table1-plan.md); {settings.steps} steps a run. Numbers are means over seeds ± "
-        "half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of the last two evaluations.\n",
+        f"The plan was there before: [table1-plan.md](table1-plan.md); {settings.steps} steps a run.\n",
         "## Success\n",
         _success(results, MAIN),
         "## The planned tests\n",
@@ -196,11 +196,8 @@ def solved(result: Mapping[str, Any], which: str) -> float | None:
 
 
 def _by_seed(results: Results, seeds: Sequence[int]) -> str:
-    rows = []
-    for seed in seeds:
-        found = [by_seed(results, name, at_end(m)).get(seed) for m in MEASURES for name in MAIN]
-        rows.append([str(seed), *("" if v is None else f"{v:.3f}" for v in found)])
-    return markdown(("seed", *(f"`{n}` {t}" for t in MEASURES.values() for n in MAIN)), rows)
+    wanted = [(n, m, t) for m, t in MEASURES.items() for n in MAIN]
+    return each_seed(seeds, {f"`{n}` {t}": by_seed(results, n, at_end(m)) for n, m, t in wanted})
 
 
 # ---- pictures ----
