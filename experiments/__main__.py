@@ -22,7 +22,7 @@ from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, file_of, judges_of, start_of
+from experiments.study import ADAPTATION, Study, file_of, judges_of, lender_of, start_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
@@ -128,12 +128,16 @@ def _play(
     quick = ["--quick"] if options.quick else []
     state = ["--state", str(options.state.resolve())]
     base = ["-m", "experiments", study.name, *quick, *state, "--one"]
-    return run_all(
-        files,
-        lambda job: [*base, job.arm, str(job.seed)],
-        processes=options.processes,
-        tell=tell,
-    )
+    failed: list[Job] = []
+    for later in (False, True):  # who has the judge of another arm comes after it
+        part = {j: f for j, f in files.items() if later == bool(lender_of(study.arms[j.arm]))}
+        failed += run_all(
+            part,
+            lambda job: [*base, job.arm, str(job.seed)],
+            processes=options.processes,
+            tell=tell,
+        )
+    return failed
 
 
 def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:

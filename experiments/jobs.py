@@ -60,7 +60,8 @@ def run_all(
         tell: gets a progress line.
     """
     waiting = [job for job, path in files.items() if not path.is_file()]
-    tell(f"{len(files)} runs, {len(files) - len(waiting)} of them on file")
+    if files:
+        tell(f"{len(files)} runs, {len(files) - len(waiting)} of them on file")
     failed: list[Job] = []
     running: list[tuple[Job, subprocess.Popen[bytes], float]] = []
     started, total = time.monotonic(), len(waiting)

@@ -74,6 +74,11 @@ def start_of(folder: Path, study: Study, settings: Settings, seed: int) -> Path 
     return folder / study.name / name if study.starts_alike else None
 
 
+def lender_of(arm: Arm) -> str:
+    """The arm whose last reward model judges, if it is not that of the warm start."""
+    return str(arm.config.get("judge_of", ""))
+
+
 def judges_of(
     folder: Path, study: Study, settings: Settings, job: Job, reward: Path
 ) -> tuple[Path, Path | None]:
@@ -82,9 +87,8 @@ def judges_of(
     Raises:
         ConfigError: that arm has left none yet.
     """
-    lenders = {arm.config.get("judge_of") for arm in study.arms.values()}
+    lenders, lender = set(map(lender_of, study.arms.values())), lender_of(study.arms[job.arm])
     keep = file_of(folder, study, settings, job).with_suffix(".judge")
-    lender = study.arms[job.arm].config.get("judge_of")
     if lender:
         reward = file_of(folder, study, settings, Job(lender, job.seed)).with_suffix(".judge")
         if not reward.is_dir():
