@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import correlation
 from typing import Any
 
 from experiments.plots import curves, drawn
@@ -157,7 +156,6 @@ _LOOP: dict[str, Value] = {
     "tasks replaced after a third": lambda result: _accepted(result, 1),
     "two thirds": lambda result: _accepted(result, 2),
     "at the end": lambda result: _accepted(result, 3),
-    "R² of a straight line": lambda result: straight(result),
     "accepted tasks solved": lambda result: solved(result, "accepted"),
     "those they began as": lambda result: solved(result, "roots"),
 }
@@ -179,14 +177,6 @@ def _accepted(result: Mapping[str, Any], thirds: int) -> float | None:
     steps = result["steps"]
     found: float | None = steps[max(len(steps) * thirds // 3, 1) - 1].get("tasks/accepted")
     return found
-
-
-def straight(result: Mapping[str, Any]) -> float | None:
-    """How much of the accepted tasks over the steps a straight line explains."""
-    counts = [step["tasks/accepted"] for step in result["steps"] if "tasks/accepted" in step]
-    if len(set(counts)) < 2:
-        return None
-    return float(correlation(range(len(counts)), counts) ** 2)
 
 
 def solved(result: Mapping[str, Any], which: str) -> float | None:
