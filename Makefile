@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
 .PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-diagnosis bench soak chaos env docs fmt lint type arch lock wheels clean
 
