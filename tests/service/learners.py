@@ -15,7 +15,7 @@ from triforge.broker import Broker
 from triforge.errors import UnavailableError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
-from triforge.types import TrainBatch, TrainRow, WeightsReady
+from triforge.types import TrainBatch, TrainedRole, TrainRow, WeightsReady
 
 BASE = 2
 
@@ -42,11 +42,25 @@ def a_batch(
     )  # fmt: skip
 
 
+class Brief:
+    """A broker that has nobody wait long for a batch, so that a learner that is told to stop does."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def read_batches(self, role: TrainedRole, after: str, *, block_s: float) -> Any:
+        return await self._broker.read_batches(role, after, block_s=0.05 * block_s)
+
+
 @contextlib.asynccontextmanager
 async def learning(
     broker: Broker, store: ArtifactStore, trainer: BatchTrainer | None = None
 ) -> AsyncIterator[LearnerProcess]:
-    loop = LearnerProcess(broker, store, "policy", trainer or BatchTrainer(store))
+    brief: Any = Brief(broker)
+    loop = LearnerProcess(brief, store, "policy", trainer or BatchTrainer(store))
     task = asyncio.create_task(loop.run())
     try:
         yield loop

@@ -28,6 +28,7 @@ from triforge.broker import (
 )
 from triforge.broker.protocol import key
 from triforge.errors import UnavailableError
+from triforge.retry import RetryPolicy
 from triforge.rollout.episode import judge_task, unit_test_task
 from triforge.types import (
     ErrorInfo,
@@ -337,7 +338,8 @@ async def test_jobs_are_done_in_process_and_tried_again() -> None:
             raise errors.pop(0)
         done.append(task.group_id)
 
-    broker.serve(ROLLOUT_QUEUE, Job("rollout", GroupTask, play), concurrency=1)
+    job = Job("rollout", GroupTask, play, retries=RetryPolicy(first_s=0.1))
+    broker.serve(ROLLOUT_QUEUE, job, concurrency=1)
     for name in "abc":
         await broker.send(group_task(name))
     async with asyncio.timeout(20):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from services.policy.__main__ import main
 from tests.service.test_policy_http import serving
 from triforge import __version__
 from triforge.clients.transport import get_json, http_client
@@ -74,13 +75,18 @@ async def test_the_service_comes_up_before_its_engines_and_stops_when_told(tmp_p
     ],
 )
 def test_settings_that_cannot_work_end_it_with_a_sentence(
-    settings: dict[str, str], sentence: str
+    settings: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with process(**settings) as started:
-        _, said = started.communicate(timeout=60)
-    assert started.returncode == 2
-    assert sentence in said
-    assert "Traceback" not in said
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    for name, value in settings.items():
+        monkeypatch.setenv(f"TRIFORGE_{name}", value)
+    assert main() == 2
+    assert sentence in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_service_that_is_told_to_end_answers_what_runs_and_refuses_what_is_new(

@@ -30,7 +30,7 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.supervisor.layout import free_port
 from triforge.types import WeightsReady, WeightsUpdate
 
-LEARNER = ("services.trainer", "learner", "--role", "policy", "--sharding")
+LEARNER = ("services.trainer", "learner", "--role", "policy", "--sharding", "full")
 DYING = "tests.service.dying_rank"
 PATIENCE_S = 150.0  # two processes load torch on a busy machine
 
@@ -121,11 +121,10 @@ def update_to(ready: WeightsReady) -> WeightsUpdate:
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)
-@pytest.mark.parametrize("sharding", ["full", "replicate"])
 async def test_what_two_ranks_broadcast_is_what_their_folder_holds(
-    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path, sharding: str
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path
 ) -> None:
-    async with two_ranks(redis_url, store, *LEARNER, sharding):
+    async with two_ranks(redis_url, store, *LEARNER):
         await broker.announce(a_batch(store, folder))
         (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
         with engines(folder, Path(ready.uri)) as ((engine,), service):
