@@ -31,6 +31,7 @@ from triforge.types import (
     Task,
     TaskState,
     WeightsRecord,
+    mean_score,
 )
 
 Part = tuple[Literal["same", "gone", "new"], str]
@@ -206,17 +207,15 @@ def _columns(steps: list[RunStep]) -> list[tuple[str, str]]:
     return [(title, name) for title, name in COLUMNS if name in known]
 
 
-def _success(measurements: Any) -> dict[str, float] | None:
-    """Successes of measured rollouts and the 95 % interval of their share; None without any."""
+def _success(measurements: Any) -> dict[str, float]:
+    """Successes of measured rollouts and the 95 % interval of their share; their mean score where it says more."""
     rows: list[Measurement] = list(measurements)
-    measured = sum(row.measured for row in rows)
-    if not measured:
-        return None
-    successes = sum(row.successes for row in rows)
-    low, high = wilson(successes, measured)
-    return {
-        "successes": successes, "measured": measured, "share": successes / measured, "low": low, "high": high,
-    }  # fmt: skip
+    measured, successes = sum(row.measured for row in rows), sum(row.successes for row in rows)
+    found: dict[str, float] = {"measured": measured, "scored": 0}
+    if measured:
+        low, high = wilson(successes, measured)
+        found |= {"successes": successes, "share": successes / measured, "low": low, "high": high}
+    return found | mean_score(rows)
 
 
 def _when(seconds: float) -> str:

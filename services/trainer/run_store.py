@@ -20,8 +20,17 @@ from triforge.access.keys import check_run_quota, hold_tenant
 from triforge.config import AlgorithmSection
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
-from triforge.store.tables import RunRow, StepRow, TrajectoryRow, WeightsRow
-from triforge.types import ENDED, Page, RunState, RunStatus, RunStep, TrainedRole, WeightsRecord
+from triforge.store.tables import MeasurementRow, RunRow, StepRow, TrajectoryRow, WeightsRow
+from triforge.types import (
+    ENDED,
+    Page,
+    RunState,
+    RunStatus,
+    RunStep,
+    TaskOutcome,
+    TrainedRole,
+    WeightsRecord,
+)
 
 ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 
@@ -221,6 +230,14 @@ class RunStore:
                 numbered = [{**line, "number": number} for number, line in enumerate(lines)]
                 session.execute(insert(TrajectoryRow), numbered)
             return True
+
+    def measure(self, outcomes: Sequence[TaskOutcome]) -> None:
+        """Write how groups went that no adapt worker counts, each once."""
+        columns = set(MeasurementRow.__table__.columns.keys())
+        with self._db.write() as session:
+            for outcome in outcomes:
+                if session.get(MeasurementRow, outcome.group_id) is None:
+                    session.add(MeasurementRow(**outcome.model_dump(include=columns)))
 
     def steps(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[RunStep]:
         """Finished steps after one, in order."""

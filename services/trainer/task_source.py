@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -99,11 +101,12 @@ class TaskSource:
 
     async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
         """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
-        if self._config.adaptation.controller == "none":
-            return
         run, config = self._run, self._config
         named = [(group, offers[group.played.group.group_id]) for group in groups]
         outcomes = [task_outcome(group, offer, run=run, config=config) for group, offer in named]
+        if config.adaptation.controller == "none":  # there is no adapt worker that would count them
+            await asyncio.to_thread(self._parts.store.measure, outcomes)
+            return
         await together(
             self._parts.broker.send(outcome)
             for outcome in outcomes
@@ -120,11 +123,14 @@ def task_outcome(
     direction = rewrite_direction(successes, measured, band=algorithm)
     trains = played.group.purpose == "train"
     notes: tuple[DiagnosisNote, ...] = ()
-    if direction and trains and config.adaptation.controller != "ladder":
+    if direction and trains and config.adaptation.controller not in ("none", "ladder"):
         notes = diagnosis_notes(
             group, succeeded=direction == "harder", count=config.adaptation.notes
         )
     versions = played_by(group) or {offer.policy}
+    scores = [
+        trajectory.score for trajectory in played.trajectories if trajectory.score is not None
+    ]
     return TaskOutcome(
         group_id=played.group.group_id,
         run_id=run.id,
@@ -138,6 +144,8 @@ def task_outcome(
         rollouts=played.group.rollouts,
         policy_version=min(versions),
         newest_version=max(versions),
+        score=math.fsum(scores) / len(scores) if scores else None,
+        scored=len(scores),
         notes=notes,
         adapt=trains,
         settings=adapt_settings(config),

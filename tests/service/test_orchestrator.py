@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from sqlalchemy import select
 
 from services.trainer.learners import Learners
 from services.trainer.untrained import untrained
@@ -20,7 +21,8 @@ from triforge.broker import Broker
 from triforge.config import parse
 from triforge.errors import StorageError, UnavailableError
 from triforge.event_loop import end_task
-from triforge.types import ErrorInfo, RunState, WeightsReady
+from triforge.store.tables import MeasurementRow
+from triforge.types import ErrorInfo, RunState, TaskOutcome, WeightsReady
 
 
 @pytest.fixture
@@ -228,7 +230,19 @@ async def test_a_run_without_votes_needs_no_reward_model(loop: Loop) -> None:
     assert versions(loop, run) == [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
     assert loop.learners["reward"].batches == []
     assert {e.votes for e in loop.workers.jobs} == {0}
-    assert await loop.adapted() == []
+    assert await loop.adapted() == [], "no adapt worker would count them"
+    with loop.database.read() as session:
+        counted = {row.group_id: row for row in session.scalars(select(MeasurementRow))}
+    assert counted.keys() == {
+        job.group_id for job in loop.workers.jobs if "-train-" in job.group_id
+    }
+    assert all(row.score == row.successes / row.measured for row in counted.values())
+    columns = MeasurementRow.__table__.columns.keys()
+    again = [
+        TaskOutcome(pool_id="p", **{n: getattr(row, n) for n in columns})
+        for row in counted.values()
+    ]
+    loop.store.measure(again)  # as after a crash: nothing is counted twice, and nothing fails
 
 
 # ---- stop and resume ----

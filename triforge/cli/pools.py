@@ -14,7 +14,7 @@ from triforge.cli import pool_file
 from triforge.cli.terminal import STATE, StateOption, ask_pools, console, say
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.transport import save
-from triforge.types import Approval, Lineage, PoolState, TaskDetail
+from triforge.types import Approval, Lineage, PoolState, TaskDetail, mean_score
 
 _Change = Callable[..., Awaitable[BaseModel]]  # (client, id, verb, *, by, reason)
 
@@ -191,7 +191,11 @@ def _line(version: TaskDetail) -> str:
     measured = sum(group.measured for group in version.measurements)
     successes = sum(group.successes for group in version.measurements)
     pinned = ", pinned" if task.pinned else ""
-    return f"{task.id} ({task.state}{pinned}; {successes} of {measured}): {task.instruction}"
+    went = [f"{successes} of {measured}"] if measured else []
+    if found := mean_score(version.measurements):
+        went.append(f"mean score {found['score']:.3f} of {found['scored']}")
+    said = ", ".join(went) or "not measured"
+    return f"{task.id} ({task.state}{pinned}; {said}): {task.instruction}"
 
 
 # ---- rewrites ----

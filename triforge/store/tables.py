@@ -178,6 +178,8 @@ class MeasurementRow(Base):
     rollouts: Mapped[int]
     policy_version: Mapped[int]  # the oldest that sampled a token of it
     newest_version: Mapped[int | None]
+    score: Mapped[float | None]  # mean of those that have one
+    scored: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
 
 
 class LadderRow(Base):

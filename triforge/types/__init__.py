@@ -38,6 +38,7 @@ from triforge.types.env_adapter import (
     TaskDetail,
     TaskOutcome,
     TaskUpload,
+    mean_score,
 )
 from triforge.types.learner import (
     BroadcastOffer,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -85,8 +87,9 @@ class PoolState(Message):
 
 
 class Measurement(Message):
-    """How one group of a task version went; `successes <= measured <= rollouts`. Produced by: env_adapter.
+    """How one group of a task version went; `successes <= measured <= rollouts`. Produced by: env_adapter, orchestrator.
 
+    `score` is the mean of `scored` rollouts: of all that were measured, whether or not success is known.
     `policy_version` is the oldest version that sampled a token of it, `newest_version` the newest (none: the same).
     """
 
@@ -100,6 +103,18 @@ class Measurement(Message):
     rollouts: int
     policy_version: int
     newest_version: int | None = None
+    score: float | None = None
+    scored: int = 0
+
+
+def mean_score(groups: Iterable[Measurement]) -> dict[str, float]:
+    """The mean score of groups' rollouts and their number (`score`, `scored`), if it says more than their successes; else empty."""
+    rows = [(group, group.score) for group in groups if group.score is not None]
+    scored = sum(group.scored for group, _ in rows)
+    total = math.fsum(group.scored * score for group, score in rows)
+    if not scored or math.isclose(total, sum(group.successes for group, _ in rows), abs_tol=1e-9):
+        return {}
+    return {"score": total / scored, "scored": scored}
 
 
 class ProposalDetail(Message):

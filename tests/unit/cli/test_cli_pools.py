@@ -131,6 +131,20 @@ def test_a_lineage_is_drawn_as_a_tree(triforge: Triforge, services: Services) ->
     )
 
 
+def test_a_lineage_says_mean_scores_where_there_is_no_success(
+    triforge: Triforge, services: Services
+) -> None:
+    lineage = json.loads(golden("Lineage"))
+    none = {"successes": 0, "measured": 0}
+    for version, score in zip(lineage["versions"], (0.25, None), strict=True):
+        for row in version["measurements"]:
+            row |= none | {"score": score, "scored": 0 if score is None else 8}
+    services.say(f"GET /v1/tasks/{SLOT}/lineage", json.dumps(lineage))
+    first, second = triforge("task", "lineage", SLOT)[1].splitlines()
+    assert "(replaced; mean score 0.250 of 24)" in first
+    assert "(active; not measured)" in second
+
+
 def test_a_pool_is_exported_whole_or_not_at_all(
     triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:

@@ -199,6 +199,28 @@ async def test_a_task_shows_what_changed_from_version_to_version(
     assert "0.250 <small>[0.046, 0.699], 1 of 4</small>" in text
 
 
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        ([{"score": 0.5, "scored": 8}, {"score": None, "scored": 0}, {"score": 0.25, "scored": 4}], "mean score 0.417 <small>of 12<"),
+        ([{"score": None, "scored": 0}], "not measured"),
+        ([{"successes": 4, "measured": 8, "score": 0.5, "scored": 8}], "4 of 8</small>"),
+    ],
+)  # fmt: skip
+async def test_a_task_whose_groups_have_scores_shows_their_mean(
+    browser: httpx.AsyncClient, deployment: Deployment, rows: list[dict[str, Any]], shown: str
+) -> None:
+    lineage = golden("Lineage")
+    none = {"successes": 0, "measured": 0}
+    version = lineage["versions"][0] | {
+        "measurements": [golden("Measurement", **none | row) for row in rows]
+    }
+    deployment.answers["/v1/tasks/task-1/lineage"] = (200, lineage | {"versions": [version]})
+    text = (await browser.get("/tasks/task-1")).text
+    assert shown in text
+    assert ("mean score" in text) == ("mean score" in shown)
+
+
 async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:

@@ -10,8 +10,9 @@ from services.trainer.task_source import adapt_settings, task_outcome
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig
 from triforge.rollout.window import Offer
-from triforge.types import JudgedGroup, RunState, TaskOutcome
+from triforge.types import ErrorInfo, JudgedGroup, Outcome, RunState, TaskOutcome
 
+BROKEN = ErrorInfo(kind="environment", detail="it broke", retryable=True)
 OFFER = Offer(round=7, step=5, policy=3, reward=2)
 RUN = RunState(
     id="run", name="run", pool_id="pool", status="running", step=5, steps=9, policy_version=3,
@@ -36,6 +37,33 @@ def test_an_outcome_has_the_round_and_the_versions_that_sampled_its_group() -> N
     found = outcome_of(played(1, -1, None))
     assert (found.step, found.policy_version, found.newest_version) == (7, 4, 4)
     assert (found.successes, found.measured, found.rollouts) == (1, 2, 3)
+
+
+def test_an_outcome_has_the_mean_score_of_what_was_measured_also_where_success_is_not_known() -> (
+    None
+):
+    assert (outcome_of(played(1, -1, None)).score, outcome_of(played(1, -1, None)).scored) == (
+        0.5,
+        2,
+    )
+    assert (outcome_of(played(None)).score, outcome_of(played(None)).scored) == (None, 0)
+    group = played(1, -1, 1)
+    scores = (0.25, 0.75, None)
+    trajectories = tuple(
+        one.model_copy(
+            update={
+                "outcome": Outcome(value=None, score=score)
+                if score
+                else Outcome(value=None, error=BROKEN)
+            }
+        )
+        for one, score in zip(group.played.trajectories, scores, strict=True)
+    )
+    scored = group.model_copy(
+        update={"played": group.played.model_copy(update={"trajectories": trajectories})}
+    )
+    found = outcome_of(scored, controller="none")
+    assert (found.score, found.scored, found.measured) == (0.5, 2, 0)
 
 
 def test_a_group_that_spans_versions_says_the_oldest_and_the_newest() -> None:
