@@ -108,10 +108,13 @@ def draw(chart: Chart, steps: Sequence[RunStep]) -> Markup | None:
     parts = [_grid(frame, first, last)]
     if chart.mark is not None:
         parts.append(_rule(frame, chart.mark, "mark"))
-    for number, name in enumerate(lines):
-        parts.append(_band(frame, number, chart.series[name], steps))
-    for number, (name, points) in enumerate(lines.items()):
-        parts.append(_line(frame, number, name, points))
+    numbers = {
+        name: number for number, name in enumerate(chart.series)
+    }  # colours stay, whatever is missing
+    for name in lines:
+        parts.append(_band(frame, numbers[name], chart.series[name], steps))
+    for name, points in lines.items():
+        parts.append(_line(frame, numbers[name], name, points))
     text = escape(f"{chart.title}: {', '.join(lines)}, steps {first:g} to {last:g}")
     return Markup(  # noqa: S704 - numbers and escaped text only
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text}">{"".join(parts)}</svg>'
@@ -201,7 +204,7 @@ def _thinned(points: Sequence[_T]) -> list[_T]:
 def legend(chart: Chart, steps: Sequence[RunStep]) -> list[tuple[int, str, float]]:
     """(number of the line, name, newest value) of the lines that `draw` draws."""
     lines = _lines(chart, steps)
-    return [(number, name, points[-1][1]) for number, (name, points) in enumerate(lines.items())]
+    return [(n, name, lines[name][-1][1]) for n, name in enumerate(chart.series) if name in lines]
 
 
 def _lines(chart: Chart, steps: Sequence[RunStep]) -> dict[str, Points]:

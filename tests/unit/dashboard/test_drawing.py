@@ -66,9 +66,9 @@ def test_lines_without_values_are_left_out_and_no_line_is_no_picture() -> None:
     measured = steps({"b": 1.0}, {"b": math.nan}, {"b": 3.0})
     svg = str(draw(SECONDS, measured))
     assert [len(line) for line in points(svg)] == [2]
-    assert 'class="series s0"><title>train: 3</title>' in svg
+    assert 'class="series s1"><title>train: 3</title>' in svg
     assert "<title>train, step 2: 3</title>" in svg
-    assert legend(SECONDS, measured) == [(0, "train", 3.0)]
+    assert legend(SECONDS, measured) == [(1, "train", 3.0)]
     assert draw(SECONDS, steps({"c": 1.0})) is None
     assert draw(SECONDS, []) is None
 

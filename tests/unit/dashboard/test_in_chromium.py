@@ -60,8 +60,7 @@ def browser() -> Iterator[Any]:
     found.quit()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_pages_fit_and_the_browser_complains_of_nothing(
     browser: Any, address: str, recorded: RecordedRun, width: int, scheme: str
 ) -> None:
