@@ -14,13 +14,16 @@ import uuid
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
 from services.trainer.tiny_models import build_tiny_model
+from triforge.access.keys import KeyStore
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
+from triforge.store.database import Database
 from triforge.testing.tiny_run import tiny_run, tiny_words
 from triforge.types import GenerateSpec, PoolRequest, RunState
 
@@ -33,19 +36,21 @@ class Deployment:
     Args:
         config: TOML document.
         state: folder of the deployment; a second deployment on it goes on where the first one ended.
+        keyed: whether its APIs ask for keys; `settings` then holds an operator's.
     """
 
-    def __init__(self, config: Path, state: Path) -> None:
+    def __init__(self, config: Path, state: Path, *, keyed: bool = False) -> None:
         self._config = config
         self.state = state
+        self._keyed, self._key = keyed, ""
         self._child: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def made(cls, folder: Path, model: Path) -> Deployment:
+    def made(cls, folder: Path, model: Path, *, keyed: bool = False) -> Deployment:
         """One with that model in all three roles, in an empty folder."""
         (folder / "run.toml").write_text(tiny_run(model, steps=1, eval_tasks=4, updates=2))
         (folder / "state").mkdir()
-        return cls(folder / "run.toml", folder / "state")
+        return cls(folder / "run.toml", folder / "state", keyed=keyed)
 
     def start(self) -> None:
         (self.state / "addresses.json").unlink(missing_ok=True)
@@ -65,7 +70,7 @@ class Deployment:
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                env=os.environ.copy(),
+                env={**os.environ, **({"TRIFORGE_AUTH": "keys"} if self._keyed else {})},
             )
         deadline = time.monotonic() + _START_S
         while not (self.state / "addresses.json").is_file():
@@ -98,7 +103,16 @@ class Deployment:
 
     def settings(self) -> Settings:
         written = json.loads((self.state / "addresses.json").read_text())
-        return Settings().model_copy(update=written)
+        settings = Settings().model_copy(update=written)
+        if not self._keyed:
+            return settings
+        self._key = self._key or self.new_key("admin", "operator")
+        return settings.model_copy(update={"auth": "keys", "service_secret": SecretStr(self._key)})
+
+    def new_key(self, scope: str, tenant: str) -> str:
+        written = json.loads((self.state / "addresses.json").read_text())
+        store = KeyStore(Database(written["database_url"]))
+        return store.create("e2e", scope=scope, tenant=tenant)[1]
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +127,8 @@ async def submit(
     settings: Settings, *, tasks: int = 12, policy: dict[str, object] | None = None, **run: object
 ) -> RunState:
     """A pool of easy tasks and a run on it; `run` are fields of its section `run`, `policy` of `trainer.policy`."""
-    pools, trainer = EnvAdapterClient(settings.env_adapter_url), TrainerClient(settings.trainer_url)
+    pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
+    trainer = TrainerClient(settings.trainer_url, api_key=settings.own_key)
     try:
         made = await pools.create_pool(
             PoolRequest(
@@ -132,7 +147,7 @@ async def wait_for(
     settings: Settings, run_id: str, *, step: int | None = None, within_s: float = 150.0
 ) -> RunState:
     """The run once it has finished that step, or ended."""
-    client = TrainerClient(settings.trainer_url)
+    client = TrainerClient(settings.trainer_url, api_key=settings.own_key)
     try:
         async with asyncio.timeout(within_s):
             while True:

@@ -1,7 +1,11 @@
-"""Does the loop turn, and does it go on turning when parts of it die? One deployment, one run after another."""
+"""Does the loop turn, and does it go on turning when parts of it die? One deployment, one run after another.
+
+Its APIs ask for keys: services and workers show the services' secret, people their keys, others nothing.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -11,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,6 +24,7 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.policy import PolicyClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
+from triforge.types import GenerateSpec, PoolRequest
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Deployment]:
     """The deployment of all tests here; it ends cleanly."""
-    deployment = Deployment.made(tmp_path_factory.mktemp("loop"), tiny_model)
+    deployment = Deployment.made(tmp_path_factory.mktemp("loop"), tiny_model, keyed=True)
     deployment.start()
     try:
         yield deployment
@@ -36,7 +42,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> It
 
 
 async def _steps(settings: Settings, run_id: str) -> list[tuple[int, int, int]]:
-    client = TrainerClient(settings.trainer_url)
+    client = TrainerClient(settings.trainer_url, api_key=settings.own_key)
     try:
         return [(s.step, s.policy_version, s.reward_version) for s in await client.steps(run_id)]
     finally:
@@ -44,7 +50,7 @@ async def _steps(settings: Settings, run_id: str) -> list[tuple[int, int, int]]:
 
 
 async def _export(settings: Settings, run_id: str, path: Path) -> list[dict[str, Any]]:
-    client = TrainerClient(settings.trainer_url)
+    client = TrainerClient(settings.trainer_url, api_key=settings.own_key)
     try:
         await client.export(run_id, path)
     finally:
@@ -81,17 +87,66 @@ async def test_a_run_trains_both_models_and_rewrites_tasks(
         ("policy", settings.policy_model_url, run.policy_version),
         ("reward", settings.reward_model_url, run.reward_version),
     ):
-        client = PolicyClient(url)
+        client = PolicyClient(url, api_key=settings.own_key)
         try:
             assert (await client.weights()).version == version, role
         finally:
             await client.close()
-    pools = EnvAdapterClient(settings.env_adapter_url)
+    pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
     try:
         proposals = await pools.proposals(run.pool_id)
     finally:
         await pools.close()
     assert any(p.candidate_id and not p.null_control for p in proposals)
+
+
+async def test_a_tenants_run_goes_round_the_loop_and_strangers_see_nothing(
+    deployment: Deployment,
+) -> None:
+    settings = deployment.settings()
+    key, other = deployment.new_key("submit", "blue"), deployment.new_key("admin", "red")
+
+    pools = EnvAdapterClient(settings.env_adapter_url, api_key=key)
+    trainer = TrainerClient(settings.trainer_url, api_key=key)
+    made = await pools.create_pool(
+        PoolRequest(
+            name="e2e", environment="household", options={"wording": "terse"},
+            generate=GenerateSpec(count=8, heldout=4, seed=5),
+        )
+    )  # fmt: skip
+    run = await trainer.submit("e2e")
+    assert (run.tenant, made.tenant) == ("blue", "blue")
+    async for _, event in trainer.events(run.id):
+        assert event.run_id == run.id
+    ended = await trainer.run(run.id)
+    assert (ended.status, ended.step) == ("finished", 1), ended.reason
+
+    apis = (settings.env_adapter_url, settings.trainer_url, settings.policy_model_url)
+    async with httpx.AsyncClient() as http:
+        for url, path in zip(apis, ("/v1/pools", "/v1/runs", "/v1/weights"), strict=True):
+            assert (await http.get(f"{url}{path}")).status_code == 401
+            seen = await http.get(f"{url}{path}", headers={"Authorization": f"Bearer {other}"})
+            assert seen.status_code == 200
+            assert run.id not in seen.text or path == "/v1/weights"
+            assert made.id not in seen.text
+        moved = await http.post(
+            f"{settings.policy_model_url}/v1/weights",
+            json={},
+            headers={"Authorization": f"Bearer {other}"},
+        )
+        assert moved.status_code == 403
+    await pools.close()
+    await trainer.close()
+
+    secret = key.split("_", 2)[2]
+    for log in (deployment.state / "logs").iterdir():
+        assert secret not in log.read_text(errors="replace"), log.name
+    listed = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "triforge", "run", "list", "--state", str(deployment.state)],
+        env={**os.environ, "TRIFORGE_KEY": key, "COLUMNS": "200"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert run.id in listed.stdout
 
 
 async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
@@ -115,7 +170,7 @@ async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
     assert min(ages) >= 0
     groups = {(row["step"], row["group_id"]) for row in rows if row["purpose"] == "train"}
     assert len(groups) == len({group for _, group in groups}) == 4 * 5
-    client = TrainerClient(settings.trainer_url)
+    client = TrainerClient(settings.trainer_url, api_key=settings.own_key)
     try:
         last = (await client.steps(run.id))[-1].metrics
     finally:

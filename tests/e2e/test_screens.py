@@ -26,8 +26,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 STEPS, GROUPS, ROLLOUTS = 2, 1, 4
 OPTIONS = {"observe": "screenshot", "actions": "computer_use", "browsers": 2}
-DOCUMENT = "".join(
-    f'[models.{role}]\npath = "{{model}}"\n\n' for role in ("policy", "reward", "rewriter")
+DOCUMENT = '[adaptation]\ncontroller = "none"\n\n' + "".join(
+    f'[models.{role}]\npath = "{{model}}"\n\n' for role in ("policy", "reward")
 )
 RUN: dict[str, Any] = {
     "run": {"steps": STEPS, "groups_per_step": GROUPS, "eval_every": 0, "step_deadline_s": 200.0},
