@@ -68,9 +68,8 @@ if ! { is_new_enough "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >
   create_venv
 fi
 
-OPTIONS="-q"
-[[ ! -t 1 ]] || OPTIONS="" # a person sees pip's progress, a log stays short
-[[ "$SET" != demo ]] || OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that the demo never imports
+OPTIONS="--no-compile" # pip compiles on one core
+[[ -t 1 ]] || OPTIONS+=" -q" # a person sees pip's progress, a log stays short
 
 echo "setup: installing requirements-$SET.txt, by hash, into $PWD/$VENV"
 "$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r "requirements-$SET.txt"
@@ -79,6 +78,9 @@ echo "setup: installing $(grep '^torch==' constraints.txt) (the largest download
   ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch
 "$VENV/bin/python" -m pip install $OPTIONS --no-deps -e .
 "$VENV/bin/python" -m pip check
+if [[ "$SET" == test ]]; then # 300 MB of bytecode, most of it of modules that the demo never imports
+  "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" >/dev/null || true # templates are not Python
+fi
 touch "$VENV/.stamp-demo" "$VENV/.stamp-$SET"
 command -v bwrap >/dev/null \
   || echo "setup: programs of a model need bubblewrap, which is not installed; as root: apt-get install bubblewrap (their tests are skipped until then)"
