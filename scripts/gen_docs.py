@@ -45,6 +45,7 @@ STRETCHES = (
     ("triforge.types.env_adapter", "Pools and adaptation", "Tasks enter, are planned, measured, rewritten, and changed by people."),
     ("triforge.types.rollout", "Rollouts and votes", "One job a group; the payloads lie in Redis under their ids."),
     ("triforge.types.policy", "Text and tokens", "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for."),
+    ("triforge.types.sessions", "Sessions", "Agents that are not ours ask the policy, and what they sampled becomes a trajectory."),
     ("triforge.types.learner", "Training and weights", "Batches go to the learners, and their weights to the policy services."),
     ("triforge.types.people", "Runs and events", "What people and dashboards read."),
     ("services.reward.requests", "Judgements", "Votes on trajectories that were played elsewhere (`POST /v1/judge`)."),

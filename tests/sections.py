@@ -14,6 +14,7 @@ _PLAYED = {
     "options": "options",
     "retries": "episode_retries",
     "admissible_only": "admissible_only",
+    "played_by": "played_by",
 }
 _JUDGED = {"judge_prompt": "prompt", "judge_deadline_s": "deadline_s", "reward_kind": "kind"}
 

@@ -152,6 +152,27 @@ class Renderer:
             )
         return self._encode(text, literal)
 
+    def extend_with_tools(
+        self,
+        prefix_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> list[int]:
+        """`extend` in the template's own terms; the tools were shown where the prefix begins."""
+        literal: list[str] = []
+        given = with_strings(
+            {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
+        )
+        past = [
+            {"role": "user", "content": "."},
+            {"role": "assistant", "content": _SENTINEL},
+        ]
+        shown = self._fill(
+            messages=[*past, *given["messages"]], tools=given["tools"], add_generation_prompt=True
+        )
+        bridge = self._encode(_behind(shown, str(messages[0]["role"])), literal)
+        return [*prefix_ids, *bridge[self._overlap(prefix_ids, bridge) :]]
+
     def extend(
         self,
         prefix_ids: Sequence[int],
@@ -261,13 +282,7 @@ class Renderer:
     ) -> str:
         """What the template shows after an assistant's content: its closing, the new messages, the next opening."""
         shown = self._show([*_PAST, *new_messages], generation_prompt, literal, response=1)
-        before, found, after = shown.partition(_SENTINEL)
-        if not found or _SENTINEL in after or _SENTINEL in before:
-            raise InputError(
-                "the chat template does not show an assistant message exactly once before "
-                f"{new_messages[0].role} messages"
-            )
-        return after
+        return _behind(shown, new_messages[0].role)
 
     def _show(
         self,
@@ -347,6 +362,16 @@ class Renderer:
         words = [self._live.id_to_token(i) for i in encode(self._live, before + after + opened)]
         markers = {w for w in words if w is not None and _MARKER.fullmatch(w)}
         return _Scaffold(tuple(closing), tuple(sorted(markers - registered)))
+
+
+def _behind(shown: str, role: str) -> str:
+    """What a template shows behind the assistant's content."""
+    _, found, after = shown.partition(_SENTINEL)
+    if not found or _SENTINEL in after:
+        raise InputError(
+            f"the chat template does not show an assistant message exactly once before {role} messages"
+        )
+    return after
 
 
 def _text_of(message: ChatMessage) -> str:

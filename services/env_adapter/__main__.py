@@ -21,6 +21,7 @@ def api() -> int:
     import uvicorn
 
     from services.env_adapter.app import Parts, create_app
+    from triforge.broker import RedisBroker, SessionLog
     from triforge.config import Settings
     from triforge.environments import egress, registry
     from triforge.store.database import open_database
@@ -33,6 +34,8 @@ def api() -> int:
     parts = Parts(
         database=database,
         family=registry.family,
+        log=SessionLog(RedisBroker(settings.redis_url)),
+        policy_url=settings.policy_model_url,
         max_upload=settings.max_upload,
         entrance=entrance_of(settings, "env_adapter", database),
     )
@@ -51,8 +54,10 @@ def api() -> int:
 def rollout_worker() -> int:
     """Work on the queue `rollout` until SIGTERM."""
     from services.env_adapter.rollout import RolloutWorker
+    from services.env_adapter.session_groups import SessionGroups
+    from services.env_adapter.session_store import SessionStore
     from services.env_adapter.store import PoolStore
-    from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, RedisBroker, Worker
+    from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, RedisBroker, SessionLog, Worker
     from triforge.clients.policy import PolicyClient
     from triforge.config import RunConfig, Settings, load
     from triforge.environments import egress, registry
@@ -75,15 +80,18 @@ def rollout_worker() -> int:
     config = load(settings.config) if settings.config else RunConfig()
     artifacts = ArtifactStore(settings.artifacts_url)
     artifacts.try_out(folders=False)  # it keeps screenshots, and no weights
-    store = PoolStore(open_database(settings.database_url))
+    database = open_database(settings.database_url)
+    store = PoolStore(database)
     worker = Worker(settings.redis_url, ROLLOUT_QUEUE)
 
     async def build() -> RolloutWorker:
+        broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         return RolloutWorker(
-            broker=RedisBroker(settings.redis_url, lease_s=settings.lease_s),
+            broker=broker,
             generate=PolicyClient.from_settings(settings, "policy"),
             read_task=store.task,
             family=registry.family,
+            sessions=SessionGroups(SessionStore(database), SessionLog(broker)),
             keep=ImageStore(artifacts).put,
             concurrency=config.env_adapter.concurrency,
         )

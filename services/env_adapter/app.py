@@ -15,7 +15,10 @@ from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import FindFamily, PoolMaker
 from services.env_adapter.routes import RULES, Api, add_routes
+from services.env_adapter.session_store import SessionStore
+from services.env_adapter.sessions import Sessions
 from services.env_adapter.store import PoolStore
+from triforge.broker import SessionLog
 from triforge.environments.rows import JSONL
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
@@ -26,10 +29,12 @@ from triforge.web.limits import MEBIBYTE
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What the API is made of; `family` finds an environment family by name."""
+    """What the API is made of; `family` finds an environment family by name, agents find the policy at `policy_url`."""
 
     database: Database
     family: FindFamily
+    log: SessionLog
+    policy_url: str = "http://127.0.0.1:8001"
     registry: CollectorRegistry = REGISTRY
     max_upload: int = 256 * MEBIBYTE  # bytes of a pool's upload
     entrance: Entrance = field(default_factory=Entrance)
@@ -77,11 +82,15 @@ def create_app(*, parts: Parts) -> FastAPI:
         media={"POST /v1/pools": JSONL},
         origins=parts.entrance.origins,
     )
+    sessions = Sessions(
+        store=SessionStore(parts.database), log=parts.log, task=store.task, url=parts.policy_url
+    )
     api = Api(
         store=store,
         maker=PoolMaker(parts.database, parts.family),
         planner=Planner(parts.database),
         changes=Changes(parts.database),
+        sessions=sessions,
     )
     add_routes(app, api=api)
     guard(app, RULES, parts.entrance)

@@ -42,3 +42,29 @@ class Rollback(Message):
     to: Annotated[str, Field(min_length=1, max_length=64)]
     by: Name = ""
     reason: Reason = ""
+
+
+class SessionRequest(Message):
+    """Begin a session. Produced by: agents. Consumed by: env_adapter (`POST /v1/sessions`).
+
+    With `run` it takes a place in one of the run's groups: of this `task`, of the group whose sessions have this `group` in
+    common, or the first that is free. Without a run the session is recorded and trains nothing. `lifetime_s` is for
+    sessions without a run; those of a run have its `env_adapter.episode_deadline_s`.
+    """
+
+    run: Annotated[str, Field(max_length=64)] = ""
+    task: Annotated[str, Field(max_length=64)] = ""
+    group: Name = ""
+    tags: Annotated[dict[Annotated[str, Field(max_length=64)], Name], Field(max_length=16)] = Field(
+        default_factory=dict
+    )
+    lifetime_s: Annotated[float, Field(gt=0, le=7 * 86_400)] = 3600.0
+
+
+class SessionEnd(Message):
+    """End a session. Produced by: agents. Consumed by: env_adapter (`POST /v1/sessions/{id}/end`).
+
+    With an `error` nothing was measured: the session gets no reward, and its place is given away again.
+    """
+
+    error: Reason = ""

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from prometheus_client import Counter, Histogram
 
+from services.env_adapter.session_groups import SessionGroups
 from triforge.broker import Broker, unit_tests_id, unjudged
-from triforge.errors import TriforgeError
+from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
 from triforge.rollout.episode import judge_task, run_group, trajectory_id, unit_test_task
 from triforge.rollout.isolation import fresh_environment
@@ -43,6 +44,7 @@ class RolloutWorker:
         generate: the policy service that acts.
         read_task: reads a task version from the store; blocking, called in a thread.
         family: finds an environment family by name.
+        sessions: waits for the sessions of groups that agents play.
         keep: keeps screenshots; None for environments of text.
         concurrency: episodes in flight, over all groups.
         patience_s: seconds to wait for a policy service or a broker that does not answer.
@@ -55,6 +57,7 @@ class RolloutWorker:
         generate: Generate,
         read_task: Callable[[str], Task],
         family: Callable[[str], EnvironmentFamily],
+        sessions: SessionGroups | None = None,
         keep: KeepImage | None = None,
         concurrency: int = 64,
         patience_s: float = 60.0,
@@ -63,6 +66,7 @@ class RolloutWorker:
         self._generate = generate
         self._read_task = read_task
         self._family = family
+        self._sessions = sessions
         self._keep = keep
         self._slots = asyncio.Semaphore(concurrency)
         self._patience_s = patience_s
@@ -80,14 +84,34 @@ class RolloutWorker:
             if not taken.ours:
                 _log.info("%s is dropped: %s", group.group_id, taken.state)
                 return
-            if taken.payload is None:
-                await self._send_tests(await self._play(group))
-            else:
+            if taken.payload is not None:
                 await self._send_missing(taken.payload)
+            elif (played := await self._played(group)) is not None:
+                await self._send_tests(played)
             await self._retry(lambda: self._broker.announce_if_complete(group.group_id))
 
-    async def _play(self, group: GroupTask) -> TrajectoryGroup:
+    async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
+        """Play a group, or wait until agents have, and keep what came of it."""
         task = await asyncio.to_thread(self._read_task, group.task_id)
+        if group.env_adapter.played_by == "workers":
+            played = await self._play(task, group)
+            await self._retry(lambda: self._broker.put_payload(played))
+            return played
+        if self._sessions is None:
+            raise UnavailableError("this worker waits for no sessions")
+        found = await self._sessions.play(
+            task,
+            group,
+            known=await self._known(group),
+            ended=lambda trajectory: self._ended(group, trajectory),
+            over=lambda: self._retry(lambda: self._broker.is_over(group)),
+        )
+        if found is not None:
+            await self._retry(lambda: self._broker.put_payload(found))
+            await self._sessions.close(group)
+        return found
+
+    async def _play(self, task: Task, group: GroupTask) -> TrajectoryGroup:
         played = await run_group(
             lambda: fresh_environment(self._family(task.family), group.env_adapter.options),
             self._generate,
@@ -99,9 +123,7 @@ class RolloutWorker:
             keep=self._keep,
             patience_s=self._patience_s,
         )
-        played = played.model_copy(update={"programs": self._program_limits(task, group)})
-        await self._retry(lambda: self._broker.put_payload(played))
-        return played
+        return played.model_copy(update={"programs": self._program_limits(task, group)})
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """How programs of the task run, if tests are wanted. A task that cannot say was not played either."""

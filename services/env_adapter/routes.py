@@ -17,6 +17,8 @@ from services.env_adapter.openenv.serve import object_of
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.requests import Change, PoolChange, Rollback
+from services.env_adapter.session_routes import SESSION_RULES, session_routes
+from services.env_adapter.sessions import Sessions
 from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import Content, PoolStore
 from services.env_adapter.uploads import Upload, receive
@@ -75,6 +77,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/proposals/{proposal_id}/approve": _SUBMIT,
     "POST /v1/proposals/{proposal_id}/reject": _SUBMIT,
     "GET /v1/audit": Rule(wants="admin"),
+    **SESSION_RULES,
 }
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -109,12 +112,14 @@ class Api:
     maker: PoolMaker
     planner: Planner
     changes: Changes
+    sessions: Sessions
 
 
 def add_routes(app: FastAPI, *, api: Api) -> None:
     """Add all routes of env_adapter to its app."""
     for routes in (_making, _reading, _pool_changes, _tasks, _proposals):
         app.include_router(routes(api))
+    app.include_router(session_routes(api.sessions))
 
 
 def _making(api: Api) -> APIRouter:

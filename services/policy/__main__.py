@@ -19,9 +19,11 @@ from services.policy.app import create_app
 from services.policy.discovery import Directory, parse_sources
 from services.policy.gateway import Gateway
 from services.policy.pool import Limits, Pool
+from services.policy.sessions import Sessions
 from services.policy.sglang import SGLangEngine, SGLangRouter
 from services.policy.weight_loader import Broadcasts, WeightLoader
 from services.policy.weight_sync import WeightSync
+from triforge.broker import RedisBroker, SessionLog
 from triforge.config import Settings
 from triforge.errors import ConfigError, StorageError, TriforgeError
 from triforge.event_loop import collect_seldom
@@ -117,6 +119,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
+    sessions = None
+    if settings.role == "policy" and settings.redis_url:
+        sessions = Sessions(gateway, SessionLog(RedisBroker(settings.redis_url)))
     own = {
         "policy": settings.policy_model_url,
         "reward": settings.reward_model_url,
@@ -129,6 +134,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         admin_api_key=settings.admin_api_key.get_secret_value(),
         max_body=settings.max_body,
         entrance=entrance,
+        sessions=sessions,
     )
     config = uvicorn.Config(
         app,

@@ -14,11 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.policy.gateway import Gateway
 from services.policy.routes import RULES, routes
-from triforge.errors import UnauthorizedError
+from services.policy.sessions import Sessions
+from triforge.access.sessions import key_of
+from triforge.errors import NotFoundError, UnauthorizedError
+from triforge.types import OpenSession
 from triforge.web.app import install
-from triforge.web.guard import PUBLIC, Entrance, Rules, guard
+from triforge.web.guard import Entrance, Rules, guard
 from triforge.web.limits import MAX_BODY, Bounds
-from triforge.web.problems import of_error
+from triforge.web.problems import of_error, response_to
 
 _TOKENS = 4_000_000  # ids in the prompts of a request; 64 of 32,000 are 2 millions
 
@@ -31,6 +34,7 @@ def create_app(
     admin_api_key: str = "",
     max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
+    sessions: Sessions | None = None,
 ) -> FastAPI:
     """The app of one policy service. It starts at once; `/readyz` says when an engine serves.
 
@@ -59,11 +63,13 @@ def create_app(
             "POST /v1/generate": Bounds(max_body, numbers=_TOKENS),
             "POST /v1/chat/completions": Bounds(max_body),
             "POST /v1/completions": Bounds(max_body, numbers=_TOKENS),
+            "POST /sessions/{session_id}/v1/chat/completions": Bounds(max_body),
         },
         origins=entrance.origins,
     )
-    app.include_router(routes(gateway, role=role))
+    app.include_router(routes(gateway, role=role, sessions=sessions))
     app.add_exception_handler(ClientDisconnect, _on_hang_up)
+    app.add_middleware(_SessionKeys, sessions=sessions)
     app.add_middleware(_EngineKeys, api_key=api_key, admin_key=admin_api_key)
     guard(app, RULES, entrance)
     return app
@@ -89,12 +95,39 @@ class _EngineKeys:
     def _opens(self, scope: Scope) -> bool:
         _, rule = self._rules.of(scope["method"], scope["path"])
         needed = (rule.changes and self._admin_key) or self._api_key
-        if not needed or rule == PUBLIC:
+        if not needed or rule.wants in ("public", "session"):
             return True
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         keys = [key.encode() for key in (needed, self._admin_key) if key]
         found = [hmac.compare_digest(given.encode(), key) for key in keys]
         return scheme.lower() == "bearer" and any(found)
+
+
+class _SessionKeys:
+    """Lets a session's own key alone open its routes, before a byte of a body is read, and says which session it is."""
+
+    def __init__(self, app: ASGIApp, *, sessions: Sessions | None) -> None:
+        self._app, self._rules, self._sessions = app, Rules(RULES), sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            _, rule = self._rules.of(scope["method"], scope["path"])
+            if rule.wants == "session":
+                try:
+                    session = await self._entered(scope)
+                except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
+                    response = await response_to(error)
+                    await response(scope, receive, send)
+                    return
+                scope = {**scope, "state": {**scope.get("state", {}), "session": session}}
+        await self._app(scope, receive, send)
+
+    async def _entered(self, scope: Scope) -> OpenSession:
+        if self._sessions is None:
+            raise NotFoundError("this service has no sessions; that of the policy model has")
+        headers, session_id = Headers(scope=scope), scope["path"].split("/")[2]
+        key = key_of(headers.get("authorization", ""), headers.get("x-api-key", ""))
+        return await self._sessions.enter(session_id, key)
 
 
 async def _on_hang_up(_: Request, __: Exception) -> Response:

@@ -91,7 +91,9 @@ class _ChatMessage(_Strict):
         """As templates take it, with calls and results of tools."""
         parts = self.content if isinstance(self.content, list) else []
         if any(isinstance(part, _Image) for part in parts):
-            raise InputError("messages: given tools and images, expected one of them in a request")
+            raise InputError(
+                "messages: given images with tools or in a session, where only text is taken"
+            )
         role = "system" if self.role == "developer" else self.role
         found: dict[str, Any] = {"role": role, "content": self._text()}
         if self.tool_calls:
@@ -192,6 +194,10 @@ class ChatRequest(OpenAIRequest):
 
     def request(self, held: dict[str, bytes], renderer: Renderer) -> GenerateRequest:
         """As our own request; the bytes of its images go to `held`, by id. `renderer` shows tools to the model."""
+        return self.unprompted().model_copy(update=self._prompt(held, renderer))
+
+    def unprompted(self) -> GenerateRequest:
+        """All of our own request but its prompt."""
         self._raise_if_unsupported()
         schema = self.response_format.constraint() if self.response_format else None
         if sum((schema is not None, self.regex is not None, bool(self.forced))) > 1:
@@ -202,18 +208,25 @@ class ChatRequest(OpenAIRequest):
             max_new_tokens=self.max_completion_tokens or self.max_tokens,
             json_schema=call_schema(self.forced) if self.forced else schema,
         )
-        whole = GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
-        return whole.model_copy(update=self._prompt(held, renderer))
+        return GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
 
     def _prompt(self, held: dict[str, bytes], renderer: Renderer) -> dict[str, Any]:
         """Messages that the service renders, or ids where there are tools, which no message of ours can hold."""
         offered = self._offered()
         if not offered and not any(message.tooled for message in self.messages):
             return {"messages": tuple(message.plain(held) for message in self.messages)}
-        shown = [message.shown() for message in self.messages]
+        return {"prefix_ids": tuple(self.prompt_ids(renderer))}
+
+    def prompt_ids(
+        self, renderer: Renderer, prefix: Sequence[int] = (), held: int = 0
+    ) -> list[int]:
+        """The ids of the conversation; with a `prefix` that holds the first messages, it and what the others add."""
+        shown = [message.shown() for message in self.messages[held:]]
         try:
-            tools = [tool.model_dump() for tool in offered]
-            return {"prefix_ids": tuple(renderer.render_with_tools(shown, tools))}
+            tools = [tool.model_dump() for tool in self._offered()]
+            if prefix:
+                return renderer.extend_with_tools(prefix, shown, tools)
+            return renderer.render_with_tools(shown, tools)
         except (RecursionError, ValueError) as error:  # pydantic raises either
             if isinstance(error, TriforgeError):
                 raise
@@ -232,14 +245,18 @@ class ChatRequest(OpenAIRequest):
 
 
 def completion(
-    request: ChatRequest, reply: GenerateReply, tops: Sequence[Tops], *, model: str, renderer: Renderer
+    request: ChatRequest, reply: GenerateReply, tops: Sequence[Tops], *, model: str, renderer: Renderer, name: str = ""
 ) -> dict[str, Any]:  # fmt: skip
-    """Our reply as a `chat.completion` object; `tops` are the alternatives of each output's tokens."""
+    """Our reply as a `chat.completion` object; `tops` are the alternatives of each output's tokens, `name` ends its ids."""
     spans = [span for output in reply.outputs for span in output.versions]
     sampled = sum(len(output.ids) for output in reply.outputs)
-    answers = [request.said(output.text) for output in reply.outputs]
+    answers = [
+        request.said(output.text).named(name and f"{name}-{index}")
+        for index, output in enumerate(reply.outputs)
+    ]
+    newest = max((span.version for span in spans), default=None)
     return {
-        **head("chat.completion", model, max((span.version for span in spans), default=None)),
+        **head("chat.completion", model, newest, name),
         "choices": [
             {
                 "index": index,
@@ -275,10 +292,10 @@ def model_card(*, role: str, version: int, uri: str) -> dict[str, Any]:
     }
 
 
-def head(kind: str, model: str, version: int | None) -> dict[str, Any]:
+def head(kind: str, model: str, version: int | None, name: str = "") -> dict[str, Any]:
     """What every object and chunk begins with; `version` is the newest weight version in it."""
     return {
-        "id": f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{uuid.uuid4().hex}",
+        "id": f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{name or uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
         "model": model,
@@ -332,11 +349,12 @@ class Deltas:
     """What is new in each piece of a streamed answer, as `chat.completion.chunk` events."""
 
     def __init__(
-        self, request: ChatRequest, *, model: str, renderer: Renderer, version: int
+        self, request: ChatRequest, *, model: str, renderer: Renderer, version: int, name: str = ""
     ) -> None:
         self._request = request
         self._renderer = renderer
-        self._head = head("chat.completion.chunk", model, version)
+        self._name = name
+        self._head = head("chat.completion.chunk", model, version, name)
         self._sent: dict[int, tuple[str, int]] = {}  # text and number of tokens, by sample
         self._ended: list[Partial] = []
 
@@ -347,7 +365,7 @@ class Deltas:
             self._sent[number] = ("", 0)
             found.append(self._choice(number, {"role": "assistant", "content": ""}))
         text, done = self._sent[number]
-        answer = self._said(piece)
+        answer = self._said(piece).named(self._name and f"{self._name}-{number}")
         # A stop string that was sent in part is cut off at the end; what was sent cannot be taken back.
         new = answer.text.removeprefix(text) if answer.text.startswith(text) else ""
         if new or (self._request.logprobs and len(piece.ids) > done):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -78,6 +78,13 @@ class Said:
 
     text: str
     calls: tuple[Call, ...] = ()
+
+    def named(self, name: str) -> Said:
+        """The same with calls whose ids follow from a name; as it is without one."""
+        if not name or not self.calls:
+            return self
+        calls = (replace(call, id=f"call_{name}-{i}") for i, call in enumerate(self.calls))
+        return replace(self, calls=tuple(calls))
 
     def finish(self, how: str) -> str:
         """Why it ended, given how the engine says that it did."""

@@ -93,6 +93,12 @@ def test_every_request_but_those_that_ask_a_model_is_put_on_record() -> None:
         for route, rule in rules.items()
         if not route.startswith("GET ") and not rule.changes
     }
-    assert unnoted == {
-        f"POST /v1/{name}" for name in ("generate", "chat/completions", "completions", "judge")
-    }
+    asking = ("generate", "chat/completions", "completions", "judge")
+    session = "POST /sessions/{session_id}/v1/chat/completions"
+    assert unnoted == {session, *(f"POST /v1/{name}" for name in asking)}
+
+
+def test_keys_of_sessions_open_what_names_a_session() -> None:
+    for rules in RULES.values():
+        for route, rule in rules.items():
+            assert ("{session_id}" in route) == (rule.wants == "session" or rule.or_session), route

@@ -223,3 +223,51 @@ def _triforge(*arguments: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+# asks twice, in a conversation; its reward is how much of its second answer is one letter
+_AGENT = """
+import json, os, urllib.request as web
+key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+messages = [{"role": "user", "content": os.environ["TRIFORGE_INSTRUCTION"]}]
+for more in ("again", ""):
+    body = json.dumps({"model": "policy", "messages": messages}).encode()
+    reply = web.urlopen(web.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, key))
+    said = json.load(reply)["choices"][0]["message"]
+    messages += [said, {"role": "user", "content": more}]
+text = said["content"] or "-"
+open(os.environ["TRIFORGE_REWARD"], "w").write(str(text.count("e") / len(text)))
+"""
+
+
+async def test_an_agent_of_ones_own_is_trained(deployment: Deployment, tmp_path: Path) -> None:
+    settings, agent = deployment.settings(), tmp_path / "agent.py"
+    agent.write_text(_AGENT)
+    pools = EnvAdapterClient(settings.env_adapter_url)
+    generate = {"count": 8, "seed": 5}
+    options = {"wording": "terse"}
+    pool = await pools.create_pool(
+        {"name": "agents", "environment": "household", "options": options, "generate": generate}
+    )
+    await pools.close()
+    wanted = (
+        "run.steps=2",
+        "run.eval_tasks=0",
+        "algorithm.preset=grpo",
+        "adaptation.controller=none",
+    )
+    command = ["agent", "run", "--pool", pool.id, "--state", str(deployment.state), *(f"--set={w}" for w in wanted)]  # fmt: skip
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "triforge", *command, "--", sys.executable, str(agent)],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run_id = done.stdout.split(":")[0]
+    versions = [policy for _, policy, _ in await _steps(settings, run_id)]
+    assert versions[-1] == versions[0] + 2, done.stdout
+    rows = await _export(settings, run_id, tmp_path / "run.parquet")
+    keys = [(row["trajectory_id"], row["step_index"]) for row in rows]
+    assert len(keys) == len(set(keys)) == 2 * 4 * 4 * 2  # steps, groups, rollouts, turns
+    for row in rows:
+        assert set(row["policy_versions"]) == {versions[0] + row["step"] - 1}

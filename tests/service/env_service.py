@@ -16,6 +16,7 @@ from services.env_adapter.app import Parts, create_app
 from services.env_adapter.rows import new_row, task_row
 from services.env_adapter.slots import successor
 from services.env_adapter.store import PoolStore
+from triforge.broker import MemoryBroker, SessionLog
 from triforge.environments import registry
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
@@ -37,7 +38,11 @@ def game(horizon: int = 20) -> dict[str, Any]:
 
 def api(database: Database, **parts: Any) -> FastAPI:
     """The service's app."""
-    usual: dict[str, Any] = {"family": registry.family, "registry": CollectorRegistry()}
+    usual: dict[str, Any] = {
+        "family": registry.family,
+        "registry": CollectorRegistry(),
+        "log": SessionLog(MemoryBroker()),
+    }
     return create_app(parts=Parts(database=database, **{**usual, **parts}))
 
 

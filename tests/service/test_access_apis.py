@@ -60,7 +60,7 @@ async def record(http: httpx.AsyncClient, locks: Locks, **query: str) -> list[di
 
 def filled(route: str) -> tuple[str, str]:
     method, path = route.split(" ", 1)
-    for name in ("pool", "task_id", "proposal_id"):
+    for name in ("pool", "task_id", "proposal_id", "session_id"):
         path = path.replace(f"{{{name}}}", "missing")
     return method, path
 
@@ -132,16 +132,16 @@ async def test_tenants_share_names_and_see_nothing_of_each_other(
     tasks = (await http.get(f"/v1/pools/{red}/tasks", headers=locks.headers("read", "red"))).json()
     task = tasks["items"][0]["id"]
     proposal = rewrite(locks.database, task, "awaiting").id
+    begun = await http.post("/v1/sessions", json={}, headers=locks.headers("submit", "red"))
+    session = begun.json()["session"]["id"]
     for route in RULES:
         method, path = route.split(" ", 1)
         if "{" not in path or route.endswith("/plans"):
             continue
         where = path.replace("{pool}", red).replace("{task_id}", task).replace("{proposal_id}", proposal)  # fmt: skip
-        body = (
-            {"to": task, "approval": "manual"} if "rollback" in path or method == "PATCH" else None
-        )
-        if body:
-            body.pop("approval" if "rollback" in path else "to")
+        where = where.replace("{session_id}", session)
+        bodies: dict[str, Any] = {"rollback": {"to": task}, "reward": {"score": 1.0}}
+        body = {"approval": "manual"} if method == "PATCH" else bodies.get(path.split("/")[-1])
         reply = await http.request(method, where, headers=admin, json=body)
         assert reply.status_code == 404, (route, reply.text)
         assert "not exist" in reply.json()["detail"]
@@ -152,6 +152,25 @@ async def test_tenants_share_names_and_see_nothing_of_each_other(
     # and nothing was changed on the way
     after = (await http.get(f"/v1/pools/{red}", headers=locks.headers("read", "red"))).json()
     assert {**after, "proposals": {}} == {**pools["red"], "tasks": after["tasks"]}
+
+
+async def test_a_sessions_key_opens_it_and_nothing_else(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    made = [
+        (await http.post("/v1/sessions", json={}, headers=locks.headers("submit", "red"))).json()
+        for _ in range(2)
+    ]
+    one, two = ({"authorization": f"Bearer {session['key']}"} for session in made)
+    url = f"/v1/sessions/{made[0]['session']['id']}"
+    assert (await http.get(url, headers=one)).status_code == 200
+    assert (await http.get(url, headers=two)).status_code == 401
+    assert (await http.get(url, headers=locks.headers("read", "red"))).status_code == 200
+    for path in ("/v1/pools", "/v1/audit"):
+        assert (await http.get(path, headers=one)).status_code == 401
+    assert (await http.post("/v1/sessions", json={}, headers=one)).status_code == 401
+    ended = await http.post(f"{url}/end", json={}, headers=one)
+    assert (ended.status_code, ended.json()["status"]) == (200, "ended")
 
 
 async def test_an_operator_sees_all_tenants_and_names_one_by_id(

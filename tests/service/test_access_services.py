@@ -189,7 +189,20 @@ async def policy(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
     await entrance.gate.drain()
 
 
-@pytest.mark.parametrize("route", POLICY_RULES)
+OF_SESSIONS = [route for route, rule in POLICY_RULES.items() if rule.wants == "session"]
+
+
+@pytest.mark.parametrize("route", OF_SESSIONS)
+async def test_no_key_but_its_own_opens_a_session(
+    policy: httpx.AsyncClient, locks: Locks, route: str
+) -> None:
+    method, path = route.replace("{session_id}", "0123456789ab").split(" ", 1)
+    for tenant, scope in [("default", "nobody"), ("operator", "admin"), ("", "service")]:
+        reply = await policy.request(method, path, headers=locks.headers(scope, tenant), json={})
+        assert reply.status_code == 404, reply.text
+
+
+@pytest.mark.parametrize("route", [r for r in POLICY_RULES if r not in OF_SESSIONS])
 async def test_every_route_of_a_policy_service_asks_for_its_scope_and_weights_for_an_operator(
     policy: httpx.AsyncClient, locks: Locks, route: str
 ) -> None:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
 from tests.service.test_env_adapter_pools import game
+from triforge.broker import MemoryBroker, SessionLog
 from triforge.cli import pool_file
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry
@@ -23,7 +24,12 @@ from triforge.types import PoolState
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[EnvAdapterClient]:
     database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
-    parts = Parts(database=database, family=registry.family, registry=CollectorRegistry())
+    parts = Parts(
+        database=database,
+        family=registry.family,
+        registry=CollectorRegistry(),
+        log=SessionLog(MemoryBroker()),
+    )
     opened = EnvAdapterClient(
         "http://env", transport=httpx.ASGITransport(app=create_app(parts=parts))
     )

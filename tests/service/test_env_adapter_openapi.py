@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import SessionRequest
+from services.env_adapter.session_store import SessionStore
 from services.env_adapter.store import PoolStore
 from tests.service.env_service import api, game, rewrite
 from triforge.environments import registry
@@ -59,6 +61,7 @@ def service(
         "pool": [pool.id, "kitchen"],
         "task_id": tasks,
         "proposal_id": [proposal.id for proposal in made],
+        "session_id": [SessionStore(database).create(SessionRequest())[0].id],
     }
     yield api(database), ids
     database.close()

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
 from services.env_adapter.rows import new_row
+from triforge.broker import MemoryBroker, SessionLog
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry
 from triforge.errors import ConflictError, InputError, NotFoundError
@@ -41,7 +42,12 @@ def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
 @pytest.fixture
 def app(database: Database) -> FastAPI:
     return create_app(
-        parts=Parts(database=database, family=registry.family, registry=CollectorRegistry())
+        parts=Parts(
+            database=database,
+            family=registry.family,
+            registry=CollectorRegistry(),
+            log=SessionLog(MemoryBroker()),
+        )
     )
 
 
@@ -368,7 +374,12 @@ async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient
 async def test_a_database_that_is_away_is_a_503_with_retry_after(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/no/such/folder/store.sqlite")
     app = create_app(
-        parts=Parts(database=database, family=registry.family, registry=CollectorRegistry())
+        parts=Parts(
+            database=database,
+            family=registry.family,
+            registry=CollectorRegistry(),
+            log=SessionLog(MemoryBroker()),
+        )
     )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:

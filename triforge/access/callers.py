@@ -16,9 +16,10 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import InstrumentedAttribute
 
 KeyScope = Literal["read", "submit", "admin"]
-# What a route asks for: nothing, a key of that scope or a higher one, an admin key of the tenant `operator`, or the
-# secret that the deployment's own services share. The secret opens every route.
-Wanted = Literal["public", "read", "submit", "admin", "operator", "service"]
+# What a route asks for: nothing, the key of the session that its path names, a key of that scope or a higher one, an admin key
+# of the tenant `operator`, or the secret that the deployment's own services share. The secret opens every route but those of
+# sessions.
+Wanted = Literal["public", "session", "read", "submit", "admin", "operator", "service"]
 
 SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)  # each may do what those before it may
 DEFAULT: Final = "default"  # the tenant of everything that was made without keys
@@ -27,10 +28,14 @@ OPERATOR: Final = "operator"  # its keys see all tenants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a route asks for; requests that change anything which lasts are put on record."""
+    """What a route asks for; requests that change anything which lasts are put on record.
+
+    Where a route wants a `session`, or takes its key as well (`or_session`), the route itself checks that key.
+    """
 
     wants: Wanted
     changes: bool = False
+    or_session: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

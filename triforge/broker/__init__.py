@@ -3,6 +3,7 @@
 protocol  `Broker`: what an implementation provides, and what follows from it
 redis     on Redis or Valkey with Celery
 memory    in one process
+sessions  turns of agents that are not ours
 jobs      how a job is run and tried again
 workers   the Celery worker
 consumer  its connection to the server
@@ -33,6 +34,7 @@ from triforge.broker.protocol import (
     unjudged,
 )
 from triforge.broker.redis import RedisBroker
+from triforge.broker.sessions import SessionLog
 from triforge.broker.workers import Worker, celery_app
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "MemoryBroker",
     "Queued",
     "RedisBroker",
+    "SessionLog",
     "Taken",
     "Worker",
     "batches_stream",

@@ -239,6 +239,10 @@ class Broker(Protocol):
                 (text,) = await self.get(payload)
                 yield Taken("open", None if text is None else kind.model_validate_json(text))
 
+    async def is_over(self, job: GroupTask) -> bool:
+        """Whether nobody waits for a group any more: its run has ended, or its step is committed."""
+        return bool(await self.exists(key("ended", job.run_id), key("committed", job.group_id)))
+
     async def is_held(self, *job_ids: str) -> bool:
         """Whether some worker holds any of the jobs now."""
         return bool(await self.exists(*keys("lease", job_ids)))

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from triforge import __version__
+from triforge.cli.agent import agent_app
 from triforge.cli.backup import backup, restore
 from triforge.cli.checks import demand_models
 from triforge.cli.evaluate import evaluate
@@ -141,6 +142,7 @@ app.add_typer(task_app, name="task")
 app.add_typer(proposal_app, name="proposal")
 app.add_typer(run_app, name="run")
 app.add_typer(env_app, name="env")
+app.add_typer(agent_app, name="agent")
 app.add_typer(key_app, name="key")
 app.add_typer(tenant_app, name="tenant")
 app.command("train")(train)

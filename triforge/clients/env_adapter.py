@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from triforge.types import (
     Approval,
     AuditEntry,
     Lineage,
+    MadeSession,
     Page,
     Params,
     PlannedGroup,
@@ -22,6 +24,9 @@ from triforge.types import (
     PoolState,
     Proposal,
     ProposalDetail,
+    SessionReward,
+    SessionState,
+    SessionTrace,
     Task,
     TaskDetail,
 )
@@ -179,3 +184,29 @@ class EnvAdapterClient(ServiceClient):
         except PausedError as error:
             raise UnavailableError(error.detail) from None
         return list(plan.items)
+
+    # ---- sessions of agents ----
+
+    async def begin_session(self, **wanted: Any) -> MadeSession:
+        """Begin a session; fields as in `POST /v1/sessions`. BusyError while its run has no free place."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return await self._post(MadeSession, "/v1/sessions", wanted, headers=headers)
+
+    async def session(self, session_id: str) -> SessionState:
+        """How a session stands."""
+        return await self._get(SessionState, f"/v1/sessions/{segment(session_id)}")
+
+    async def trace_session(self, session_id: str) -> SessionTrace:
+        """All that was sampled in a session."""
+        return await self._get(SessionTrace, f"/v1/sessions/{segment(session_id)}/trace")
+
+    async def reward_session(self, session_id: str, reward: SessionReward) -> SessionState:
+        """Say how a session went; sent again while env_adapter is away."""
+        path = f"/v1/sessions/{segment(session_id)}/reward"
+        return await self._post(SessionState, path, reward, deadline_s=_DEADLINE_S, repeatable=True)
+
+    async def end_session(self, session_id: str, *, error: str = "") -> SessionState:
+        """End a session; with an error it gets no reward. Sent again while env_adapter is away."""
+        path = f"/v1/sessions/{segment(session_id)}/end"
+        body = {"error": error[:2000]}
+        return await self._post(SessionState, path, body, deadline_s=_DEADLINE_S, repeatable=True)

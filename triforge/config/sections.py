@@ -116,6 +116,8 @@ class ModelsSection(Section):
 class EnvAdapterSection(Section):
     """How episodes are played."""
 
+    played_by: Literal["workers", "sessions"] = "workers"
+    """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
     rollouts: Annotated[int, Field(ge=2, le=256)] = 8
     """K: rollouts of one task version, compared with each other."""
     max_steps: Positive = 14

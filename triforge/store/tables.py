@@ -279,3 +279,47 @@ class WeightsRow(Base):
     digest: Mapped[str] = mapped_column(String(64))
     at: Mapped[float]
     origin: Mapped[int | None]
+
+
+class SessionGroupRow(Base):
+    """A group that sessions play: which of its places nobody has. `attempt` counts how often it was played from the start."""
+
+    __tablename__ = "session_groups"
+    group_id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    attempt: Mapped[int]
+    run_id: Mapped[str] = mapped_column(String(64))
+    task_id: Mapped[str] = mapped_column(String(64))
+    key: Mapped[str] = mapped_column(String(200))  # that its sessions have in common; empty if none
+    open: Mapped[bool]
+    free: Mapped[list[Any]]
+    free_count: Mapped[int]
+    document: Mapped[dict[str, Any]]  # the GroupTask
+    created_at: Mapped[float]
+    __table_args__ = (Index("session_groups_by_run", "run_id", "open", "created_at"),)
+
+
+class SessionRow(Base):
+    """A session of an agent: whose it is, its place in a group, its reward, and its turns from then on."""
+
+    __tablename__ = "sessions"
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(64))
+    status: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[str] = mapped_column(String(64))
+    run_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    group_id: Mapped[str | None] = mapped_column(String(120))
+    attempt: Mapped[int]
+    index: Mapped[int | None]
+    task_id: Mapped[str | None] = mapped_column(String(64))
+    key: Mapped[str] = mapped_column(String(200))
+    tags: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+    expires_at: Mapped[float]
+    reward: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    reason: Mapped[str] = mapped_column(Text)
+    turns: Mapped[str | None] = mapped_column(Text, deferred=True)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
+    __table_args__ = (
+        Index("sessions_by_group", "group_id", "attempt", "index"),
+        Index("one_session_a_key", "tenant", "idempotency_key", unique=True),
+    )

@@ -90,3 +90,12 @@ from triforge.types.rollout import (
     UnitTestTask,
     Vote,
 )
+from triforge.types.sessions import (
+    MadeSession,
+    OpenSession,
+    SessionReward,
+    SessionState,
+    SessionStatus,
+    SessionTrace,
+    Turn,
+)

@@ -17,9 +17,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from triforge.access.callers import Caller, Rule, asked_by
+from triforge.access.callers import Caller, Rule, Wanted, asked_by
 from triforge.access.gate import HEADER, SERVICE, Gate, demand_not_newer, make_gate
 from triforge.access.requests import RequestRecord
+from triforge.access.sessions import key_of, split
 from triforge.broker.buckets import Buckets
 from triforge.config import Settings
 from triforge.errors import NotFoundError
@@ -81,8 +82,9 @@ class Guard:
         note = self._record if rule.changes else None
         who: Caller | None = None
         try:
-            who = await self._identify(scope, rule)
-            await self._gate.demand(who, rule.wants)
+            wants = _wanted(scope, rule)
+            who = await self._identify(scope, wants)
+            await self._gate.demand(who, wants)
             if not route and self._gate.asks and who != SERVICE:
                 raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
         except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
@@ -101,13 +103,13 @@ class Guard:
             else:
                 await self._noted(note, who, route, scope, receive, send)
 
-    async def _identify(self, scope: Scope, rule: Rule) -> Caller:
+    async def _identify(self, scope: Scope, wants: Wanted) -> Caller:
         headers = Headers(scope=scope)
         authorization = headers.get("authorization", "").encode("latin-1")
-        if rule.wants != "public" and not self._gate.is_service(authorization):
+        if wants != "public" and not self._gate.is_service(authorization):
             demand_not_newer(headers.get(HEADER, ""))  # services are brought up to date together
         return await self._gate.identify(
-            authorization, tenant=headers.get(TENANT_HEADER, ""), public=rule.wants == "public"
+            authorization, tenant=headers.get(TENANT_HEADER, ""), public=wants == "public"
         )
 
     async def _noted(
@@ -134,6 +136,14 @@ class Guard:
             await write(HTTPStatus.INTERNAL_SERVER_ERROR)  # what the framework answers past us
             raise
         await write(_CLIENT_GONE)
+
+
+def _wanted(scope: Scope, rule: Rule) -> Wanted:
+    """What a route asks for here and now: nothing where it checks the key of a session itself."""
+    if rule.or_session:
+        key = key_of(Headers(scope=scope).get("authorization", ""))
+        return "public" if split(key) else rule.wants
+    return "public" if rule.wants == "session" else rule.wants
 
 
 def _address(scope: Scope) -> str:

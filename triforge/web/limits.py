@@ -8,6 +8,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triforge.errors import TooLargeError, TriforgeError
@@ -44,7 +45,7 @@ class BodyLimit:
     Args:
         app: what it stands before.
         bounds: of routes that are not among the others.
-        bodies: bounds by method and path.
+        bodies: bounds by method and path, or its template.
         uploads: bytes by method and path, of routes that read their body in pieces and check it themselves.
     """
 
@@ -54,6 +55,13 @@ class BodyLimit:
         self._app = app
         self._bounds = bounds
         self._bodies, self._uploads = dict(bodies), dict(uploads)
+        split = (route.split(" ", 1) for route in bodies if "{" in route)
+        self._templates = [(m, compile_path(p)[0], bodies[f"{m} {p}"]) for m, p in split]
+
+    def _bounds_of(self, method: str, path: str) -> Bounds:
+        found = self._bodies.get(f"{method} {path}")
+        at = (b for wanted, form, b in self._templates if wanted == method and form.match(path))
+        return found or next(at, self._bounds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its body checked."""
@@ -61,7 +69,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         route = f"{scope['method']} {scope['path']}"
-        bounds = self._bodies.get(route, self._bounds)
+        bounds = self._bounds_of(scope["method"], scope["path"])
         declared = Headers(scope=scope).get("content-length", "")
         read = _counted(receive, self._uploads.get(route, bounds.size), declared)
         if scope["method"] in _METHODS and route not in self._uploads:

@@ -1,0 +1,266 @@
+"""Calls of agents in sessions: each continues a lineage of its session or begins one, and is kept before it is answered.
+
+What was sampled is never tokenised again: see `triforge.rollout.lineages`. The turns lie in Redis; a bounded number of
+sessions is known here as well, so that a call reads only what others have added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from services.policy.engine import Extras, Partial, Tops
+from services.policy.gateway import Gateway
+from services.policy.openai import ChatRequest
+from services.policy.tools import PastCall
+from triforge.access.keys import digest
+from triforge.access.sessions import split
+from triforge.broker.sessions import SessionLog, Turns
+from triforge.errors import ConflictError, NotFoundError, PolicyError, UnauthorizedError
+from triforge.rollout.lineages import Forest, digests
+from triforge.rollout.seeds import derive_seed
+from triforge.types import (
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    OpenSession,
+    Sampling,
+    Turn,
+)
+
+_TOKENS: Final = 32_000_000  # of sessions that are known here, 4 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: what it continues, what is asked of the engines, and whether it may be a repetition."""
+
+    session: OpenSession
+    body: ChatRequest
+    number: int
+    parent: str | None
+    held: int  # messages that the parent holds
+    prompt: Sequence[int]
+    new: int  # ids of the prompt that are new
+    wanted: GenerateRequest
+    extras: Extras
+    again: bool
+
+    @property
+    def name(self) -> str:
+        """What the ids of its answer end with."""
+        return f"{self.session.id}-{self.number}"
+
+
+class Sessions:
+    """Answers the calls of sessions."""
+
+    def __init__(
+        self, gateway: Gateway, log: SessionLog, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._gateway, self._log, self._clock = gateway, log, clock
+        self._known: OrderedDict[str, Forest] = OrderedDict()
+        self._tokens = 0  # of those
+        self._answering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def enter(self, session_id: str, key: str) -> OpenSession:
+        """The session, if it is open and the key is its own."""
+        found, closed = await self._log.find(session_id)
+        if found is None:
+            raise NotFoundError(
+                f"session {session_id[:80]!r} does not exist; POST /v1/sessions of env_adapter makes one"
+            )
+        given = split(key)
+        if given is None or not hmac.compare_digest(digest(given[1]), found.digest):
+            raise UnauthorizedError(
+                f"this is not the key of session {session_id}: send the one that POST /v1/sessions has answered with"
+            )
+        if not closed and found.expires_at <= self._clock():
+            closed = "it has expired"
+        if closed:
+            raise ConflictError(f"session {session_id} is over: {closed}; make a new one")
+        return found
+
+    async def begin(self, session: OpenSession, body: ChatRequest, asked: str) -> Call:
+        """Find what a call continues and render what is new; `asked` is its idempotency key."""
+        number = await self._log.reserve(session.id, asked, body.model_dump_json() if asked else "")
+        forest = await self._forest(session.id, number)
+        call = await asyncio.to_thread(self._prepare, session, body, number, forest)
+        return replace(call, again=bool(asked))
+
+    def _prepare(
+        self, session: OpenSession, body: ChatRequest, number: int, forest: Forest
+    ) -> Call:
+        renderer = self._gateway.weights.renderer
+        messages = [message.shown() for message in body.messages]
+        parent, held = forest.continued(
+            _conversations(body, messages), [m["role"] for m in messages]
+        )
+        prefix = forest.ids(parent)
+        ids = body.prompt_ids(renderer, prefix, held)
+        extras, wanted = body.extras(body.top_logprobs), body.unprompted()
+        if session.sampling is not None:
+            extras = Extras(top_logprobs=extras.top_logprobs)
+            seed = None if session.seed is None else derive_seed(session.seed, number)
+            given = body.max_completion_tokens or body.max_tokens
+            sampling = _held_to(session.sampling, wanted.sampling, given, seed)
+            wanted = wanted.model_copy(update={"sampling": sampling})
+        update = {"prefix_ids": tuple(ids), "affinity": session.affinity}
+        wanted = wanted.model_copy(update=update)
+        new = len(ids) - len(prefix)
+        return Call(session, body, number, parent, held, ids, new, wanted, extras, again=False)
+
+    async def _forest(self, session_id: str, number: int) -> Forest:
+        """The turns of a session as far as they are kept; those of calls that run beside this one are not yet."""
+        forest = self._known.pop(session_id, None) or Forest()
+        self._known[session_id] = forest
+        missing = [n for n in range(1, number) if n not in forest.answers]
+        self._add(session_id, forest, await self._log.read(session_id, missing))
+        while len(self._known) > 1 and self._tokens > _TOKENS:
+            self._tokens -= self._known.popitem(last=False)[1].tokens
+        return forest
+
+    def _add(self, session_id: str, forest: Forest, turns: Turns) -> None:
+        before = forest.tokens
+        for turn in turns:
+            forest.add(turn)
+        if self._known.get(session_id) is forest:  # or it was let go meanwhile
+            self._tokens += forest.tokens - before
+
+    # ---- answers ----
+
+    async def answer(self, call: Call) -> tuple[GenerateReply, list[Tops]]:
+        """Sample, keep, and only then answer."""
+        async with self._once(call) as turns:
+            if turns:
+                return _reply(call, turns, 0), [()] * len(turns)
+            ((reply, samples),) = await self._gateway.answer([call.wanted], extras=call.extras)
+            turns = await self._keep(call, reply.outputs)
+        same = turns[0].output == reply.outputs[0]
+        tops: list[Tops] = [sample.tops for sample in samples] if same else [()] * len(turns)
+        return _reply(call, turns, reply.cached_tokens), tops
+
+    async def stream(self, call: Call) -> AsyncGenerator[tuple[int, Partial], None]:
+        """The same piece by piece; the last piece of each sample waits until all are kept."""
+        ended: dict[int, Partial] = {}
+        async with self._once(call) as turns:
+            if not turns:
+                pieces = self._gateway.stream(call.wanted, extras=call.extras)
+                async with aclosing(pieces):
+                    async for number, piece in pieces:
+                        if piece.finish is None:
+                            yield number, piece
+                        else:
+                            ended[number] = piece
+                outputs = [_output(ended[number]) for number in sorted(ended)]
+                turns = await self._keep(call, outputs)
+        for turn in turns:
+            last = ended.get(turn.choice)
+            same = last is not None and _output(last) == turn.output
+            yield turn.choice, last if last is not None and same else _whole(call, turn)
+
+    @asynccontextmanager
+    async def _once(self, call: Call) -> AsyncIterator[Turns]:
+        """The earlier answer to a repeated request, once there is one; empty if it is to be answered now."""
+        if not call.again:
+            yield ()
+            return
+        async with self._answering.setdefault(call.name, asyncio.Lock()):
+            yield await self._log.read(call.session.id, [call.number])
+
+    async def _keep(self, call: Call, outputs: Sequence[GenerateOutput]) -> Turns:
+        """Keep what was sampled; another process may have answered the same request first."""
+        if any(output.finish == "abort" for output in outputs):
+            raise PolicyError("the engine gave up a sample, nothing of it was kept; ask again")
+        messages = [message.shown() for message in call.body.messages]
+        system, observation = _seen(messages[call.held :])
+        turns = [
+            Turn(
+                answer=call.number,
+                choice=choice,
+                parent=call.parent,
+                new_ids=tuple(call.prompt[len(call.prompt) - call.new :]),
+                output=output,
+                conversation=_conversations(call.body, [*messages, _said(call.body, output)])[-1],
+                system=system,
+                observation=observation,
+                at=self._clock(),
+            )
+            for choice, output in enumerate(outputs)
+        ]
+        kept = await self._log.keep(call.session.id, turns)
+        forest = self._known.get(call.session.id)
+        if forest is not None:
+            self._add(call.session.id, forest, kept)
+        return kept
+
+
+def _conversations(body: ChatRequest, messages: Sequence[dict[str, Any]]) -> list[str]:
+    """Digests of the conversation up to each message."""
+    tools = [tool.model_dump_json() for tool in body.tools or []] if body.tool_names else []
+    return digests("\n".join(tools), messages)
+
+
+def _said(body: ChatRequest, output: GenerateOutput) -> dict[str, Any]:
+    """The message that a client sends back as this answer."""
+    answer = body.said(output.text)
+    calls = [PastCall.model_validate(call.shown()).shown() for call in answer.calls]
+    return {"role": "assistant", "content": answer.text, "tool_calls": calls}
+
+
+def _seen(messages: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """System text and everything else that is new, as judges read it."""
+    system = [m["content"] for m in messages if m["role"] == "system"]
+    rest = [m for m in messages if m["role"] != "system"]
+    if len(rest) == 1:
+        return "\n".join(system), rest[0]["content"]
+    return "\n".join(system), "\n".join(f"{m['role']}: {m['content']}" for m in rest)
+
+
+def _held_to(run: Sampling, asked: Sampling, longest: int | None, seed: int | None) -> Sampling:
+    """What an agent asks for, within what its run says."""
+    free = asked.regex is None and asked.json_schema is None
+    return asked.model_copy(
+        update={
+            "temperature": run.temperature,
+            "top_p": run.top_p,
+            "top_k": run.top_k,
+            "max_new_tokens": min(longest or run.max_new_tokens, run.max_new_tokens),
+            "stop": tuple(dict.fromkeys((*run.stop, *asked.stop))),
+            "regex": run.regex if free else asked.regex,
+            "seed": seed,
+        }
+    )
+
+
+def _output(piece: Partial) -> GenerateOutput:
+    assert piece.finish is not None
+    return GenerateOutput(
+        text=piece.text, ids=piece.ids, logprobs=piece.logprobs, versions=piece.versions, finish=piece.finish
+    )  # fmt: skip
+
+
+def _whole(call: Call, turn: Turn) -> Partial:
+    """A turn as the only piece of its stream."""
+    output = turn.output
+    return Partial(
+        text=output.text,
+        ids=output.ids,
+        logprobs=output.logprobs,
+        versions=output.versions,
+        prompt_tokens=len(call.prompt),
+        cached_tokens=0,
+        finish=output.finish,
+    )
+
+
+def _reply(call: Call, turns: Turns, cached: int) -> GenerateReply:
+    outputs = tuple(turn.output for turn in turns)
+    return GenerateReply(prompt_ids=tuple(call.prompt), outputs=outputs, cached_tokens=cached)

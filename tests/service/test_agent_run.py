@@ -1,0 +1,101 @@
+"""`triforge agent run`: commands of any kind play a run, and their rewards are those that they gave."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from fastapi import FastAPI
+from sqlalchemy import select
+
+from tests.service.test_policy_http import serving
+from tests.service.test_session_groups import RUN, Run, run
+from triforge.cli.agent import Agents
+from triforge.config import Settings
+from triforge.store.tables import SessionRow
+from triforge.types import RunState
+
+__all__ = ["run"]
+STATE = RunState.model_validate_json(
+    (Path(__file__).parents[1] / "contract" / "types" / "RunState.json").read_text()
+)
+# An agent with nothing but Python: asks once, and gives its own reward.
+ASKS = """
+import json, os, urllib.request as web
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": os.environ["TRIFORGE_INSTRUCTION"]}]})
+def post(url, text):
+    key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    return json.load(web.urlopen(web.Request(url, text.encode(), key)))
+post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)
+assert json.load(open(os.environ["TRIFORGE_TASK"]))["instruction"] == os.environ["TRIFORGE_INSTRUCTION"]
+"""
+
+
+# What each copy does in the end, and what becomes of it: success and score, or the reason why nothing was measured.
+ENDINGS: list[tuple[str, object]] = [
+    ("pass", (1, None)),
+    ("raise SystemExit(1)", (-1, None)),
+    ("write('0.25')", (None, 0.25)),
+    ('write(\'{"success": true, "score": 3}\')', (1, 3.0)),
+    ('post(session + "/reward", \'{"score": 0.5, "end": false}\')', (None, 0.5)),
+    ("sys.stderr.write('no key\\n'); sys.exit(3)", "the agent ended with 3: no key"),
+    ("write('good')", "expected a number or the JSON of a reward"),
+]
+ENDS = """
+import sys
+session = os.environ["TRIFORGE_SESSION_URL"]
+def write(text):
+    open(os.environ["TRIFORGE_REWARD"], "w").write(text)
+for number in range(100):  # every copy takes another one
+    try:
+        os.close(os.open(os.path.join(sys.argv[1], str(number)), os.O_CREAT | os.O_EXCL))
+        break
+    except FileExistsError:
+        pass
+open(os.path.join(sys.argv[1], session.rpartition("/")[2]), "w").write(str(number))
+exec(sys.argv[2 + number])
+"""
+
+
+async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_is_measured(
+    run: Run, tmp_path: Path
+) -> None:
+    status, app = ["running"], FastAPI()
+
+    @app.get("/v1/runs/{run_id}")
+    def show(run_id: str) -> RunState:
+        return STATE.model_copy(update={"id": run_id, "status": status[0]})
+
+    run.both.says("left")
+    (folder := tmp_path / "taken").mkdir()
+    code = [sys.executable, "-c", ASKS + ENDS, str(folder), *(code for code, _ in ENDINGS), ""]
+    group = run.group(rollouts=len(ENDINGS), retries=0)
+    async with serving(app) as (url, _):
+        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+        serve = asyncio.create_task(Agents(settings, code, parallel=3).serve("", RUN, "", {}))
+        await asyncio.wait_for(run.play(group), 30)
+        status[0] = "finished"
+        assert (await asyncio.wait_for(serve, 10)).status == "finished"
+    with run.both.database.read() as session:
+        ids = {row.index: row.id for row in session.scalars(select(SessionRow))}
+    for trajectory in (await run.played()).trajectories:
+        number = int((folder / ids[trajectory.index]).read_text())
+        outcome, expected = trajectory.outcome, ENDINGS[number][1]
+        if isinstance(expected, str):
+            assert outcome.error is not None
+            assert expected in outcome.error.detail
+        else:
+            assert (outcome.value, outcome.score) == expected
+            assert [step.response for step in trajectory.steps] == ["left"]
+
+
+async def test_an_agent_that_asks_nothing_measures_nothing(run: Run) -> None:
+    playing = run.play(run.group(retries=0))
+    for _ in range(2):
+        made = await run.begin()
+        refused = await run.both.tell(made, "reward", success=True)
+        assert "has asked the model nothing" in refused.json()["detail"]
+        await run.both.tell(made, "end", error=refused.json()["detail"])
+    await asyncio.wait_for(playing, 5)
+    assert not any(t.measured for t in (await run.played()).trajectories)

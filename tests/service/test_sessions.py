@@ -1,0 +1,213 @@
+"""Sessions from outside: OpenAI's own client in a session, rewards, and what is said of everything that is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.service.session_services import END, Services, services
+from triforge.store.tables import SessionRow
+
+ASK: list[Any] = [{"role": "system", "content": "Help."}, {"role": "user", "content": "What is in the fridge?"}]  # fmt: skip
+LOOK: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fridge"}}\n</tool_call>'
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Services]:
+    async with services(tmp_path) as found:
+        yield found
+
+
+async def chat(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -> Any:
+    """The first message of an answer, streamed or not, as an agent sends it back."""
+    if more.pop("stream", False):
+        async with client.chat.completions.stream(model="any", messages=messages, **more) as events:
+            said: Any = (await events.get_final_completion()).choices[0].message
+    else:
+        answer = await client.chat.completions.create(model="any", messages=messages, **more)
+        said = answer.choices[0].message
+    return said.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_sampled_is_never_tokenised_again(both: Services, stream: bool) -> None:
+    made = await both.begin()
+    # bytes that the tokenizer would join, as no renderer would write them
+    odd = [token for letter in "count" for token in both.renderer.encode_text(letter)]
+    assert odd != both.renderer.encode_text("count")
+    both.engine.answer = lambda *_: [*odd, END]
+    async with both.client(made) as client:
+        said = await chat(client, ASK, tools=[LOOK], stream=stream)
+        assert said["content"] == "count"
+        both.says(f"Let me see.\n{CALL}")
+        history = [*ASK, said, {"role": "user", "content": "Look!"}]
+        called = await chat(client, history, tools=[LOOK], stream=stream)
+        result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "a cup"}
+        both.says("A cup.")
+        last = await chat(client, [*history, called, result], tools=[LOOK], stream=stream)
+    assert last["content"] == "A cup."
+    one, two, three = await both.turns(made)
+    assert [turn.parent for turn in (one, two, three)] == [None, "1.0", "2.0"]
+    assert list(one.output.ids) == [*odd, END]
+    prompt = list(one.new_ids)
+    for turn, served in zip((one, two, three), both.prompts(), strict=True):
+        assert served == (prompt if turn is one else [*prompt, *turn.new_ids])
+        prompt = [*served, *turn.output.ids]
+        assert len(turn.output.logprobs) == len(turn.output.ids)
+        assert {span.version for span in turn.output.versions} == {4}
+    text = both.renderer.decode(both.prompts()[2], skip_special_tokens=False)
+    assert f"{CALL}<|im_end|>\n<|im_start|>tool\na cup<|im_end|>\n<|im_start|>assistant\n" in text
+    assert (three.observation, one.system) == ("a cup", "Help.")
+
+
+async def test_forks_parallel_calls_and_side_calls_are_lineages_of_their_own(
+    both: Services,
+) -> None:
+    made = await both.begin()
+    both.says("one", "two", "three", "a title", "compacted")
+    async with both.client(made) as client:
+        answer = await client.chat.completions.create(model="m", messages=ASK, n=2)
+        first, second = (choice.message.content for choice in answer.choices)
+        more = {"role": "user", "content": "Go on."}
+        await asyncio.gather(
+            chat(client, [*ASK, {"role": "assistant", "content": first}, more]),
+            chat(client, [*ASK, {"role": "assistant", "content": second}, more]),
+            chat(client, [{"role": "user", "content": "A title?"}]),
+        )
+        await chat(client, [{"role": "user", "content": "Summary: a fridge."}, more])
+    turns = await both.turns(made)
+    parents = {turn.id: turn.parent for turn in turns}
+    assert [parents["1.0"], parents["1.1"]] == [None, None]
+    assert sorted(str(parents[f"{n}.0"]) for n in (2, 3, 4)) == ["1.0", "1.1", "None"]
+    assert parents["5.0"] is None
+
+
+async def test_a_repeated_request_gets_the_same_answer_and_no_second_sample(both: Services) -> None:
+    made, key = await both.begin(), {"Idempotency-Key": "k1"}
+    both.says(f"one\n{CALL}", "two")
+    async with both.client(made) as client:
+        whole = [
+            await client.chat.completions.create(
+                model="m", messages=ASK, tools=[LOOK], extra_headers=key
+            )
+            for _ in range(2)
+        ]
+        assert whole[0].choices == whole[1].choices
+        assert whole[0].id == whole[1].id
+        for _ in range(2):
+            streamed = await chat(client, ASK, stream=True, extra_headers={"Idempotency-Key": "k2"})
+            assert streamed["content"] == "two"
+        with pytest.raises(openai.ConflictError, match="another request"):
+            await chat(client, [*ASK, *ASK], extra_headers=key)
+        third = {"Idempotency-Key": "k3"}
+        more = [chat(client, ASK, stream=stream, extra_headers=third) for stream in (True, True)]
+        assert [said["content"] for said in await asyncio.gather(*more)] == ["two", "two"]
+    assert len(both.prompts()) == 3
+    assert len(await both.turns(made)) == 3
+
+
+async def test_turns_outlive_the_policy_service(both: Services) -> None:
+    made = await both.begin()
+    both.says("one", "two")
+    async with both.client(made) as client:
+        said = await chat(client, ASK)
+    async with both.another_policy() as url, both.client(made, url) as client:
+        await chat(client, [*ASK, said, {"role": "user", "content": "Go on."}])
+    one, two = await both.turns(made)
+    assert (one.parent, two.parent) == (None, "1.0")
+
+
+# ---- rewards ----
+
+
+async def test_a_reward_is_kept_with_its_turns_and_given_once(both: Services) -> None:
+    made = await both.begin(tags={"who": "me"})
+    both.says("one")
+    async with both.client(made) as client:
+        answer = await client.chat.completions.create(model="m", messages=ASK)
+    reward = {"score": 0.5, "steps": {answer.id: 0.25}}
+    given = await both.tell(made, "reward", **reward)
+    assert given.status_code == 200, given.text
+    assert given.json()["status"] == "finished"
+    assert given.json()["tags"] == {"who": "me"}
+    before = await both.turns(made)
+    both.broker._texts.clear()  # Redis has lost everything
+    assert (await both.tell(made, "reward", **reward)).json() == given.json()
+    assert await both.turns(made) == before
+    other = await both.tell(made, "reward", score=1.0)
+    assert other.status_code == 409
+    assert "it is given once" in other.json()["detail"]
+
+
+async def test_an_agent_may_go_on_after_its_reward(both: Services) -> None:
+    made = await both.begin()
+    both.says("one", "two")
+    async with both.client(made) as client:
+        await chat(client, ASK)
+        found = await both.tell(made, "reward", success=True, end=False)
+        assert found.json()["status"] == "open"
+        await chat(client, ASK)
+        assert (await both.tell(made, "end")).json()["status"] == "finished"
+        with pytest.raises(openai.ConflictError, match="is over: it was ended"):
+            await chat(client, ASK)
+    assert len(await both.turns(made)) == 2
+
+
+async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services) -> None:
+    made, other = await both.begin(), await both.begin()
+    url = f"/v1/sessions/{made.session.id}"
+
+    async def said(verb: str, status: int, **body: Any) -> str:
+        reply = await both.tell(made, verb, **body)
+        assert reply.status_code == status, reply.text
+        assert reply.headers["content-type"] == "application/problem+json"
+        return str(reply.json()["detail"])
+
+    assert "has asked the model nothing" in await said("reward", 409, score=1.0)
+    assert "expected `score`, `success` or `steps`" in await said("reward", 422)
+    stranger = {"authorization": f"Bearer {other.key}"}
+    wrong = await both.env.get(url, headers=stranger)
+    assert (wrong.status_code, wrong.json()["detail"]) == (401, f"this is not the key of session {made.session.id}")  # fmt: skip
+    unknown = await both.env.get("/v1/sessions/0123456789ab")
+    assert (unknown.status_code, unknown.json()["detail"]) == (404, "session '0123456789ab' does not exist")  # fmt: skip
+    both.says("one")
+    async with both.client(made) as client:
+        await chat(client, ASK)
+        assert "expected ids of this session's responses" in await said("reward", 422, steps={"7": 1.0})  # fmt: skip
+        with pytest.raises(openai.UnprocessableEntityError, match=r"body\.colour: unknown field"):
+            await chat(client, ASK, extra_body={"colour": "red"})
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        with pytest.raises(openai.UnprocessableEntityError, match="only text is taken"):
+            await chat(client, [{"role": "user", "content": [image]}])
+        with pytest.raises(openai.AuthenticationError, match="not the key of session"):
+            await chat(client.with_options(api_key=other.key), ASK)
+        with pytest.raises(openai.AuthenticationError, match="not the key of session"):
+            await chat(client.with_options(api_key="tfk_000000000000_a"), ASK)
+        lost = client.with_options(base_url=made.base_url.replace(made.session.id, "f" * 12))
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            await chat(lost, ASK)
+        with both.database.write() as session:
+            session.get_one(SessionRow, made.session.id).expires_at = time.time() - 1
+    assert "no reward came before it expired" in await said("reward", 409, score=1.0)
+    assert len(await both.turns(made)) == 1
+
+
+async def test_a_body_that_is_no_dialect_is_refused(both: Services) -> None:
+    made = await both.begin()
+    headers = {"authorization": f"Bearer {made.key}"}
+    async with httpx.AsyncClient(headers=headers) as http:
+        for body in ("[]", "{}", '{"messages": 3}', "{", json.dumps({"messages": []})):
+            reply = await http.post(f"{made.base_url}/chat/completions", content=body, headers={"content-type": "application/json"})  # fmt: skip
+            assert reply.status_code == 422, reply.text
+        found = await http.get(f"{made.base_url}/models")
+        assert [card["id"] for card in found.json()["data"]] == ["policy"]
+    assert await both.turns(made) == ()

@@ -1,0 +1,214 @@
+"""`triforge agent run`: copies of an agent of yours play the groups of a run, each in a session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from triforge.cli.terminal import (
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    overrides,
+    running,
+    say,
+)
+from triforge.cli.watch import said
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings, merge
+from triforge.errors import BusyError, ConflictError, InputError, UnavailableError
+from triforge.types import ENDED, MadeSession, RunState, SessionReward
+
+agent_app = typer.Typer(no_args_is_help=True, help="Agents of yours.")
+
+_LOOK_S: Final = 0.5  # how often the run and busy groups are asked
+_STOP_S: Final = 5.0  # for an agent that is asked to end
+_SUCCESS, _FAILURE = 0, 1  # exit statuses; with any other nothing was measured
+_REWARD, _STDERR = "reward", "stderr"  # files of a session
+_MOST = 65_536  # bytes of a reward file
+
+
+@agent_app.command("run")
+def agent_run(
+    command: Annotated[list[str], typer.Argument(help="The agent's command, after --.")],
+    pool: Annotated[str, typer.Option(help="Begin a run on this pool.")] = "",
+    run: Annotated[str, typer.Option(help="Play for this run instead.")] = "",
+    parallel: Annotated[int, typer.Option(min=1, help="Copies at a time.")] = 8,
+    name: Annotated[str, typer.Option(help="Name of the new run.")] = "",
+    config: OverlayOption = None,
+    set_: SetOption = None,
+    state: StateOption = STATE,
+) -> None:
+    """Let an agent of yours play a run's groups until the run has ended.
+
+    Each copy finds OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, the task in
+    TRIFORGE_INSTRUCTION and as JSON in the file TRIFORGE_TASK. Its reward is what was posted to TRIFORGE_SESSION_URL/reward,
+    else what it writes to the file TRIFORGE_REWARD (a number, or the JSON of a reward), else its exit status: 0 is success, 1 is
+    failure, and with any other nothing was measured.
+    """
+    if bool(pool) == bool(run):
+        raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
+    over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
+    ended = asyncio.run(Agents(running(state), command, parallel).serve(pool, run, name, over))
+    say(f"{ended.id} at step {max(ended.step, 0)} of {ended.steps}: {said(ended.status, ended.reason)}")  # fmt: skip
+    if ended.status == "failed":
+        raise typer.Exit(1)
+
+
+class Agents:
+    """Copies of a command, as many at a time as may be."""
+
+    def __init__(self, found: Settings, command: Sequence[str], parallel: int) -> None:
+        self._command, self._parallel = command, parallel
+        key = found.key.get_secret_value()
+        self._env = EnvAdapterClient(found.env_adapter_url, api_key=key)
+        self._trainer = TrainerClient(found.trainer_url, api_key=key)
+        self._url = found.env_adapter_url
+
+    async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
+        """Play for a run until it has ended."""
+        try:
+            if run_id:
+                run = await self._trainer.run(run_id)
+            else:
+                run = await self._trainer.submit(pool, name=name, config=config)
+            say(f"{run.id}: {run.steps} steps, {self._parallel} agents at a time")
+            players = [asyncio.create_task(self._play_on(run.id)) for _ in range(self._parallel)]
+            try:
+                return await self._until_ended(run.id, players)
+            finally:
+                for player in players:
+                    player.cancel()
+                await asyncio.gather(*players, return_exceptions=True)
+        finally:
+            await self._env.close()
+            await self._trainer.close()
+
+    async def _until_ended(self, run_id: str, players: Sequence[asyncio.Task[None]]) -> RunState:
+        while True:
+            with contextlib.suppress(UnavailableError):
+                run = await self._trainer.run(run_id)
+                if run.status in ENDED:
+                    return run
+            done, _ = await asyncio.wait(players, timeout=_LOOK_S)
+            for player in done:
+                if error := player.exception():
+                    raise error
+            if len(done) == len(players):
+                await asyncio.sleep(_LOOK_S)  # they were told that it has ended
+
+    async def _play_on(self, run_id: str) -> None:
+        while True:
+            try:
+                made = await self._env.begin_session(run=run_id)
+            except (BusyError, UnavailableError):
+                await asyncio.sleep(_LOOK_S)
+                continue
+            except ConflictError:
+                if (await self._trainer.run(run_id)).status in ENDED:
+                    return
+                raise
+            await self._play(made)
+
+    async def _play(self, made: MadeSession) -> None:
+        """Run the command once in a session, and say how it went."""
+        session_id = made.session.id
+        with tempfile.TemporaryDirectory(prefix="triforge-agent-") as folder:
+            code = await self._run(made, Path(folder))
+            if (await self._env.session(session_id)).reward is not None:
+                await self._env.end_session(session_id)
+                return
+            try:
+                found = _reward(code, Path(folder))
+                await self._env.reward_session(session_id, found)
+            except (InputError, ConflictError) as error:  # nothing was measured
+                say(f"session {session_id}: {error.detail}")
+                await self._env.end_session(session_id, error=error.detail)
+
+    async def _run(self, made: MadeSession, folder: Path) -> int:
+        """The command's exit status; one that goes on longer than its session is ended."""
+        given = {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
+        with _opened(folder / _STDERR) as errors:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env=given | self._session(made, folder),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+        try:
+            async with asyncio.timeout(max(0.0, made.session.expires_at - time.time())):
+                return await process.wait()
+        except TimeoutError:
+            return -signal.SIGTERM
+        finally:
+            await _stop(process)
+
+    def _session(self, made: MadeSession, folder: Path) -> dict[str, str]:
+        """What an agent finds in its environment, and the file that this names."""
+        task = folder / "task.json"
+        task.write_text(made.task.model_dump_json() if made.task else "{}", encoding="utf-8")
+        return {
+            "OPENAI_BASE_URL": made.base_url,
+            "OPENAI_API_KEY": made.key,
+            "ANTHROPIC_BASE_URL": made.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": made.key,
+            "TRIFORGE_SESSION_URL": f"{self._url}/v1/sessions/{made.session.id}",
+            "TRIFORGE_SESSION_KEY": made.key,
+            "TRIFORGE_OPTIONS": json.dumps(made.options),
+            "TRIFORGE_INSTRUCTION": made.task.instruction if made.task else "",
+            "TRIFORGE_TASK": str(task),
+            "TRIFORGE_REWARD": str(folder / _REWARD),
+        }
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("wb")
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End a command with everything that it has started."""
+    for number, patience_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, _STOP_S)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), patience_s)
+
+
+def _reward(code: int, folder: Path) -> SessionReward:
+    """The reward of a command that has ended; InputError if nothing was measured."""
+    with contextlib.suppress(FileNotFoundError):
+        return _parsed((folder / _REWARD).read_bytes()[:_MOST])
+    if code in (_SUCCESS, _FAILURE):
+        return SessionReward(success=code == _SUCCESS)
+    errors = (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
+    last = "".join(errors.strip().splitlines()[-1:])
+    raise InputError(f"the agent ended with {code}: {last[:500] or 'it said nothing'}")
+
+
+def _parsed(text: bytes) -> SessionReward:
+    try:
+        found = json.loads(text)
+        given = found if isinstance(found, dict) else {"score": found}
+        return SessionReward.model_validate(given)
+    except (ValueError, ValidationError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(
+            f"TRIFORGE_REWARD: given {text[:80]!r}, expected a number or the JSON of a reward ({said})"
+        ) from None
