@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.policy.gateway import Gateway
 from services.policy.routes import RULES, routes
+from services.policy.session_routes import SESSION_RULES
 from services.policy.sessions import Sessions
 from triforge.access.sessions import key_of
 from triforge.errors import NotFoundError, UnauthorizedError
@@ -63,7 +64,7 @@ def create_app(
             "POST /v1/generate": Bounds(max_body, numbers=_TOKENS),
             "POST /v1/chat/completions": Bounds(max_body),
             "POST /v1/completions": Bounds(max_body, numbers=_TOKENS),
-            "POST /sessions/{session_id}/v1/chat/completions": Bounds(max_body),
+            **{route: Bounds(max_body) for route in SESSION_RULES if route.startswith("POST")},
         },
         origins=entrance.origins,
     )

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.policy.completions import CompletionRequest, TextDeltas, text_completion
 from services.policy.gateway import Gateway
-from services.policy.openai import ChatRequest, Deltas, completion, events, model_card
+from services.policy.openai import ChatRequest, Deltas, completion, events
 from services.policy.openai_fields import demand_model
+from services.policy.session_routes import SESSION_RULES, card, session_routes, shown
 from services.policy.sessions import Sessions
-from triforge.access.callers import Rule, caller
+from triforge.access.callers import Rule
 from triforge.types import (
     GenerateReply,
     GenerateRequest,
@@ -31,7 +32,6 @@ _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
 _SAMPLING: Final = Rule(wants="submit")  # changes nothing that lasts, but occupies a model
 _WEIGHTS: Final = Rule(wants="operator", changes=True)
-_SESSION: Final = Rule(wants="session")
 
 # What each route asks for. The weights are all tenants': only services and operators change them.
 RULES: Final[Mapping[str, Rule]] = {
@@ -43,12 +43,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/weights": Rule(wants="read"),
     "POST /v1/weights": _WEIGHTS,
     "POST /v1/weights/rollback": _WEIGHTS,
-    "POST /sessions/{session_id}/v1/chat/completions": _SESSION,
-    "GET /sessions/{session_id}/v1/models": _SESSION,
+    **SESSION_RULES,
 }
 
 
-Asked = Annotated[str, Header(max_length=200)]
 _SAMPLED: Final = answers(404, 429, 502)  # an image, room, an engine
 _STREAMED: Final = _SAMPLED | files(_EVENTS)
 
@@ -83,7 +81,7 @@ def _schema() -> dict[str, Any]:
 def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> APIRouter:
     """The routes of a policy service."""
     router = APIRouter()
-    router.include_router(_sessions(gateway, role, sessions))
+    router.include_router(session_routes(gateway, role, sessions))
 
     @router.post("/v1/generate", openapi_extra=_schema(), responses=_SAMPLED)
     async def generate(request: Request) -> Response:
@@ -109,18 +107,18 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
     @router.get("/v1/models")
     async def models() -> Response:
         """The one model of this service."""
-        return JSONResponse({"object": "list", "data": [_card(gateway, role)]})
+        return JSONResponse({"object": "list", "data": [card(gateway, role)]})
 
     @router.get("/v1/models/{model}")
     async def show_model(model: str) -> Response:
         """The one model of this service, by its name."""
         demand_model(model, role)
-        return JSONResponse(_card(gateway, role))
+        return JSONResponse(card(gateway, role))
 
     @router.get("/v1/weights")
     async def weights_state() -> WeightsState:
         """The weight version that serves."""
-        return _shown(gateway.weights.state())
+        return shown(gateway)
 
     @router.post("/v1/weights", responses=answers(409, 502))
     async def update_weights(body: WeightsUpdate) -> WeightsState:
@@ -151,38 +149,6 @@ async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest
     return JSONResponse(completion(body, reply, tops, model=role, renderer=renderer))
 
 
-def _sessions(gateway: Gateway, role: str, sessions: Sessions | None) -> APIRouter:
-    router = APIRouter(prefix="/sessions/{session_id}/v1", tags=["sessions"])
-
-    @router.post("/chat/completions", responses=_STREAMED | answers(401, 409))
-    async def session_chat(
-        session_id: str,  # noqa: ARG001
-        request: Request,
-        body: ChatRequest,
-        idempotency_key: Asked = "",
-    ) -> Response:
-        """Chat in OpenAI's dialect, in a session: continues what it continues. Any name of a model is the policy's."""
-        assert sessions is not None  # the middleware has asked for the session's key
-        call = await sessions.begin(request.state.session, body, idempotency_key)
-        renderer = gateway.weights.renderer
-        if body.stream:
-            version = gateway.weights.version
-            deltas = Deltas(body, model=role, renderer=renderer, version=version, name=call.name)
-            pieces = await unless_gone(request, events(sessions.stream(call), deltas))
-            return StreamingResponse(pieces, media_type=_EVENTS)
-        reply, tops = await unless_gone(request, sessions.answer(call))
-        return JSONResponse(
-            completion(body, reply, tops, model=role, renderer=renderer, name=call.name)
-        )
-
-    @router.get("/models", responses=answers(401, 404, 409))
-    async def session_models(session_id: str) -> Response:  # noqa: ARG001
-        """The one model of a session."""
-        return JSONResponse({"object": "list", "data": [_card(gateway, role)]})
-
-    return router
-
-
 async def _complete(
     gateway: Gateway, role: str, request: Request, body: CompletionRequest
 ) -> Response:
@@ -199,13 +165,3 @@ async def _complete(
     answers = await unless_gone(request, gateway.answer(wanted, extras=extras))
     found = [(reply, [sample.tops for sample in samples]) for reply, samples in answers]
     return JSONResponse(text_completion(body, found, model=role, renderer=renderer))
-
-
-def _card(gateway: Gateway, role: str) -> dict[str, Any]:
-    state = _shown(gateway.weights.state())
-    return model_card(role=role, version=state.version, uri=state.uri)
-
-
-def _shown(state: WeightsState) -> WeightsState:
-    """Without where the weights lie, for who sees one tenant only: the path names the run that trained them."""
-    return state if caller().everything else state.model_copy(update={"uri": ""})
