@@ -9,6 +9,7 @@ from triforge.algorithms.advantages import ScoredRows, added, compared_within, f
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.estimators.group import group as whole
+from triforge.algorithms.estimators.step_index import StepIndexOptions, step_index
 from triforge.algorithms.registry import NoOptions
 
 
@@ -36,13 +37,24 @@ def within(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRo
 
     A_O as of `group`; the mean is over the judged steps of the trajectory. An unjudged step adds 0.
     """
-    centred = [
+    outcomes = whole.function(Group(rewards=group.outcomes), algorithm, options)
+    return added(group.votes, outcomes, _centred(group), algorithm.lam)
+
+
+@estimator("within_index", StepIndexOptions, reads_votes=True)
+def within_index(group: Group, algorithm: CoreOptions, options: StepIndexOptions) -> ScoredRows:
+    """The same with A_O as of `step_index`."""
+    outcomes = step_index.function(Group(rewards=group.outcomes), algorithm, options)
+    return added(group.votes, outcomes, _centred(group), algorithm.lam)
+
+
+def _centred(group: Group) -> ScoredRows:
+    """Votes less the mean of their trajectory."""
+    rows = [
         [0.0 if v is None or mean is None else v - mean for v in row]
         for row, mean in zip(group.votes, row_means(group.votes), strict=True)
     ]
-    votes = ScoredRows(frozen(centred), frozen([[None] * len(row) for row in centred]))
-    outcomes = whole.function(Group(rewards=group.outcomes), algorithm, options)
-    return added(group.votes, outcomes, votes, algorithm.lam)
+    return ScoredRows(frozen(rows), frozen([[None] * len(row) for row in rows]))
 
 
 def _ahead(votes: Sequence[float | None]) -> list[float]:

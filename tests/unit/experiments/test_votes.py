@@ -20,7 +20,7 @@ from environments.household.planner import plan
 from environments.household.wording import announce
 from environments.household.world import World
 from experiments.__main__ import main
-from experiments.estimators import returns, within
+from experiments.estimators import returns, within, within_index
 from experiments.jobs import Job
 from experiments.judging import Asks, Planted, PlantedJudge, Truth, distances, signs
 from experiments.loop import play
@@ -191,6 +191,15 @@ def test_votes_within_a_trajectory_add_up_to_nothing() -> None:
         Group(rewards=votes, outcomes=failed, votes=votes), preset, preset.estimator_options
     )
     assert found.advantages == ((0.5, -0.5, 0.5, -0.5), (0.5, 0.0, -0.5), (0.0, 0.0, 0.0))
+
+
+def test_votes_within_a_trajectory_beside_outcomes_of_equal_index() -> None:
+    name = "experiments.estimators:within_index"
+    preset = resolve("rlanything", {"estimator": name, "std_floor": 0.0, "lam": 0.5})
+    votes, outcomes = [[1.0, -1.0], [1.0, 1.0, 1.0]], [[1.0, 1.0], [-1.0, -1.0, -1.0]]
+    group = Group(rewards=votes, outcomes=outcomes, votes=votes)
+    found = within_index.function(group, preset, preset.estimator_options)
+    assert found.advantages == ((1.5, 0.5), (-1.0, -1.0, 0.0))  # nobody else came to the last step
 
 
 # ---- runs and their table ----
