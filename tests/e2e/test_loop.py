@@ -243,7 +243,8 @@ open(os.environ["TRIFORGE_REWARD"], "w").write(str(text.count("e") / len(text)))
 async def test_an_agent_of_ones_own_is_trained(deployment: Deployment, tmp_path: Path) -> None:
     settings, agent = deployment.settings(), tmp_path / "agent.py"
     agent.write_text(_AGENT)
-    pools = EnvAdapterClient(settings.env_adapter_url)
+    key = deployment.new_key("submit", "agents")
+    pools = EnvAdapterClient(settings.env_adapter_url, api_key=key)
     generate = {"count": 8, "seed": 5}
     options = {"wording": "terse"}
     pool = await pools.create_pool(
@@ -260,7 +261,7 @@ async def test_an_agent_of_ones_own_is_trained(deployment: Deployment, tmp_path:
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "triforge", *command, "--", sys.executable, str(agent)],
-        capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "TRIFORGE_KEY": key}, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     run_id = done.stdout.split(":")[0]

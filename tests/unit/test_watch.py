@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from triforge.cli.terminal import program
 from triforge.cli.watch import View, left_running
 from triforge.types import Event, RunState
 
@@ -79,7 +80,7 @@ async def test_who_stops_watching_hears_that_the_run_goes_on(
     with pytest.raises(asyncio.CancelledError):
         await task
     said = capsys.readouterr().out
-    assert "run-1 goes on; to stop it: triforge run stop run-1" in said
+    assert f"run-1 goes on; to stop it: {program()} run stop run-1" in said
 
 
 def test_groups_make_no_lines_in_a_log() -> None:

@@ -31,7 +31,7 @@ _C = TypeVar("_C", bound=ServiceClient)
 
 _NAME: Final = "triforge"
 COMMAND: Final = re.compile(
-    rf"(?<![\w/.-]){_NAME} (?=(backup|doctor|env|eval|key|logs|pool|proposal|restore|run|status|task|tenant|train|up)\b)"
+    rf"(?<![\w/.-]){_NAME} (?=(agent|backup|doctor|env|eval|key|logs|pool|proposal|restore|run|status|task|tenant|train|up)\b)"
 )
 _INTERRUPTED = 130  # as shells say it of a program that Ctrl-C ended
 

@@ -27,7 +27,7 @@ from tests.contract.kubernetes.rendering import (
     variant_name,
     workloads,
 )
-from triforge.broker import celery_app
+from triforge.broker import MemoryBroker, SessionLog, celery_app
 from triforge.config import Settings
 from triforge.metrics import serve_metrics
 from triforge.store.database import Database
@@ -51,7 +51,8 @@ def app_of(service: str) -> FastAPI:
     if service == "env_adapter":
         parts: Any = importlib.import_module("services.env_adapter.app").Parts
         memory = Database("sqlite://")
-        return create(parts=parts(database=memory, family=nothing, registry=CollectorRegistry()))
+        log, registry = SessionLog(MemoryBroker()), CollectorRegistry()
+        return create(parts=parts(database=memory, family=nothing, log=log, registry=registry))
     if service == "dashboard":
         return create(apis=nothing)
     if service == "trainer":
