@@ -1,6 +1,7 @@
 """Runs on record in the repository, docs/experiments/runs: a page can be made again of them, and none of them is run again.
 
-A file holds the runs of one experiment on one seed, a line each, numbers of five digits, seconds left out.
+A file holds the runs of one experiment on one seed, a line each, numbers of five digits, seconds left out; a measure of the steps
+is a list.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def unpack(record: Path | None, folder: Path) -> None:
     for path in [] if record is None else record.glob(f"{folder.name}-*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             run = json.loads(line)
+            run["steps"] = _rows(run["steps"])
             target = folder / run.pop("file")
             if not target.exists():
                 folder.mkdir(parents=True, exist_ok=True)
@@ -37,11 +39,23 @@ def pack(files: Iterable[Path], record: Path | None) -> list[Path]:
         if target not in found:
             lines = target.read_text(encoding="utf-8").splitlines() if target.is_file() else []
             found[target] = {json.loads(line)["file"]: line for line in lines}
-        found[target].setdefault(path.name, json.dumps({"file": path.name} | _short(run)))
+        short = {"file": path.name} | _short(run)
+        short["steps"] = _columns(short["steps"])
+        found[target].setdefault(path.name, json.dumps(short, separators=(",", ":")))
     for target, runs in found.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text("".join(runs[name] + "\n" for name in sorted(runs)), encoding="utf-8")
     return sorted(found)
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    length = max(map(len, columns.values()), default=0)
+    return [{k: v[i] for k, v in columns.items() if v[i] is not None} for i in range(length)]
 
 
 def _short(value: Any) -> Any:
