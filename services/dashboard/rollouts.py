@@ -119,14 +119,8 @@ class Rollouts:
         first = next((n for n, marks in enumerate(parted) if any(marks)), None)
         instruction = max((record.instruction for record in page.items), key=len, default="")
         return self._draw(
-            "group",
-            run=run,
-            group=group_id,
-            rows=rows,
-            lines=lines,
-            first=first,
-            instruction=instruction,
-        )
+            "group", run=run, group=group_id, rows=rows, lines=lines, first=first, instruction=instruction
+        )  # fmt: skip
 
     async def _read(
         self, key: str, run_id: str, trajectory_id: str

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.policy.engine import Partial
-from services.policy.openai import ChatRequest
+from services.policy.openai import ChatRequest, unsent
 from services.policy.tools import Said
 from triforge.types import GenerateReply
 from triforge.web.problems import input_error
@@ -205,11 +205,9 @@ class MessageDeltas:
     def take(self, number: int, piece: Partial) -> list[str]:  # noqa: ARG002 - there is one sample
         """The events of a piece."""
         found = self._begin(piece)
-        answer = Said(self._body.begun(piece.text))
-        if piece.finish is not None:
-            answer = self._body.said(piece.text).named(f"{self._name}-0")
+        answer = self._body.said_so_far(piece, f"{self._name}-0")
         sent = self._sent or ""
-        new = answer.text.removeprefix(sent) if answer.text.startswith(sent) else ""
+        new = unsent(answer.text, sent)
         if new:
             found += [] if sent else self._open({"type": "text", "text": ""})
             found.append(self._delta({"type": "text_delta", "text": new}))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from services.policy.engine import Partial, Tops
-from services.policy.openai import ended, event, head, usage, usage_of
+from services.policy.openai import ended, event, head, unsent, usage, usage_of
 from services.policy.openai_fields import OpenAIRequest
 from triforge.errors import InputError
 from triforge.rendering import Renderer
@@ -124,7 +124,7 @@ class TextDeltas:
     def take(self, number: int, piece: Partial) -> list[str]:
         """The events of a piece."""
         text, done = self._sent.get(number, ("", 0))
-        new = piece.text.removeprefix(text) if piece.text.startswith(text) else ""
+        new = unsent(piece.text, text)
         self._sent[number] = (text + new, len(piece.ids))
         if piece.finish is not None:
             self._ended.append(piece)

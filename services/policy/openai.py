@@ -189,6 +189,12 @@ class ChatRequest(OpenAIRequest):
         """The part of an unfinished answer that is text whatever comes next."""
         return "" if self.forced else begun(text, self.tool_names)
 
+    def said_so_far(self, piece: Partial, name: str) -> Said:
+        """What may be sent of a piece. A call of a tool is sent when it is whole; `name`, if any, begins its id."""
+        if piece.finish is None:
+            return Said(self.begun(piece.text))
+        return self.said(piece.text).named(name)
+
     def _offered(self) -> list[Tool]:
         return [] if self.tool_choice == "none" else self.tools or []
 
@@ -345,6 +351,11 @@ class Chunks(Protocol):
         ...
 
 
+def unsent(text: str, sent: str) -> str:
+    """What follows the text that was sent. A stop string sent in part is cut off at the end, and nothing is taken back."""
+    return text.removeprefix(sent) if text.startswith(sent) else ""
+
+
 class Deltas:
     """What is new in each piece of a streamed answer, as `chat.completion.chunk` events."""
 
@@ -365,9 +376,8 @@ class Deltas:
             self._sent[number] = ("", 0)
             found.append(self._choice(number, {"role": "assistant", "content": ""}))
         text, done = self._sent[number]
-        answer = self._said(piece).named(self._name and f"{self._name}-{number}")
-        # A stop string that was sent in part is cut off at the end; what was sent cannot be taken back.
-        new = answer.text.removeprefix(text) if answer.text.startswith(text) else ""
+        answer = self._request.said_so_far(piece, self._name and f"{self._name}-{number}")
+        new = unsent(answer.text, text)
         if new or (self._request.logprobs and len(piece.ids) > done):
             shown = None
             if self._request.logprobs:
@@ -390,12 +400,6 @@ class Deltas:
         """The events after the last piece."""
         counts = usage_of(self._ended) if self._request.counts_usage else None
         return ended(self._head, counts)
-
-    def _said(self, piece: Partial) -> Said:
-        """What may be sent of a piece; a call of a tool is sent when it is whole."""
-        if piece.finish is None:
-            return Said(self._request.begun(piece.text))
-        return self._request.said(piece.text)
 
     def _choice(
         self,

@@ -47,6 +47,18 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
         reply, tops = await unless_gone(request, sessions.answer(call))
         return JSONResponse(whole(call, reply, tops))
 
+    async def translated(
+        request: Request, chat: ChatRequest, asked: str,
+        deltas: Callable[..., Chunks], whole: Callable[..., dict[str, Any]],
+    ) -> Response:  # fmt: skip
+        return await respond(
+            request,
+            chat,
+            asked,
+            lambda call: deltas(chat, model=role, name=call.name),
+            lambda call, reply, _: whole(chat, reply, model=role, name=call.name),
+        )
+
     @router.post("/chat/completions", responses=_ANSWERS)
     async def session_chat(
         session_id: str,  # noqa: ARG001
@@ -75,14 +87,7 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
         asked: Asked = "",
     ) -> Response:
         """Responses in OpenAI's dialect, in a session; a request brings its whole conversation."""
-        chat = body.chat()
-        return await respond(
-            request,
-            chat,
-            asked,
-            lambda call: ResponseDeltas(chat, model=role, name=call.name),
-            lambda call, reply, _: response(chat, reply, model=role, name=call.name),
-        )
+        return await translated(request, body.chat(), asked, ResponseDeltas, response)
 
     @router.post("/messages", responses=_ANSWERS)
     async def session_messages(
@@ -92,14 +97,7 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
         asked: Asked = "",
     ) -> Response:
         """Messages in Anthropic's dialect, in a session."""
-        chat = body.chat()
-        return await respond(
-            request,
-            chat,
-            asked,
-            lambda call: MessageDeltas(chat, model=role, name=call.name),
-            lambda call, reply, _: message(chat, reply, model=role, name=call.name),
-        )
+        return await translated(request, body.chat(), asked, MessageDeltas, message)
 
     @router.get("/models", responses=answers(401, 404, 409))
     async def session_models(session_id: str) -> Response:  # noqa: ARG001
