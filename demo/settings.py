@@ -33,6 +33,13 @@ class Demonstrations:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Referenced(Demonstrations):
+    """Each with a solution of its task beside it: the judge is taught with it in sight as well as without."""
+
+    reference: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge.
 

@@ -20,6 +20,7 @@ from demo.settings import (
     SMOLLM2_FOLDER,
     Demonstrations,
     DemoSettings,
+    Referenced,
     SupervisedSettings,
 )
 from triforge.cli.model_folders import cache_folder
@@ -106,7 +107,7 @@ def _demonstrate(
         "--random-rate", str(data.random_rate), "--forget-rate", str(data.forget_rate),
         "--inadmissible-share", str(data.inadmissible_share), "--flip-rate", str(data.flip_rate),
         "--generate", json.dumps(settings.generate), "--options", json.dumps(played_with(name, settings)),
-        "--out", str(home / f"{name}-data"),
+        "--out", str(home / f"{name}-data"), *["--reference"] * isinstance(data, Referenced),
     ]  # fmt: skip
     return _start(f"demonstrations-{name}", arguments, home / "logs")
 

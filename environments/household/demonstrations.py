@@ -145,12 +145,13 @@ def write_demonstrations(
     generate: Params,
     options: Params,
     flip_rate: float,
+    reference: bool = False,
     **rates: float,
 ) -> dict[str, float]:
     """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` to `folder`.
 
     Returns the number of chats and the share of episodes that succeeded. `rates` are those of `demonstrations`; `flip_rate` of
-    the transcripts' labels are wrong.
+    the transcripts' labels are wrong, and with `reference` each of them has a solution of its task.
     """
     words = vocabulary(options)
     tasks = FAMILY.generate(count=count, seed=seed, options=generate)
@@ -158,9 +159,16 @@ def write_demonstrations(
     flips = Random(seed)  # noqa: S311 (label noise, not a secret)
     # a chat ends with its last response: what follows is not answered and teaches nothing
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
-    transcripts = [json.dumps(_transcript(shown, flips, flip_rate)) for shown in played]
+    transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
+    if reference:
+        for shown, transcript in zip(played, transcripts, strict=True):
+            play = parse_model(PlayOptions, options, "household options")
+            transcript["reference"] = FAMILY.solution(world_of(shown.params), play)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in (("policy.jsonl", chats), ("transcripts.jsonl", transcripts)):
+    for name, lines in (
+        ("policy.jsonl", chats),
+        ("transcripts.jsonl", map(json.dumps, transcripts)),
+    ):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "words.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
     succeeded = sum(shown.success for shown in played) / max(1, len(played))
@@ -195,6 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
+    add("--reference", action="store_true", help="a solution beside each transcript")
     add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))

@@ -18,7 +18,7 @@ from services.env_adapter.session_groups import SessionGroups
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
-from triforge.rollout.episode import judge_task, run_group, trajectory_id, unit_test_task
+from triforge.rollout.episode import Ended, judge_task, run_group, trajectory_id, unit_test_task
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
 from triforge.telemetry import about, tracing
@@ -93,8 +93,13 @@ class RolloutWorker:
     async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
         """Play a group, or wait until agents have, and keep what came of it."""
         task = await asyncio.to_thread(self._read_task, group.task_id)
+        shown = {"reference": await self._reference(task, group)}
+
+        async def ended(trajectory: Trajectory) -> Trajectory:
+            return await self._ended(group, trajectory.model_copy(update=shown))
+
         if group.env_adapter.played_by == "workers":
-            played = await self._play(task, group)
+            played = await self._play(task, group, ended)
             await self._retry(lambda: self._broker.put_payload(played))
             return played
         if self._sessions is None:
@@ -103,7 +108,7 @@ class RolloutWorker:
             task,
             group,
             known=await self._known(group),
-            ended=lambda trajectory: self._ended(group, trajectory),
+            ended=ended,
             over=lambda: self._retry(lambda: self._broker.is_over(group)),
         )
         if found is not None:
@@ -111,7 +116,7 @@ class RolloutWorker:
             await self._sessions.close(group)
         return found
 
-    async def _play(self, task: Task, group: GroupTask) -> TrajectoryGroup:
+    async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(
             lambda: fresh_environment(self._family(task.family), group.env_adapter.options),
             self._generate,
@@ -119,11 +124,23 @@ class RolloutWorker:
             group,
             slots=self._slots,
             known=await self._known(group),
-            ended=lambda trajectory: self._ended(group, trajectory),
+            ended=ended,
             keep=self._keep,
             patience_s=self._patience_s,
         )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
+
+    async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
+        """A solution of the task, if the judge is to see one; empty if the family knows none."""
+        if not group.show_reference or group.votes == 0:
+            return ()
+        try:
+            family = self._family(task.family)
+            found = await asyncio.to_thread(family.gold, task, group.env_adapter.options)
+            return tuple(found or ())
+        except TriforgeError as error:
+            _log.warning("%s is judged without a reference: %s", group.group_id, error.detail)
+            return ()
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """How programs of the task run, if tests are wanted. A task that cannot say was not played either."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,22 +25,25 @@ class LabelledStep(StepText):
 
 
 class Transcript(Message):
-    """One line of the input: a trajectory in text form with labels."""
+    """One line of the input: a trajectory in text form with labels. With a `reference` its labels are taught with it in sight, too."""
 
     instruction: str = Field(min_length=1)
     system: str = ""
     steps: tuple[LabelledStep, ...] = Field(min_length=1)
+    reference: tuple[str, ...] = ()
 
 
 def _chats(transcript: Transcript, prompt: PromptKind) -> Iterator[tuple[ChatMessage, ...]]:
-    """One chat a labelled step: the judge's prompt and the answer it should give."""
+    """One chat a labelled step: the judge's prompt and the answer it should give; a second one with the reference."""
     episode = Episode(
         instruction=transcript.instruction, steps=transcript.steps, system=transcript.system
     )
+    told = replace(episode, reference=transcript.reference)
     for index, step in enumerate(transcript.steps):
         if step.label is not None:
             answer = ChatMessage(role="assistant", content=ANSWERS[step.label])
-            yield (*build_prompt(prompt, episode, index), answer)
+            for shown in (episode, told)[: 1 + bool(transcript.reference)]:
+                yield (*build_prompt(prompt, shown, index), answer)
 
 
 def read_transcripts(lines: Iterable[str]) -> list[Transcript]:

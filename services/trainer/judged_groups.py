@@ -14,6 +14,14 @@ def vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[l
     return [by_step.get(step.index, []) for step in trajectory.steps]
 
 
+def privileged_votes(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
+    """The same of the votes that were cast with a reference solution in sight."""
+    by_step: dict[int, list[int]] = {
+        v.step: [*v.privileged] for v in (votes.steps if votes else ())
+    }
+    return [by_step.get(step.index, []) for step in trajectory.steps]
+
+
 def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:
     """One entry a test: whether it accepts each measured program; None for a test that could not be parsed."""
     given = group.tests.tests if group.tests else ()

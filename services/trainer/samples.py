@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from services.trainer.judged_groups import accepted, stale_votes, vote_values
+from services.trainer.judged_groups import accepted, privileged_votes, stale_votes, vote_values
 from services.trainer.rows import (
     OVER_BUDGET,
     Candidate,
@@ -230,17 +230,19 @@ def _without_votes(algorithm: Algorithm) -> Algorithm:
 
 def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     """The states that the group's steps were taken in, pictures by their hashes, and what is taken off their rewards."""
-    steps = [t.steps for t in group.played.trajectories]
+    trajectories = group.played.trajectories
+    steps = [t.steps for t in trajectories]
     states = [["\n".join((s.observation, *(i.id for i in s.images))) for s in row] for row in steps]
     actions = [[s.action for s in row] for row in steps]
     rewards = [[s.reward for s in row] for row in steps]
+    privileged = [privileged_votes(*both) for both in zip(trajectories, group.votes, strict=True)]
     if not algorithm.penalises:
-        return Played(states, actions, rewards=rewards)
+        return Played(states, actions, rewards=rewards, privileged=privileged)
     turns = group.played.group.env_adapter.max_steps
     acted = [[Acted(s.end - s.start, s.action_valid) for s in row] for row in steps]
     penalties = [step_penalties(row, algorithm) for row in acted]
     endings = [end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted]
-    return Played(states, actions, penalties, endings, rewards)
+    return Played(states, actions, penalties, endings, rewards, privileged)
 
 
 # ---- what can be trained on ----

@@ -149,6 +149,7 @@ def _trajectory_records(
             "measured": credited.measured,
             "judge_prompt_ids": [],
             "votes": [],
+            "privileged": [],
             "images": [image.id for image in step.images],
             "next_images": [image.id for image in step.next_images],
             "share": outcome.passed,
@@ -163,6 +164,7 @@ def _trajectory_records(
             record |= {
                 "judge_prompt_ids": list(judged.prompt_ids),
                 "votes": [{"value": vote.value} | _written(vote, of) for vote, of in votes_on],
+                "privileged": list(judged.privileged),
                 "judge_images": [placed.image.id for placed in judged.images],
             }
         records.append(record)

@@ -53,7 +53,8 @@ class TaskSource:
         plan = await self._draw("train", number, groups, max_pending=pending, **asked)
         how = {
             "rollouts": config.env_adapter.rollouts,
-            "votes": self._config.votes,
+            "votes": config.votes,
+            "show_reference": config.algorithm.resolved.needs_reference,
             "sampling": config.models.policy.sampling(),
             "judge_sampling": config.models.reward.sampling(),
         }

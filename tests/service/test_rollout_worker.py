@@ -94,6 +94,10 @@ class Family:
         self.broken: set[int] = set()
         self.held: dict[int, asyncio.Event] = {}
         self.meanwhile: Callable[[], Any] | None = None
+        self.solved = True
+
+    def gold(self, task: Task, options: Params) -> list[str] | None:
+        return ["yes", "yes"] if self.solved else None
 
     def make(self, options: Params) -> Two:
         self.made.append(options)
@@ -226,6 +230,19 @@ async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
     family.held[2].set()
     await playing
     assert await broker.group("g")
+
+
+async def test_a_solution_is_beside_a_trajectory_where_the_judge_is_to_see_one(
+    broker: Broker,
+) -> None:
+    family = Family()
+    await worker(broker, family).play(group())
+    assert [t.reference for t in await broker.trajectories(["g-00"]) if t] == [()]
+    await worker(broker, family).play(group(group_id="h", show_reference=True))
+    assert [t.reference for t in await broker.trajectories(["h-00"]) if t] == [("yes", "yes")]
+    family.solved = False
+    await worker(broker, family).play(group(group_id="i", show_reference=True))
+    assert [t.reference for t in await broker.trajectories(["i-00"]) if t] == [()]
 
 
 async def test_an_unmeasured_trajectory_is_kept_but_not_judged(

@@ -45,7 +45,8 @@ class Played:
     """What is read of a group besides outcomes and votes, `[trajectory][step]`.
 
     `penalties` are added to each step's reward and `endings` to each trajectory's (module `penalties`); empty adds nothing.
-    `rewards` are the environment's own, None where it gave none: a part of the trajectory's score.
+    `rewards` are the environment's own, None where it gave none: a part of the trajectory's score. `privileged` are the votes of
+    the judge that saw a reference solution, `[trajectory][step][vote]`.
     """
 
     observations: Sequence[Sequence[str]]
@@ -53,6 +54,7 @@ class Played:
     penalties: Sequence[Sequence[float]] = ()
     endings: Sequence[float] = ()
     rewards: Rows = ()
+    privileged: Votes = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +216,8 @@ def vote_credit(
     """
     successes, measured = accuracy(outcomes)
     _check(outcomes, votes)
-    seen, done = (played.observations, played.actions) if played else (None, ())
-    targets = algorithm.targets(Judged(outcomes, votes, seen, done))
+    recorded = (played.observations, played.actions, played.privileged) if played else (None,)
+    targets = algorithm.targets(Judged(outcomes, votes, *recorded))
     rewards: list[Sequence[float | None]] = []
     missing: list[str] = []
     for outcome, steps, row in zip(outcomes, votes, targets, strict=True):

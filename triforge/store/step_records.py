@@ -72,6 +72,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("reason", pa.string()),
     ("judge_prompt_ids", _IDS),
     ("votes", pa.list_(_VOTE)),
+    ("privileged", pa.list_(pa.int8())),
     ("images", _HASHES),
     ("next_images", _HASHES),
     ("judge_images", _HASHES),

@@ -62,6 +62,7 @@ class GroupTask(Message):
     judge_sampling: Sampling = Sampling()
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     reward: RewardSection = RewardSection()
+    show_reference: bool = False
 
 
 class Outcome(Message):
@@ -125,7 +126,10 @@ class Segment(Message):
 
 
 class Trajectory(Message):
-    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator."""
+    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator.
+
+    `reference` is a solution of the task, where the judge is to see one (`GroupTask.show_reference`) and the family knows one.
+    """
 
     id: str
     group_id: str
@@ -139,6 +143,7 @@ class Trajectory(Message):
     outcome: Outcome
     retries: int = 0
     seconds: float = 0.0
+    reference: tuple[str, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -182,12 +187,16 @@ class Vote(Message):
 
 
 class StepVotes(Message):
-    """The m votes on one step; all share `prompt_ids` and the `images` in them."""
+    """The m votes on one step; all share `prompt_ids` and the `images` in them.
+
+    `privileged` are m votes of the same judge which saw the trajectory's reference; they teach it and credit nobody.
+    """
 
     step: int
     prompt_ids: tuple[int, ...]
     votes: tuple[Vote, ...]
     images: tuple[PlacedImage, ...] = ()
+    privileged: tuple[Literal[-1, 0, 1], ...] = ()
 
 
 class TrajectoryVotes(Message):

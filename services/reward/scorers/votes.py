@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from services.reward.prompts import Episode, PromptKind, build_prompt, parse_vote
 from services.reward.scorers import SCORERS, demand_samples
@@ -31,7 +34,7 @@ async def score(
 
     An answer that cannot be read is a vote of 0; a step whose prompt is refused (too long) has no votes. The m samples of a
     step share their prompt, and the prompts of a trajectory share their beginning; the trajectory's id as affinity keeps them
-    on one engine, where both are cached.
+    on one engine, where both are cached. With a `reference` it votes once more, with that in sight: those votes only teach.
 
     Raises:
         InputError: every step's prompt is refused.
@@ -40,15 +43,26 @@ async def score(
     episode = Episode(
         instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system
     )
-    requests = _requests(
-        episode, kind=task.prompt, votes=task.votes, sampling=task.sampling, seed=task.seed,
+    ask = partial(
+        _requests,
+        kind=task.prompt,
+        votes=task.votes,
+        sampling=task.sampling,
         affinity=trajectory.id,
-    )  # fmt: skip
-    replies = await _ask_what_fits(generate_many, trajectory.id, requests)
+    )
+    replies = await _ask_what_fits(generate_many, trajectory.id, ask(episode, seed=task.seed))
+    told: dict[int, GenerateReply] = {}
+    if trajectory.reference:
+        shown = replace(episode, reference=trajectory.reference)
+        again = ask(shown, seed=derive_seed(task.seed, "privileged"))
+        with suppress(InputError):  # no prompt has room for the reference: nothing to learn from
+            told = await _ask_what_fits(generate_many, trajectory.id, again)
     return TrajectoryVotes(
         trajectory_id=trajectory.id,
         group_id=trajectory.group_id,
-        steps=tuple(_votes(index, reply, task.votes) for index, reply in replies.items()),
+        steps=tuple(
+            _votes(index, reply, task.votes, told.get(index)) for index, reply in replies.items()
+        ),
     )
 
 
@@ -123,8 +137,11 @@ async def _ask_what_fits(
     return replies
 
 
-def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
-    demand_samples(reply, votes, f"votes on step {index}")
+def _votes(
+    index: int, reply: GenerateReply, votes: int, told: GenerateReply | None = None
+) -> StepVotes:
+    for given in (reply, told) if told else (reply,):
+        demand_samples(given, votes, f"votes on step {index}")
     return StepVotes(
         step=index,
         prompt_ids=reply.prompt_ids,
@@ -132,4 +149,5 @@ def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
         votes=tuple(
             Vote(value=parse_vote(output.text), **dict(output)) for output in reply.outputs
         ),
+        privileged=tuple(parse_vote(output.text) for output in (told.outputs if told else ())),
     )

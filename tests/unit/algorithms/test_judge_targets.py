@@ -95,6 +95,16 @@ def test_the_default_needs_to_know_nothing_of_what_was_played_and_the_others_say
             vote_credit(OUTCOMES, VOTES, algorithm=algorithm)
 
 
+def test_privileged_votes_teach_their_mean_whatever_the_outcome():
+    told = [[[1, 1], [1, -1]], [[-1, 0], []], [[1, 1], [-1, -1]], []]
+    algorithm = resolve("rlanything", {"judge_target": "privileged"})
+    found = algorithm.targets(Judged(OUTCOMES, VOTES, privileged=told))
+    assert found == [[1.0, None], [-0.5, None], [1.0, -1.0], [None]]
+    assert algorithm.targets(Judged(OUTCOMES, VOTES)) == [[None] * len(row) for row in VOTES]
+    assert algorithm.needs_reference
+    assert not algorithm.changed(train_reward_model=False).needs_reference
+
+
 @judge_target("outcome_alone")
 def outcome_alone(judged: Judged, algorithm: CoreOptions, options: NoOptions):
     return [
@@ -125,7 +135,7 @@ def test_a_target_survives_the_wire_and_is_refused_where_nothing_reads_it():
     for preset, options, sentence in (
         ("grpo", {"judge_target": "pairs"}, "no vote is trained on"),
         ("rlanything", {"target_place": "state"}, "allowed only with judge_target = 'monte_carlo' or 'pairs'"),
-        ("rlanything", {"judge_target": "guess"}, "'centred', 'monte_carlo', 'pairs', 'published'"),
+        ("rlanything", {"judge_target": "guess"}, "'centred', 'monte_carlo', 'pairs', 'privileged', 'published'"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as refused:
             resolve(preset, options)

@@ -42,6 +42,16 @@ def test_each_labelled_step_becomes_a_chat_with_the_judges_own_prompt(tmp_path: 
         assert item[0] == asked.model_dump()
 
 
+def test_with_a_reference_each_label_is_taught_with_it_in_sight_as_well(tmp_path: Path) -> None:
+    source, target = tmp_path / "t.jsonl", tmp_path / "items.jsonl"
+    source.write_text(json.dumps(LINE | {"reference": ["go desk", "take mug"]}), encoding="utf-8")
+    assert write_items(source, target, prompt="terse") == 4
+    items = [json.loads(line)["messages"] for line in target.read_text().splitlines()]
+    assert [parse_vote(item[1]["content"]) for item in items] == [1, 1, -1, -1]
+    shown = ["known go desk ; take mug ;" in item[0]["content"] for item in items]
+    assert shown == [False, True, False, True]
+
+
 def test_bad_lines_are_all_named_and_nothing_is_written(tmp_path: Path) -> None:
     source, target = tmp_path / "t.jsonl", tmp_path / "items.jsonl"
     target.write_text("before")

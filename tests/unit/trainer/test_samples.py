@@ -289,6 +289,22 @@ def test_a_step_says_which_share_of_eligible_votes_is_trained_on_and_why_the_res
     assert "votes/trained_share" not in sample_measures(keep([outside]))
 
 
+def test_privileged_votes_are_the_target_of_the_judge_and_on_record() -> None:
+    group = one_group()
+    told = [
+        votes.model_copy(
+            update={"steps": tuple(s.model_copy(update={"privileged": said}) for s in votes.steps)}
+        )
+        for votes, said in zip(group.votes, [(1, 1), (-1, 0)], strict=True)
+        if votes
+    ]
+    algorithm = {"judge_target": "privileged"}
+    samples = keep([group.model_copy(update={"votes": tuple(told)})], **algorithm)
+    assert [record["privileged"] for record in samples.records] == [[1, 1], [-1, 0]]
+    rewards = [[vote["reward"] for vote in record["votes"]] for record in samples.records]
+    assert rewards == [[1.0, 1.0], [-0.5, 0.5]]
+
+
 @pytest.mark.parametrize(
     ("options", "trained"),
     [

@@ -30,12 +30,14 @@ class Judged:
         votes: in {-1, 0, +1}, `[trajectory][step][vote]`; empty where a step was not judged.
         observations: what each step saw, `[trajectory][step]`; None where nobody recorded it.
         actions: what it did.
+        privileged: votes of the judge that saw a reference solution, as `votes`; empty where there are none.
     """
 
     outcomes: Sequence[int | None]
     votes: Sequence[Sequence[Sequence[int]]]
     observations: Sequence[Sequence[str]] | None = None
     actions: Sequence[Sequence[str]] = ()
+    privileged: Sequence[Sequence[Sequence[int]]] = ()
 
     def places(self, place: Place) -> list[list[Cell]]:
         """The steps with a known outcome, those of one place together.
@@ -75,11 +77,15 @@ Function = Callable[[Judged, CoreOptions, Any], Rows]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeTarget:
-    """One target: its name, its options, its function from one task's rollouts to `[trajectory][step]`."""
+    """One target: its name, its options, its function from one task's rollouts to `[trajectory][step]`.
+
+    `reads_privileged` asks for votes that are cast with a reference solution in sight.
+    """
 
     name: str
     options: type[Options]
     function: Function
+    reads_privileged: bool = False
 
 
 class PlaceOptions(Options):

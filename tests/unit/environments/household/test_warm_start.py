@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from environments.household.demonstrations import write_demonstrations
+from environments.household.family import FAMILY
+from environments.household.params import PlayOptions
 from services.reward.items import write_items
 
 CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissible_share": 0.3}
 
 
-def written(folder: Path, *, flip_rate: float = 0.0, **options: Any) -> tuple[Any, Any, Any]:
+def written(
+    folder: Path, *, flip_rate: float = 0.0, reference: bool = False, **options: Any
+) -> tuple[Any, Any, Any]:
     """What was counted, the chats and the transcripts."""
     counts = write_demonstrations(
         folder, count=40, seed=3, generate={"goals": ["clean", "place"]}, options=options,
-        flip_rate=flip_rate, **CARELESS,
+        flip_rate=flip_rate, reference=reference, **CARELESS,
     )  # fmt: skip
     chats, transcripts = (
         [json.loads(line) for line in (folder / name).read_text().splitlines()]
@@ -42,6 +46,17 @@ def test_a_transcript_tells_step_by_step_what_the_chat_says(
         assert [text for step in told for text in step] == said[first:]
         following = [step["next_observation"] for step in transcript["steps"]]
         assert following[:-1] == [observation for observation, _ in told[1:]]
+
+
+def test_a_reference_beside_a_transcript_solves_its_task(tmp_path: Path) -> None:
+    _, chats, plain = written(tmp_path / "plain", wording="terse")
+    _, again, shown = written(tmp_path / "shown", wording="terse", reference=True)
+    assert chats == again
+    worlds = FAMILY.generate(count=40, seed=3, options={"goals": ["clean", "place"]})
+    for params, one, other in zip(worlds, plain, shown, strict=True):
+        reference = other.pop("reference")
+        assert one == other
+        assert reference == FAMILY.solution(FAMILY.read(params), PlayOptions(wording="terse"))
 
 
 def test_labels_are_flipped_at_their_rate_and_nothing_else_is(tmp_path: Path) -> None:
