@@ -223,20 +223,16 @@ def by_lengths(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale:
 def varlen_kernel() -> Callable[..., Tensor] | None:
     """Attention of `q [Q, H, D], k and v [K, G, D], starts of both int32 [N + 1], most of both, scale` to [Q, H, D].
 
-    None where neither flash_attn is installed nor PyTorch has one that takes all of that (2.13 has).
+    None where neither flash_attn is installed nor PyTorch has one that takes all of that (2.11 and later have).
     """
     with contextlib.suppress(ImportError):
         flash: Any = importlib.import_module("flash_attn").flash_attn_varlen_func
         return lambda *given: flash(*given[:7], softmax_scale=given[7], causal=True)
     with contextlib.suppress(ImportError):
         own: Any = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-        if {"scale", "window_size", "enable_gqa"} <= set(inspect.signature(own).parameters):
-            return lambda q, k, *given: own(
-                q,
-                k,
-                *given[:5],
-                scale=given[5],
-                window_size=(-1, 0),
-                enable_gqa=q.shape[1] != k.shape[1],
-            )
+        known = inspect.signature(own).parameters
+        if {"scale", "window_size"} <= set(known):
+            # Before 2.12 grouped heads need not be announced.
+            grouped = {"enable_gqa": True} if "enable_gqa" in known else {}
+            return lambda *given: own(*given[:7], scale=given[7], window_size=(-1, 0), **grouped)
     return None

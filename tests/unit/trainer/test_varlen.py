@@ -111,6 +111,34 @@ def test_pytorchs_kernel_takes_what_it_is_given_forwards_and_backwards(
         assert [t.grad.shape for t in qkv if t.grad is not None] == [t.shape for t in qkv]
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_heads_in_groups_are_announced_to_the_pytorch_that_wants_to_know(
+    announced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch 2.11 takes heads in groups without a word, and has no option for them."""
+
+    def of_2_11(
+        *given: Any, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)
+    ) -> Tensor:
+        assert window_size == (-1, 0)  # causal
+        return reference(*given, softmax_scale=scale, causal=True)
+
+    def later(
+        *given: Any, scale: Any = None, window_size: Any = None, enable_gqa: bool = False
+    ) -> Tensor:
+        assert enable_gqa
+        return of_2_11(*given, scale=scale, window_size=window_size)
+
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    here = SimpleNamespace(varlen_attn=later if announced else of_2_11)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", here)
+    packing = family()
+    layout = Layout.of_lengths(packing.blocks, CPU)
+    found, wanted = (gradients(way, packing, layout) for way in (by_lengths, blockwise))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("here", [None, SimpleNamespace(varlen_attn=lambda q, k, v: q)])
 def test_a_pytorch_without_such_a_kernel_is_not_asked_for_it(
     here: Any, monkeypatch: pytest.MonkeyPatch
