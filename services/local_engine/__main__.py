@@ -15,10 +15,13 @@ from triforge.telemetry import begin, server_options
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m services.local_engine",
-        description="Serve a causal language model on the CPU over SGLang's HTTP API.",
+        description="Serve a causal language model over SGLang's HTTP API, on a CPU or one GPU.",
     )
     add = parser.add_argument
     add("--model-path", required=True, type=Path, help="folder with config.json and safetensors")
+    add("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto: cuda where there is one")
+    types = ("auto", "float32", "bfloat16")
+    add("--dtype", choices=types, default="auto", help="auto: bfloat16 on a GPU, else float32")
     add("--host", default="127.0.0.1")
     add("--port", default=30000, type=int)
     add("--served-model-name", default="", help="name in /v1/models (default: the folder)")
@@ -51,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     from services.local_engine.app import create_app
     from services.local_engine.detokenize import TextCodec
     from services.local_engine.engine import Engine
-    from services.local_engine.model import load_model
+    from services.local_engine.model import load_model, place
     from services.local_engine.scheduler import Limits
     from triforge.web.server import DrainingServer, careful
 
@@ -60,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     sys.setswitchinterval(0.0005)
     torch.set_num_threads(options.threads)
     try:
-        model, config = load_model(options.model_path)
+        device, dtype = place(options.device, options.dtype)
+        model, config = load_model(options.model_path, device=device, dtype=dtype)
         codec = TextCodec(options.model_path)
     except TriforgeError as error:
         log.error("%s", error.detail)

@@ -21,6 +21,7 @@ from triforge.errors import WeightsError
 from triforge.store.model_config import demand_full_attention
 from triforge.vision.image_spec import ImageSpec
 
+_HALF = 0.05  # how far half precision may be off in `check_cache`, over the largest logit
 _KEPT_IMAGES = 64  # whose embeddings are kept, for further samples and turns
 
 
@@ -60,8 +61,8 @@ class TransformersModel(NamedWeights):
     vision: ImageSpec | None = None
     takes_adapters = False  # a module of transformers computes one thing for all rows
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
+    def __init__(self, config: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
         try:
             settings = AutoConfig.for_model(**config)
         except Exception as error:  # whatever a field of the wrong type leads to
@@ -71,7 +72,7 @@ class TransformersModel(NamedWeights):
         demand_full_attention(text.to_dict())
         try:
             self._module = self._auto.from_config(
-                settings, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
+                settings, dtype=dtype, attn_implementation="sdpa", trust_remote_code=False
             ).eval()
         except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise WeightsError(f"transformers cannot build the model: {error}") from error
@@ -107,7 +108,7 @@ class TransformersModel(NamedWeights):
 
     def new_cache(self) -> SlotCache:
         """See `Model`."""
-        return SlotCache(*self._cache_shape)
+        return SlotCache(*self._cache_shape, self.device, self.dtype)
 
     @torch.inference_mode()
     def check_cache(self) -> None:
@@ -115,12 +116,14 @@ class TransformersModel(NamedWeights):
         ids = [i * 7 % self.vocab_size for i in range(9)]
         cache = self.new_cache()
         try:
-            expected = self._module(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+            row = torch.tensor([ids], device=self.device)
+            expected = self._module(input_ids=row, use_cache=False).logits[0]
             parts = cache.prefill_batch(0, [ids[:3], ids[:5]], [0, 0], [[0, 1, 2], []])
             first = self.forward(parts, cache)
             rest = cache.prefill_batch(0, [ids[3:]], [3], [list(range(6))])
             found = torch.cat((first, self.forward(rest, cache)))
-            same = torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+            close = 1e-3 if self.dtype == torch.float32 else _HALF * float(expected.abs().max())
+            same = torch.allclose(found, expected, rtol=1e-3, atol=close)
         except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise WeightsError(f"the module does not run over the slot cache: {error}") from error
         if not same:
@@ -160,8 +163,10 @@ class VisionModel(TransformersModel):
 
     _auto = AutoModelForImageTextToText
 
-    def __init__(self, config: dict[str, Any], vision: ImageSpec) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: dict[str, Any], vision: ImageSpec, *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(config, dtype=dtype)
         self.vision = vision
         self._embedded: OrderedDict[str, Tensor] = OrderedDict()
 
@@ -178,7 +183,7 @@ class VisionModel(TransformersModel):
         for row, media in enumerate(batch.media):
             if media is None:
                 continue
-            positions[:, row] = media.positions(numbers[row])
+            positions[:, row] = media.positions(numbers[row].cpu()).to(self.device)
             for place, image in zip(media.places, media.images, strict=True):
                 inside = (numbers[row] >= place.start) & (numbers[row] < place.end)
                 if inside.any():
@@ -190,7 +195,8 @@ class VisionModel(TransformersModel):
         found = self._embedded.get(image.ref.id)
         if found is None:
             made = self._module.get_image_features(
-                pixel_values=image.pixels, image_grid_thw=image.grid
+                pixel_values=image.pixels.to(self.device, self.dtype),
+                image_grid_thw=image.grid.to(self.device),
             )
             found = torch.cat(tuple(getattr(made, "pooler_output", made)))
             self._embedded[image.ref.id] = found

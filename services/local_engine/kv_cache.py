@@ -33,7 +33,7 @@ class StepBatch:
     rows: int
     width: int
     span: int  # length of the longest row after the pass
-    mask: Tensor  # float [rows, 1, width, span], 0 or -inf
+    mask: Tensor  # [rows, 1, width, span], 0 or -inf, of the model's type
     pack: Tensor | None = None  # int64 [N], places in the layout [rows * width], if that has gaps
     wanted: Tensor | None = None  # int64 [M], which tokens need logits; None for all
     adapted: list[tuple[Adapter, Tensor]] = field(default_factory=list)  # each one's tokens
@@ -47,26 +47,37 @@ class StepBatch:
 
 
 class SlotCache:
-    """Storage `data` of shape [layers, rows, capacity, 2, kv_heads, head_dim], float32.
+    """Storage `data` of shape [layers, rows, capacity, 2, kv_heads, head_dim], on a device and in a type.
 
     Never written cells are zero, not garbage: a masked NaN would still poison the weighted sum of the values.
     """
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
         self.layers, self.kv_heads, self.head_dim = layers, kv_heads, head_dim
+        self.device, self.dtype = device, dtype
         self._allocate(4, 64)
 
     def _allocate(self, rows: int, capacity: int) -> None:
         self.rows, self.capacity = rows, capacity
         shape = self.layers, rows, capacity, 2, self.kv_heads, self.head_dim
-        # The kernel hands out numpy's zeros on first touch; torch.zeros would touch them all.
-        self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        if (self.device.type, self.dtype) == ("cpu", torch.float32):
+            # The kernel hands out numpy's zeros on first touch; torch.zeros would touch them all.
+            self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        else:
+            self.data = torch.zeros(shape, device=self.device, dtype=self.dtype)
         cell = 2 * self.kv_heads * self.head_dim
         self.flat = [self.data[i].view(rows * capacity, cell) for i in range(self.layers)]
         self.keys = [self.data[i, :, :, 0].transpose(1, 2) for i in range(self.layers)]
         self.values = [self.data[i, :, :, 1].transpose(1, 2) for i in range(self.layers)]
         # One row of the decode mask a request; a step opens one more cell of each row.
-        self._open = torch.full((rows, capacity), NEVER)
+        self._open = torch.full((rows, capacity), NEVER, device=self.device, dtype=self.dtype)
         self._open_flat = self._open.view(-1)
 
     def reserve(self, rows: int, capacity: int, lengths: list[int]) -> None:
@@ -101,9 +112,12 @@ class SlotCache:
         self._open[row, length:] = NEVER
 
     def decode_batch(self, ids: Tensor, positions: Tensor, bases: Tensor, span: int) -> StepBatch:
-        """One token for each of the rows 0..n-1; `bases` is `row * capacity`, `span` the longest row after it."""
+        """One token for each of the rows 0..n-1; `bases` is `row * capacity`, `span` the longest row after it.
+
+        All three are on the CPU, as the scheduler counts.
+        """
         rows = ids.shape[0]
-        cells = bases + positions
+        ids, positions, cells = self._here(ids, positions, bases + positions)
         self._open_flat.index_fill_(0, cells, 0.0)
         mask = self._open[:rows, None, None, :span]
         return StepBatch(ids, positions, cells, 0, rows, 1, span, mask)
@@ -123,14 +137,25 @@ class SlotCache:
         column = np.arange(len(row_of)) - starts[row_of]
         positions = np.asarray(past)[row_of] + column
         ids = np.fromiter((i for t in tokens for i in t), dtype=np.int64, count=len(row_of))
-        pack = None if len(row_of) == rows * width else torch.from_numpy(row_of * width + column)
+        full = len(row_of) == rows * width
         seen = np.asarray(past)[:, None] + np.arange(width)[None, :]
         blocked = np.arange(span)[None, None, :] > seen[:, :, None]
         mask = torch.from_numpy(np.where(blocked, np.float32(NEVER), np.float32(0.0)))[:, None]
         picks = [int(s) + i for s, row in zip(starts, wanted, strict=True) for i in row]
-        return StepBatch(
+        counted = (positions, (first + row_of) * self.capacity + positions, row_of * width + column)
+        ids_, places, cells, pack, picked = self._here(
             torch.from_numpy(ids),
-            torch.from_numpy(positions.astype(np.int64)),
-            torch.from_numpy(((first + row_of) * self.capacity + positions).astype(np.int64)),
-            first, rows, width, span, mask, pack, torch.tensor(picks, dtype=torch.int64),
-        )  # fmt: skip
+            *(torch.from_numpy(numbers.astype(np.int64)) for numbers in counted),
+            torch.tensor(picks, dtype=torch.int64),
+        )
+        mask = mask.to(self.device, self.dtype)
+        return StepBatch(
+            ids_, places, cells, first, rows, width, span, mask, None if full else pack, picked
+        )
+
+    def _here(self, *numbers: Tensor) -> list[Tensor]:
+        """Integers of the scheduler on the device, in one transfer."""
+        if self.device.type == "cpu":
+            return list(numbers)
+        sizes = [len(part) for part in numbers]
+        return list(torch.split(torch.cat(numbers).to(self.device), sizes))

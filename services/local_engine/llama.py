@@ -8,6 +8,7 @@ laid along the query axis, so that keys and values are never repeated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,13 +96,13 @@ class LlamaModel(NamedWeights):
     vision: ImageSpec | None = None
     takes_adapters = True
 
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
+    def __init__(self, shape: LlamaShape, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
         self.shape = s = shape
         self.vocab_size, self.context_length = s.vocab, s.context
-        self._embed = torch.empty(s.vocab, s.hidden)
-        self._norm = torch.empty(s.hidden)
-        self._head = self._embed if s.tied else torch.empty(s.vocab, s.hidden)
+        self._embed = torch.empty(s.vocab, s.hidden, dtype=dtype)
+        self._norm = torch.empty(s.hidden, dtype=dtype)
+        self._head = self._embed if s.tied else torch.empty(s.vocab, s.hidden, dtype=dtype)
         self.weights |= {"model.embed_tokens.weight": self._embed, "model.norm.weight": self._norm}
         if s.tied:
             self.twins["lm_head.weight"] = "model.embed_tokens.weight"
@@ -125,18 +126,20 @@ class LlamaModel(NamedWeights):
 
     def new_cache(self) -> SlotCache:
         """See `Model`."""
-        return SlotCache(self.shape.layers, self.shape.kv_heads, self.shape.head_dim)
+        s = self.shape
+        return SlotCache(s.layers, s.kv_heads, s.head_dim, self.device, self.dtype)
 
     def _new_layer(self, index: int) -> _Layer:
         s, prefix = self.shape, f"model.layers.{index}."
         query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        empty = partial(torch.empty, dtype=self.dtype)
         layer = _Layer(
-            attention_norm=torch.empty(s.hidden),
-            qkv=torch.empty(query + 2 * key, s.hidden),
-            out=torch.empty(s.hidden, query),
-            mlp_norm=torch.empty(s.hidden),
-            gate_up=torch.empty(2 * s.inner, s.hidden),
-            down=torch.empty(s.hidden, s.inner),
+            attention_norm=empty(s.hidden),
+            qkv=empty(query + 2 * key, s.hidden),
+            out=empty(s.hidden, query),
+            mlp_norm=empty(s.hidden),
+            gate_up=empty(2 * s.inner, s.hidden),
+            down=empty(s.hidden, s.inner),
         )
         self.weights[f"{prefix}input_layernorm.weight"] = layer.attention_norm
         self.weights[f"{prefix}post_attention_layernorm.weight"] = layer.mlp_norm
@@ -164,7 +167,8 @@ class LlamaModel(NamedWeights):
             if batch.adapted:
                 self._adapt(batch, index, normed, qkv, _QKV)
             halves = qkv[:, : rotated * s.head_dim].view(n, rotated, 2, s.head_dim // 2)
-            turned = torch.complex(halves[:, :, 0], halves[:, :, 1]).mul_(turns)
+            # Positions are turned in float32; there are no complex numbers of bfloat16.
+            turned = torch.complex(halves[:, :, 0].float(), halves[:, :, 1].float()).mul_(turns)
             halves.copy_(torch.view_as_real(turned).transpose(2, 3))
             cache.flat[index].index_copy_(0, batch.cells, qkv[:, s.heads * s.head_dim :])
             seen = F.scaled_dot_product_attention(

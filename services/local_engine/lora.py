@@ -50,7 +50,7 @@ class Adapter:
 
 
 def tokens_of_adapters(
-    rows: list[Adapter | None], counts: list[int]
+    rows: list[Adapter | None], counts: list[int], device: torch.device | None = None
 ) -> list[tuple[Adapter, Tensor]]:
     """Each adapter with the places of its tokens, when row r has `counts[r]` tokens and they lie row by row."""
     places: dict[Adapter, list[int]] = {}
@@ -59,7 +59,7 @@ def tokens_of_adapters(
         if adapter is not None:
             places.setdefault(adapter, []).extend(range(start, start + count))
         start += count
-    return [(adapter, torch.tensor(found)) for adapter, found in places.items() if found]
+    return [(a, torch.tensor(found, device=device)) for a, found in places.items() if found]
 
 
 def read_adapter(folder: Path, model: Model) -> Adapter:
@@ -81,7 +81,11 @@ def read_adapter(folder: Path, model: Model) -> Adapter:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file} cannot be read: {error}") from error
-    return Adapter(folder, _parts(tensors, model.expected()[0], rank, scale, str(file)))
+    parts = _parts(tensors, model.expected()[0], rank, scale, str(file))
+    return Adapter(
+        folder,
+        {n: (a.to(model.device, model.dtype), b.to(model.device, model.dtype)) for n, (a, b) in parts.items()},
+    )  # fmt: skip
 
 
 def _parts(

@@ -240,7 +240,7 @@ async def _server_info(request: Request) -> Response:
         "max_running_requests": engine.limits.max_running,
         "max_total_tokens": engine.limits.max_total_tokens,
         "context_length": engine.longest,
-        "dtype": "float32",
+        "dtype": str(engine.model.dtype).removeprefix("torch."),
         "is_paused": engine.paused,
         "internal_states": [engine.load()],
     }

@@ -50,9 +50,10 @@ def shifted(
     found = logits.clone()
     for row, p, output in zip(found, params, outputs, strict=True):
         if p.logit_bias:
-            row[[int(token) for token in p.logit_bias]] += torch.tensor([*p.logit_bias.values()])
+            biases = torch.tensor([*p.logit_bias.values()], device=row.device)
+            row[[int(token) for token in p.logit_bias]] += biases
         if output and p.shifts:
-            counts = torch.bincount(torch.tensor(output), minlength=len(row))
+            counts = torch.bincount(torch.tensor(output), minlength=len(row)).to(row.device)
             row -= p.frequency_penalty * counts + p.presence_penalty * (counts > 0)
     return found
 
@@ -81,20 +82,21 @@ def sample(
     greedy = temperature == 0.0
     if not (temperature == 1.0).all():
         divisor = torch.from_numpy(np.where(greedy, np.float32(1.0), temperature))
-        logits = logits / divisor[:, None]
+        logits = logits / divisor.to(logits.device)[:, None]
     full = torch.log_softmax(logits, dim=-1)
     allowed = full
     if bans:
         allowed = full.clone()
         for row, banned in bans:
-            allowed[row].masked_fill_(banned, float("-inf"))
+            allowed[row].masked_fill_(banned.to(allowed.device), float("-inf"))
     if greedy.all():
         ids = allowed.argmax(dim=-1)
     else:
         u = uniforms(np.array(seeds, dtype=np.uint64), np.array(counts, dtype=np.uint64))
-        ids = _draw(allowed.exp(), torch.from_numpy(u), params)
+        ids = _draw(allowed.exp(), torch.from_numpy(u).to(logits.device), params)
         if greedy.any():
-            ids = torch.where(torch.from_numpy(greedy), allowed.argmax(dim=-1), ids)
+            chosen = torch.from_numpy(greedy).to(logits.device)
+            ids = torch.where(chosen, allowed.argmax(dim=-1), ids)
     return Sampled(ids, full.gather(1, ids[:, None])[:, 0], full)
 
 
@@ -114,13 +116,13 @@ def _filter(weights: Tensor, rows: list[int], params: list[SamplingParams]) -> N
 
     Top-p keeps the smallest set whose mass reaches p (Holtzman et al., 2020).
     """
-    vocab = weights.shape[1]
+    vocab, device = weights.shape[1], weights.device
     ordered, order = weights[rows].sort(dim=-1, descending=True, stable=True)
     ordered /= ordered.sum(dim=-1, keepdim=True)
     before = ordered.cumsum(dim=-1) - ordered
     # A sum of rounded masses can reach 1 early, so "all of it" must not be a comparison with 1.
-    top_p = torch.tensor([p.top_p if p.top_p < 1.0 else 2.0 for p in params])
-    limit = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params])
-    keep = (before < top_p[:, None]) & (torch.arange(vocab) < limit[:, None])
+    top_p = torch.tensor([p.top_p if p.top_p < 1.0 else 2.0 for p in params], device=device)
+    limit = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=device)
+    keep = (before < top_p[:, None]) & (torch.arange(vocab, device=device) < limit[:, None])
     keep[:, 0] = True
     weights[rows] = torch.zeros_like(ordered).scatter_(1, order, ordered * keep)

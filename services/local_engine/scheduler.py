@@ -266,10 +266,12 @@ class Scheduler:
     def _forward(self, batch: StepBatch, rows: list[Sequence], counts: list[int]) -> Tensor:
         batch.halt = self.halt
         if self._adapted:
-            batch.adapted = tokens_of_adapters([seq.adapter for seq in rows], counts)
+            batch.adapted = tokens_of_adapters(
+                [seq.adapter for seq in rows], counts, self.model.device
+            )
         if self.model.vision is not None:
             batch.media = [seq.prompt.media for seq in rows]
-        return self.model.forward(batch, self.cache)
+        return self.model.forward(batch, self.cache).float()  # what is sampled and scored
 
     def _remember(self, row: int, tokens: list[int]) -> None:
         """Put the keys and values of a row into the prefix cache, as far as they are new there."""
@@ -300,8 +302,8 @@ class Scheduler:
         logits = shifted(logits, params, [seq.output for seq in rows])
         seeds, counts = [seq.seed for seq in rows], [len(seq.output) for seq in rows]
         sampled = sample(logits, params, seeds, counts, bans)
-        self._last[first : first + len(rows)] = sampled.ids.numpy()
         tokens, scores = sampled.ids.tolist(), sampled.logprobs.tolist()
+        self._last[first : first + len(rows)] = tokens
         for index, (seq, token, score) in enumerate(zip(rows, tokens, scores, strict=True)):
             if seq.max_new == 0:  # only the prompt was to be scored
                 seq.end("length", length=0)

@@ -117,7 +117,7 @@ class Sequence:
         start, count = self.prompt.logprob_start_len, self.prompt.top_logprobs_num
         full = torch.log_softmax(logits[start - done :], dim=-1)
         following = self.ids[start + 1 :]
-        targets = torch.tensor(following, dtype=torch.int64)[:, None]
+        targets = torch.tensor(following, dtype=torch.int64, device=full.device)[:, None]
         picked = full[: len(following)].gather(1, targets)[:, 0].tolist()
         self.input_scores = [(None, self.ids[start]), *zip(picked, following, strict=True)]
         if count > 0:

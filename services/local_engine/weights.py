@@ -20,9 +20,13 @@ from triforge.store.tensor_files import weight_files
 
 
 class NamedWeights:
-    """The weights of a model under the names of a folder; `twins` are further names of some."""
+    """The weights of a model under the names of a folder; `twins` are further names of some.
 
-    def __init__(self) -> None:
+    They lie on the device that was torch's default when the model was made, in `dtype`.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.device = dtype, torch.get_default_device()
         self.weights: dict[str, Tensor] = {}
         self.twins: dict[str, str] = {}
 
@@ -33,6 +37,16 @@ class NamedWeights:
     def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:  # noqa: ARG002 (for others)
         """See `Model`."""
         return tensors
+
+    def staged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Model`."""
+        if self.device.type == "cpu":
+            return tensors
+        try:
+            # Across first: a thread of the CPU would take longer to round than the bus takes for twice the bytes.
+            return {name: t.to(self.device).to(self.dtype) for name, t in tensors.items()}
+        except torch.OutOfMemoryError:  # then the swap itself takes them across
+            return {name: t.to(self.dtype) for name, t in tensors.items()}
 
     @torch.inference_mode()
     def apply(self, tensors: dict[str, Tensor]) -> None:

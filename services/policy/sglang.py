@@ -37,7 +37,6 @@ TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weig
 PAUSE_TIMEOUT_S = 60.0  # the end of a decoding step; an engine that takes longer hangs
 PROBE_TIMEOUT_S = 10.0
 _CONNECT_S = 5.0
-_LOCAL_ENGINE = "triforge-local-engine"
 
 
 class SGLangEngine:
@@ -215,8 +214,7 @@ class SGLangEngine:
 
     async def dtype(self) -> str:
         """See `Engine`."""
-        info = await self._about()
-        return "float32" if info.get("engine") == _LOCAL_ENGINE else str(info.get("dtype", ""))
+        return str((await self._about()).get("dtype", ""))
 
     async def rows(self, tensor: str, count: int) -> list[Any] | None:
         """See `Engine`."""
