@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-diagnosis bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ experiment-table1: setup ## the paper's order: outcome only, step scores, traine
 
 experiment-votes: setup ## credit rules with planted votes, three learning rates, five seeds (hours); goes on where it stopped
 	@$(BIN)/python -m experiments votes
+
+experiment-judges: setup ## what a reward model learns from: seven targets beside a policy that does not listen, five seeds (hours)
+	@$(BIN)/python -m experiments judges
 
 experiment-diagnosis: setup ## what a rewriter proposes with the diagnosis, with another task's and with none; trains nothing
 	@$(BIN)/python -m experiments diagnosis

@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes` and `-diagnosis`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges` and `-diagnosis`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from experiments.archive import pack, unpack
 from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
+from experiments.judges import STUDY as JUDGES
 from experiments.report import Page
 from experiments.settings import Settings
 from experiments.study import ADAPTATION, Study, file_of, judges_of, lender_of, start_of
@@ -28,7 +29,7 @@ from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
-STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, DIAGNOSIS)}
+STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, DIAGNOSIS)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:

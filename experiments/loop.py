@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
 
+from environments.household.family import FAMILY
 from experiments.judging import PlantedJudge, Truth
 from experiments.model import LocalModel
 from experiments.record import KEPT, Models, Result, Tell, silent
@@ -189,6 +190,9 @@ class Run:
             if group.votes and trajectory.measured and trajectory.steps:
                 if self._progress:
                     trajectory = await self._truth.labelled(trajectory)
+                if group.show_reference:
+                    shown = FAMILY.gold(task, self._config.env_adapter.options)
+                    trajectory = trajectory.model_copy(update={"reference": tuple(shown or ())})
                 job = judge_task(group, trajectory.index)
                 votes[trajectory.id] = await self._score(trajectory, job, self._judges.many)
             return trajectory

@@ -18,6 +18,9 @@ SEEDS = (901, 902, 903, 904, 905)  # all of them for tuning; none is reported by
 RATES = ("2e-4", "5e-4", "1e-3")
 BASELINE = "outcome"
 _HORIZON = 24
+POLICY_DATA = Demonstrations(
+    count=12_000, random_rate=0.12, forget_rate=0.85, inadmissible_share=0.3
+)
 
 RULES: dict[str, dict[str, Any]] = {
     BASELINE: {"estimator": "group", "use_votes": False},
@@ -86,9 +89,7 @@ class VotesSettings(Settings):
     late_evals: tuple[int, ...] = (30, 20, 10, 0)
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
-            policy_data=Demonstrations(
-                count=12_000, random_rate=0.12, forget_rate=0.85, inadmissible_share=0.3
-            ),
+            policy_data=POLICY_DATA,
             judge_data=QUICK.warm.judge_data,  # nobody asks it
             judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=1),
         )

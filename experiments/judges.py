@@ -1,0 +1,88 @@
+"""What a reward model is to learn from: a judge trained towards each target beside a policy that does not listen to it.
+
+docs/experiments/judges.md is its plan. The policy learns from outcomes alone, so the episodes of a seed are the same in all arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from demo.settings import DemoSettings, Referenced, SupervisedSettings, WarmStart
+from experiments.settings import QUICK, Arm
+from experiments.study import Study
+from experiments.votes import POLICY_DATA, VotesSettings
+
+SEEDS = (941, 942, 943, 944, 945)  # all of them for tuning
+RATES = ("2e-4", "1e-3")
+_OPTIONS = {"wording": "terse", "labels": "progress"}
+_EVERY = {"reward_band": "none"}
+
+TARGETS: dict[str, dict[str, Any]] = {
+    "published": {},
+    "centred": {"judge_target": "centred"},
+    "monte_carlo": {"judge_target": "monte_carlo", **_EVERY},
+    "monte_carlo_state": {"judge_target": "monte_carlo", "target_place": "state", **_EVERY},
+    "pairs": {"judge_target": "pairs", **_EVERY},
+    "pairs_state": {"judge_target": "pairs", "target_place": "state", **_EVERY},
+    "privileged": {"judge_target": "privileged", **_EVERY},
+}
+"""Options of the arithmetic. Where a group of one outcome teaches nothing by itself, or no outcome takes part, no band is needed."""
+
+ARMS = {
+    f"{name}@{rate}": Arm(title=name, config={"options": options, "rate": float(rate)})
+    for name, options in TARGETS.items()
+    for rate in RATES
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgesSettings(VotesSettings):
+    """The regime of the planted votes, with a judge that has learnt from few labels, a tenth of them wrong."""
+
+    warm: WarmStart = field(
+        default_factory=lambda: WarmStart(
+            policy_data=POLICY_DATA,
+            judge_data=Referenced(
+                count=1_500,
+                random_rate=0.2,
+                forget_rate=0.45,
+                inadmissible_share=0.2,
+                flip_rate=0.1,
+            ),
+            judge=SupervisedSettings(learning_rate=2e-3, batch_rows=32, steps=900),
+        )
+    )
+
+    def warm_start(self, seed: int) -> DemoSettings:
+        """The judge's labels say whether the shortest plan got shorter."""
+        return replace(super().warm_start(seed), options=_OPTIONS)
+
+    def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
+        """The run's configuration: the policy is credited by outcomes, the votes train the judge alone."""
+        plain = replace(arm, config={"options": {"use_votes": False}, "rate": 5e-4})
+        document = super().document(plain, seed, models)
+        document["algorithm"]["overrides"] |= {"train_reward_model": True, **arm.config["options"]}
+        document["trainer"]["reward"] |= {"learning_rate": arm.config["rate"], "max_rows": 0}
+        document["env_adapter"]["options"] = _OPTIONS
+        document["reward"]["votes"] = 3
+        return document
+
+
+_FULL = JudgesSettings(late_evals=(0,))
+STUDY = Study(
+    name="judges",
+    arms=ARMS,
+    seeds=SEEDS,
+    full=_FULL,
+    quick=replace(
+        _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
+        heldout_tasks=QUICK.heldout_tasks,
+        warm=replace(QUICK.warm, judge_data=Referenced(**vars(QUICK.warm.judge_data))),
+    ),
+    run="experiments.loop",
+    report="experiments.judges_report",
+    smoke=[f"{name}@{RATES[0]}" for name in TARGETS],
+    starts_alike=True,
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""What the targets of the judge came to: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.judges import ARMS
+from experiments.report import Results, Value, by_seed, cell, markdown, of, summary
+
+_MEASURES = ("within", "label", "cosine")
+_TITLES = (
+    "arm", "seeds",
+    *(f"{measure}, {whose} episodes" for measure in _MEASURES for whose in ("first", "last")),
+    "votes trained on",
+)  # fmt: skip
+
+
+def table(results: Results) -> str:
+    """The judge before its training and what training changed, on the episodes of the first and of the last step."""
+    rows = [_row(results, name) for name in ARMS if any(arm == name for arm, _ in results)]
+    if not rows:
+        return "nothing is on file\n"
+    return (
+        markdown(_TITLES, rows)
+        + "\nBefore training, and what training changed: means over seeds ± half of the 95 % interval (Student's t). `within`: of two "
+        "steps of one task and index with different labels, how often the better one has the higher mean vote. `label`: accuracy of "
+        "single votes, balanced over the labels. `cosine`: of the votes' advantage with the label, in groups that all fail.\n"
+    )
+
+
+def changed(measure: str, whose: str) -> Value:
+    """What training made of a measure on the same episodes."""
+
+    def value(result: Mapping[str, Any]) -> float | None:
+        first, last = (
+            of("judge", f"{measure}/judge_{which}/policy_{whose}")(result)
+            for which in ("first", "last")
+        )
+        return None if first is None or last is None else last - first
+
+    return value
+
+
+def _row(results: Results, name: str) -> list[str]:
+    row = [f"`{name}`", str(len(by_seed(results, name, lambda _: 1.0)))]
+    for measure in _MEASURES:
+        for whose in ("first", "last"):
+            before = summary(results, name, of("judge", f"{measure}/judge_first/policy_{whose}"))
+            change = cell(summary(results, name, changed(measure, whose)), sign=True)
+            row.append(f"{'-' if before is None else f'{before.value:.3f}'} {change}")
+    return [*row, cell(summary(results, name, _trained))]
+
+
+def _trained(result: Mapping[str, Any]) -> float | None:
+    """Votes a step."""
+    found: list[float] = [step.get("rows/reward", 0.0) for step in result["steps"]]
+    return sum(found) / len(found) if found else None
