@@ -20,7 +20,7 @@ from services.reward.app import add_routes as add_reward
 from services.trainer.routes import RULES as TRAINER
 from services.trainer.routes import router as trainer_router
 from triforge.access.callers import Rule
-from triforge.cli.main import app as cli
+from triforge.cli.main import command_line
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 BEGIN: Final = "<!-- written by scripts/gen_interfaces.py, run `make docs` -->"
@@ -70,7 +70,7 @@ def _routes() -> Iterator[tuple[str, ...]]:
 
 def cli_page() -> str:
     """docs/cli.md with its tables written anew; everything else stays as it is."""
-    commands = dict(_commands(typer.main.get_command(cli), "triforge"))
+    commands = dict(_commands(typer.main.get_command(command_line()), "triforge"))
     options = [_option(p) for command in commands.values() for p in command.params]
     common = [text for text, times in Counter(options).items() if times > _COMMON]
     lines = ["Options of most commands:", "", *(f"- {text}" for text in common if text)]

@@ -20,7 +20,7 @@ from rich.console import Console
 from scripts.real_sglang.folders import truncated
 from scripts.real_sglang.install import HERE, Install, Tell
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, Server, serving
-from triforge.cli.terminal import settings as addresses
+from triforge.cli.deployment import settings as addresses
 from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.clients.policy import PolicyClient
 from triforge.config import merge, read_document

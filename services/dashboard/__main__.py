@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
     from services.dashboard.apis import Apis
     from services.dashboard.app import create_app
-    from triforge.access.gate import demand_safe
+    from triforge.access.exposure import demand_safe
     from triforge.config import Settings
     from triforge.errors import TriforgeError
     from triforge.telemetry import begin, server_options

@@ -29,7 +29,7 @@ from services.policy.routes import GenerateBatch
 from services.reward.requests import JudgeRequest
 from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
-from triforge.cli.main import app as cli
+from triforge.cli.main import command_line
 from triforge.cli.training import Training
 from triforge.config import Settings, merge, parse, read_document
 from triforge.environments import registry
@@ -136,7 +136,7 @@ def commands(group: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
-COMMANDS = commands(typer.main.get_command(cli))
+COMMANDS = commands(typer.main.get_command(command_line()))
 
 
 @pytest.mark.parametrize("line", cli_lines())

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from environments.household.episode import Episode
 from environments.household.family import HouseholdFamily
 from environments.household.params import PlayOptions
-from triforge.cli.main import app
+from triforge.cli.main import command_line
 from triforge.environments import registry
 from triforge.environments.kit import OneEpisode, expect_announced
 from triforge.errors import ConfigError, EnvError, InputError
@@ -249,7 +249,7 @@ class _Unsolved(HouseholdFamily):
 
 
 def test_the_command_line_prints_what_does_not_apply() -> None:
-    printed = CliRunner().invoke(app, ["env", "check", "sokoban", "--count", "1"])
+    printed = CliRunner().invoke(command_line(["env"]), ["env", "check", "sokoban", "--count", "1"])
     assert printed.exit_code == 0
     assert "-      rewrites_are_true: does not apply" in printed.output
     assert "15 checks, 0 broken, 4 do not apply" in printed.output
@@ -260,6 +260,8 @@ def test_the_command_line_checks_tasks_of_ones_own(tmp_path: Path) -> None:
     (params,) = family.generate(count=1, seed=5, options={})
     rows = tmp_path / "rows.jsonl"
     rows.write_text(f"{json.dumps(params)}\n\n{json.dumps({'params': params})}\n")
-    printed = CliRunner().invoke(app, ["env", "check", "household", "--tasks", str(rows)])
+    printed = CliRunner().invoke(
+        command_line(["env"]), ["env", "check", "household", "--tasks", str(rows)]
+    )
     assert printed.exit_code == 0, printed.output
     assert "generate_is_deterministic: does not apply: the tasks were given" in printed.output

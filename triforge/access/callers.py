@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from sqlalchemy import ColumnElement
-from sqlalchemy.orm import InstrumentedAttribute
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.orm import InstrumentedAttribute
 
 KeyScope = Literal["read", "submit", "admin"]
 # What a route asks for: nothing, the key of the session that its path names, a key of that scope or a higher one, an admin key

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import logging
 import math
 import re
@@ -23,11 +22,11 @@ from typing import Any, Final, Protocol
 
 from triforge import __version__
 from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
+from triforge.access.exposure import demand_safe
 from triforge.access.keys import Key, KeyStore, demand_name, split
 from triforge.config import Settings
 from triforge.errors import (
     BusyError,
-    ConfigError,
     ForbiddenError,
     RateError,
     StorageError,
@@ -246,39 +245,6 @@ def _on_behalf(who: Caller, tenant: str) -> Caller:
         return who
     demand_name(tenant)
     return replace(who, tenant=tenant, everything=False, rate=None)
-
-
-def demand_safe(settings: Settings) -> None:
-    """Pass settings with which an API may be opened; says so loudly where it is open to everybody.
-
-    Raises:
-        ConfigError: other machines could ask and TRIFORGE_AUTH does not say that they may, or the secret is missing.
-    """
-    if settings.keyed:
-        settings.demand_secret()
-        return
-    if is_loopback(settings.host):
-        return
-    if settings.auth == "open":
-        _log.warning(
-            "TRIFORGE_AUTH is 'open' and this service listens on %s: whoever reaches it may do everything",
-            settings.host,
-        )
-        return
-    raise ConfigError(
-        f"TRIFORGE_HOST: given {settings.host!r}, where other machines can ask, and no keys are asked for: set "
-        "TRIFORGE_AUTH=keys and TRIFORGE_SERVICE_SECRET, or TRIFORGE_AUTH=open where only friends can reach it"
-    )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def make_gate(

@@ -16,15 +16,9 @@ from typing import IO, Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from triforge.cli.terminal import (
-    STATE,
-    OverlayOption,
-    SetOption,
-    StateOption,
-    overrides,
-    running,
-    say,
-)
+from triforge.cli.deployment import running
+from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
+from triforge.cli.terminal import say
 from triforge.cli.watch import said
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
@@ -32,7 +26,7 @@ from triforge.config import Settings, merge
 from triforge.errors import BusyError, ConflictError, InputError, UnavailableError
 from triforge.types import ENDED, MadeSession, RunState, SessionReward
 
-agent_app = typer.Typer(no_args_is_help=True, help="Agents of yours.")
+agent_app = typer.Typer(no_args_is_help=True)
 
 _LOOK_S: Final = 0.5  # how often the run and busy groups are asked
 _STOP_S: Final = 5.0  # for an agent that is asked to end

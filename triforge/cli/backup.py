@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from triforge.cli.terminal import STATE, StateOption, say, settings
+from triforge.cli.deployment import settings
+from triforge.cli.options import STATE, StateOption
+from triforge.cli.terminal import say
 from triforge.config import Settings
 from triforge.store.backup import ARTIFACTS, DATABASE, back_up
 from triforge.store.backup import restore as put_back

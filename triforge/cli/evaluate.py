@@ -10,18 +10,10 @@ import typer
 from rich.table import Table
 
 from triforge.algorithms.theory import wilson
+from triforge.cli.deployment import ask_pools, ask_trainer
 from triforge.cli.models import newest_trained, version_of
-from triforge.cli.terminal import (
-    STATE,
-    OverlayOption,
-    SetOption,
-    StateOption,
-    ask_pools,
-    ask_trainer,
-    console,
-    overrides,
-    say,
-)
+from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
+from triforge.cli.terminal import console, say
 from triforge.cli.watch import left_running, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import merge

@@ -18,12 +18,14 @@ import typer
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
 from triforge.access.keys import BOUNDS, Key, KeyStore, TenantStore
-from triforge.cli.terminal import STATE, StateOption, console, grid, say, settings
+from triforge.cli.deployment import settings
+from triforge.cli.options import STATE, StateOption
+from triforge.cli.terminal import console, grid, say
 from triforge.store.database import Database, open_database
 from triforge.supervisor.supervise import ADDRESSES
 
-key_app = typer.Typer(no_args_is_help=True, help="API keys.")
-tenant_app = typer.Typer(no_args_is_help=True, help="Tenants and their bounds.")
+key_app = typer.Typer(no_args_is_help=True)
+tenant_app = typer.Typer(no_args_is_help=True)
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; made if there is none.")]
 Bound = Annotated[int | None, typer.Option(help="-1 takes the bound away.")]

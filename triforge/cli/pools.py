@@ -11,16 +11,18 @@ from pydantic import BaseModel
 from rich.tree import Tree
 
 from triforge.cli import pool_file
-from triforge.cli.terminal import STATE, StateOption, ask_pools, console, say
+from triforge.cli.deployment import ask_pools
+from triforge.cli.options import STATE, StateOption
+from triforge.cli.terminal import console, say
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.transport import save
 from triforge.types import Approval, Lineage, PoolState, TaskDetail, mean_score
 
 _Change = Callable[..., Awaitable[BaseModel]]  # (client, id, verb, *, by, reason)
 
-pool_app = typer.Typer(no_args_is_help=True, help="Task pools.")
-task_app = typer.Typer(no_args_is_help=True, help="Tasks and their versions.")
-proposal_app = typer.Typer(no_args_is_help=True, help="Rewrites of tasks.")
+pool_app = typer.Typer(no_args_is_help=True)
+task_app = typer.Typer(no_args_is_help=True)
+proposal_app = typer.Typer(no_args_is_help=True)
 
 Subject = Annotated[str, typer.Argument(metavar="ID", help="Id; of a pool also its name.")]
 PoolName = Annotated[str, typer.Argument(help="Id or name.")]

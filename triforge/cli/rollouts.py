@@ -9,7 +9,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from rich.console import Console
 
 _COLUMNS = [
@@ -22,6 +21,8 @@ _VOTES = {1: "+1", 0: "unreadable", -1: "-1"}
 
 def show(console: Console, file: Path, *, group: str, limit: int) -> None:
     """Print the first `limit` rollouts of an export, or of one group of it; a terminal cuts lines at its width."""
+    import pyarrow.parquet as pq  # noqa: PLC0415  it is slow to import, and only this command reads files
+
     rows = pq.read_table(file, columns=_COLUMNS).to_pylist()
     found = [row for row in rows if group in ("", row["group_id"])]
     rollouts = [list(steps) for _, steps in groupby(found, key=itemgetter("trajectory_id"))]

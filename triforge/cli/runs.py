@@ -8,24 +8,16 @@ from typing import Annotated
 
 import typer
 
+from triforge.cli.deployment import ask_trainer
 from triforge.cli.models import save_model, version_of
+from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
 from triforge.cli.rollouts import show
-from triforge.cli.terminal import (
-    STATE,
-    OverlayOption,
-    SetOption,
-    StateOption,
-    ask_trainer,
-    console,
-    grid,
-    overrides,
-    say,
-)
+from triforge.cli.terminal import console, grid, say
 from triforge.cli.watch import left_running, said, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.types import TrainedRole
 
-run_app = typer.Typer(no_args_is_help=True, help="Runs.")
+run_app = typer.Typer(no_args_is_help=True)
 
 
 @run_app.command("start")

@@ -10,15 +10,8 @@ from rich.table import Table
 
 from triforge.cli.evaluate import MODES
 from triforge.cli.models import initial_policy
-from triforge.cli.terminal import (
-    STATE,
-    OverlayOption,
-    SetOption,
-    StateOption,
-    console,
-    json_object,
-    say,
-)
+from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, json_object
+from triforge.cli.terminal import console, say
 from triforge.cli.training import DOCUMENT, Trained
 from triforge.cli.training import train as run_training
 from triforge.cli.watch import said

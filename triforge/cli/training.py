@@ -19,10 +19,11 @@ from rich.console import Console
 
 from triforge.cli import pool_file
 from triforge.cli.checks import demand_models, demand_pool
+from triforge.cli.deployment import settings
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import trained_policy
-from triforge.cli.terminal import say, settings
+from triforge.cli.terminal import say
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient

@@ -15,6 +15,9 @@ from triforge.errors import ConfigError
 from triforge.telemetry.logs import masked
 
 _SHORTEST: Final = 24  # characters of the services' secret
+SERVICES: Final = (
+    "policy_model", "reward_model", "rewriter_model", "reward", "env_adapter", "trainer", "dashboard",
+)  # fmt: skip
 _SERVICES: Final = ("policy_model", "reward_model", "reward", "env_adapter", "trainer")
 
 

@@ -2,9 +2,8 @@
 
 In: a deployment's addresses and, before a start, its document. Out: findings, one a check, each with the command or the
 option that mends it. It changes nothing but one small object in the artifact store, which it deletes again.
+
+installation   all checks in their order
+local          what this machine shows: packages, disks, sandbox, model folders
+services       what answers over the network: stores, services, engines
 """
-
-from triforge.doctor.installation import examine
-from triforge.doctor.local import Finding
-
-__all__ = ["Finding", "examine"]

@@ -15,6 +15,7 @@ import httpx
 from triforge import __version__
 from triforge.broker import QUEUES, Broker, RedisBroker
 from triforge.config import Settings
+from triforge.config.settings import SERVICES
 from triforge.doctor.local import Finding, bad, ok, warning, weights
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
@@ -90,8 +91,6 @@ def clock(whose: str, skew_s: float, *, blur_s: float = 0.0) -> Finding:
     return (bad if away > _FAR_S else warning)("clock", said, mend)
 
 
-_MODELS = ("policy_model", "reward_model", "rewriter_model")
-SERVICES = (*_MODELS, "reward", "env_adapter", "trainer", "dashboard")
 _ENGINES = ("engines", "policy_engines", "reward_engines", "rewriter_engines")
 _TIMEOUT_S = 5.0
 _DATE_S = 1.0  # a Date header names whole seconds

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from triforge.access.gate import demand_safe
+from triforge.access.exposure import demand_safe
 from triforge.config import RunConfig, Settings
 from triforge.config.base import NOWHERE
 from triforge.errors import ConfigError

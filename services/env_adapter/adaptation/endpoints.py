@@ -11,7 +11,7 @@ from urllib.parse import urldefrag, urlsplit
 
 from services.env_adapter.adaptation.candidates import Solver
 from services.env_adapter.adaptation.proposals import ProposalWriter
-from triforge.access.gate import is_loopback
+from triforge.access.exposure import is_loopback
 from triforge.clients.openai import OpenAIGenerate, is_openai_url
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings

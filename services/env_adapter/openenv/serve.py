@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from triforge import __version__
-from triforge.access.gate import is_loopback
+from triforge.access.exposure import is_loopback
 from triforge.environments import registry
 from triforge.errors import ConfigError, InputError, install_command
 from triforge.telemetry import server_options

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 from sqlalchemy import select, text
 
 from tests.service.keyed import fresh
-from triforge.access.gate import demand_not_newer, demand_safe, is_loopback
+from triforge.access.exposure import demand_safe, is_loopback
+from triforge.access.gate import demand_not_newer
 from triforge.access.keys import KeyStore, TenantStore, check_pool_quota, check_run_quota, split
 from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError, QuotaError, VersionError

@@ -13,8 +13,7 @@ import pytest
 
 from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
 from triforge import __version__
-from triforge.cli.main import app
-from triforge.cli.terminal import COMMAND, settings
+from triforge.cli.deployment import settings
 from triforge.errors import ConfigError
 from triforge.types import Event, Page, RunState
 
@@ -317,12 +316,3 @@ def test_commands_are_printed_as_they_can_be_typed(
     _, _, err = triforge("run", "show", "run-9")
     start = "triforge" if named == "found" else f"{there}/triforge"
     assert f"`{start} run list` lists all, {start} train makes one" in err
-
-
-def test_all_commands_are_known_as_such() -> None:
-    names = [group.name for group in app.registered_groups]
-    names += [
-        one.name or str(getattr(one.callback, "__name__", "")) for one in app.registered_commands
-    ]
-    for name in names:
-        assert COMMAND.match(f"triforge {name}"), name

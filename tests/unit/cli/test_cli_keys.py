@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from triforge.access.keys import KeyStore, split
-from triforge.cli.main import app
+from triforge.cli.main import command_line
 from triforge.errors import InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.telemetry import masked
@@ -16,7 +16,9 @@ from triforge.telemetry import masked
 
 def triforge(*arguments: str) -> tuple[str, str]:
     """(stdout, stderr) of a command."""
-    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    done = CliRunner().invoke(
+        command_line(["key", "tenant"]), list(arguments), catch_exceptions=False
+    )
     assert done.exit_code == 0, done.output
     return done.stdout, done.stderr
 
@@ -60,10 +62,12 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
 
 def test_impossible_keys_are_refused(tmp_path: Path) -> None:
     runner, state = CliRunner(), ("--state", str(tmp_path))
-    made = runner.invoke(app, ["key", "create", "k", "--scope", "root", *state])
+    made = runner.invoke(
+        command_line(["key", "tenant"]), ["key", "create", "k", "--scope", "root", *state]
+    )
     assert isinstance(made.exception, InputError)
     assert "read, submit, admin" in made.exception.detail
-    ended = runner.invoke(app, ["key", "revoke", "nobody", *state])
+    ended = runner.invoke(command_line(["key", "tenant"]), ["key", "revoke", "nobody", *state])
     assert isinstance(ended.exception, NotFoundError)
 
 

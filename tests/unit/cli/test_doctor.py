@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from tests.unit.cli.conftest import Services, Triforge
 from triforge import __version__
 from triforge.config import RunConfig, Settings, parse
-from triforge.doctor import examine
+from triforge.doctor.installation import examine
 from triforge.doctor.local import Finding, disk, extras, packages, sandbox, weights
 from triforge.doctor.services import SERVICES, artifacts, broker, clock, database, engines
 from triforge.doctor.services import services as ask
