@@ -33,6 +33,7 @@ TASKS, AT_ONCE, LONGEST = 16, 64, 40
 LIMIT_MS = 50.0
 ELSEWHERE = {
     "alfworld": "its engine has processes of its own; python -m bench.household measures them",
+    "harbor": "plays task folders: what a script costs stands in its README",
     "openenv": "plays on another server",
     "osworld": "drives a machine elsewhere",
 }

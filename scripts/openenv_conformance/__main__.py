@@ -7,6 +7,8 @@
 3. It plays episodes with our policy endpoint as the model and our environment endpoint as the world: a third party joins
    the two.
 
+4. Harbor's own validators read the task folders of configs/pools/harbor; they need Python 3.12 or newer.
+
 The model has random weights, so nothing is asked of its rewards.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +190,30 @@ def judged(what: str, episodes: list[dict[str, Any]], wanted: int) -> bool:
     return len(fine) == wanted == len(episodes)
 
 
+def newer_python() -> str | None:
+    """A Python that Harbor can be installed for, if there is one here."""
+    names = [f"python3.{minor}" for minor in (14, 13, 12)]
+    places = sorted(Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python"))
+    for found in [*map(shutil.which, names), *map(str, places)]:
+        asked = [found or "false", "--version"]
+        if subprocess.run(asked, capture_output=True, check=False).returncode == 0:  # noqa: S603
+            return found
+    return None
+
+
+def harbor() -> bool:
+    """Whether Harbor's validators take what is ours; says it. True without a Python for them, which it says, too."""
+    python = newer_python()
+    if python is None:
+        say("harbor: not run, it needs Python 3.12 or newer")
+        return True
+    folders = sorted(map(str, (ROOT / "configs" / "pools" / "harbor").iterdir()))
+    command = [str(ensure("harbor", python) / "python"), str(HERE / "harbor_files.py"), *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    say((done.stdout + done.stderr[-600:]).rstrip())
+    return done.returncode == 0
+
+
 def say(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(line + "\n")
@@ -202,6 +229,7 @@ def main() -> int:
             passed, failed = validate(openenv, url)
         good &= passed == CRITERIA and not failed
         say(f"openenv validate, {family}: {passed} of {CRITERIA} {' '.join(failed)}".rstrip())
+    good &= harbor()
     verifiers = ensure("verifiers")
     with tempfile.TemporaryDirectory() as name, served("sokoban") as url:
         folder = Path(name)

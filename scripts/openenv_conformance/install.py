@@ -14,11 +14,12 @@ ROOT = HERE.parents[1]
 _STAMP = "triforge-stamp"
 
 
-def ensure(name: str) -> Path:
+def ensure(name: str, python: str = sys.executable) -> Path:
     """The folder of programs of `.venv-NAME`, made on the first call (some minutes) and found on every later one.
 
     Args:
         name: `requirements-NAME.txt` is installed, then `requirements-NAME-alone.txt` without what it asks for.
+        python: the interpreter that it is for.
 
     Raises:
         UnavailableError: pip failed; its last words are in the sentence.
@@ -31,7 +32,7 @@ def ensure(name: str) -> Path:
     if not stamp.is_file() or stamp.read_text() != wanted:
         sys.stdout.write(f"installing {', '.join(file.name for file in found)} into {venv}\n")
         sys.stdout.flush()
-        _run([sys.executable, "-m", "venv", "--clear", str(venv)])
+        _run([python, "-m", "venv", "--clear", str(venv)])
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "--no-input"]
         for file in found:
             alone = ["--no-deps"] if file.stem.endswith("-alone") else []

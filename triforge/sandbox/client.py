@@ -46,11 +46,14 @@ class Sandbox:
     Args:
         concurrency: runs at a time, at most 64; one a processor by default.
         groups: whether runs have control groups where they can; looking at them bounds them otherwise.
+        with_shell: whether programs find a shell and the machine's other programs, and may write outside /tmp (`jail.command`).
     """
 
-    def __init__(self, *, concurrency: int | None = None, groups: bool = True) -> None:
+    def __init__(
+        self, *, concurrency: int | None = None, groups: bool = True, with_shell: bool = False
+    ) -> None:
         self._concurrency = min(64, concurrency or os.cpu_count() or 1)
-        self._groups = groups
+        self._groups, self._shell = groups, with_shell
         self._lock = threading.Lock()
         self._runner: _Runner | None = None
 
@@ -99,7 +102,9 @@ class Sandbox:
             )
         with self._lock:
             if self._runner is None or not self._runner.alive:
-                self._runner = _Runner(self._concurrency, jail.command(), groups=self._groups)
+                self._runner = _Runner(
+                    self._concurrency, with_shell=self._shell, groups=self._groups
+                )
             runner = self._runner
         return runner.submit(program, stdin, limits)
 
@@ -107,8 +112,8 @@ class Sandbox:
 class _Runner:
     """Our end of one runner process."""
 
-    def __init__(self, concurrency: int, command: list[str], *, groups: bool) -> None:
-        uid = jail.first_uid()
+    def __init__(self, concurrency: int, *, with_shell: bool, groups: bool) -> None:
+        command, uid = jail.command(with_shell=with_shell), jail.first_uid()
         if uid is None:
             _log.warning(
                 "not root: programs of a model run under this service's own user id %d, behind namespaces only",
@@ -117,7 +122,7 @@ class _Runner:
         setup = {
             "command": command,
             "environment": jail.ENVIRONMENT,
-            "filter": base64.b64encode(filters.program()).decode(),
+            "filter": base64.b64encode(filters.program(for_shell=with_shell)).decode(),
             "concurrency": concurrency,
             "first_uid": uid,
             "groups": groups,
@@ -239,8 +244,8 @@ def _not_started(why: str) -> SandboxError:
 
 
 @cache
-def shared() -> Sandbox:
-    """The one sandbox of this process; closed when the process ends."""
-    sandbox = Sandbox()
+def shared(*, with_shell: bool = False) -> Sandbox:
+    """The one sandbox of this process, or the one with a shell; closed when the process ends."""
+    sandbox = Sandbox(with_shell=with_shell)
     atexit.register(sandbox.close)
     return sandbox

@@ -6,6 +6,8 @@
                                  shared pages of it would be memory that no process is charged for
     nothing else                 no /etc, no /home, no /sys, no shell, no network, no other process
 
+With a shell a program sees more: all of /usr, read-only, and a root of its own to write to, in memory, of bounded size.
+
 The program is process 1 of its namespaces: there is no other process of its user whose memory it could open, and the
 kernel ends all that it has started when it ends. All namespaces are new, all rights are gone, and the environment holds
 what stands in `ENVIRONMENT`.
@@ -57,8 +59,11 @@ exec(compile(globals().pop("source"), "program.py", "exec"))
 """
 
 
-def command() -> list[str]:
+def command(*, with_shell: bool = False) -> list[str]:
     """The command line that runs what descriptor `PROGRAM` holds; the words `FILE_BYTES` and `PROCESSES` stand for limits.
+
+    Args:
+        with_shell: the program finds the machine's own programs, and may write anywhere that is nothing of the machine's.
 
     Raises:
         SandboxError: bubblewrap is not installed.
@@ -66,17 +71,24 @@ def command() -> list[str]:
     python = interpreter()
     words = [find(), "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]
     words += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+    words += (
+        ["--size", FILE_BYTES, "--tmpfs", "/", "--ro-bind", "/usr", "/usr"] if with_shell else []
+    )
     words += ["--ro-bind", str(python), str(python)]
-    for folder in _libraries(python):
+    for folder in _libraries(python, *([Path("/usr/local")] if with_shell else [])):
         words += ["--ro-bind", str(folder), str(folder)]
         for packages in _packages(folder):
             words += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
-    for name in ("lib", "lib64"):
+    for name in ("lib", "lib64", *(("bin", "sbin") if with_shell else ())):
         words += _merged(Path("/", name))
-    words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for name in ("ld.so.cache", *(("alternatives",) if with_shell else ())):
+        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     words += ["--ro-bind", "/dev/null", "/dev/zero", "--remount-ro", "/dev"]
-    words += ["--size", FILE_BYTES, "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
+    if with_shell:
+        words += ["--dir", "/tmp", "--chdir", "/tmp"]  # noqa: S108
+    else:
+        words += ["--size", FILE_BYTES, "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
     words += ["--seccomp", str(FILTER), "--json-status-fd", str(STATUS)]
     return [*words, "--", str(python), "-s", "-P", "-c", _BOOT, PROCESSES]
 
@@ -151,9 +163,10 @@ def _is_public(path: Path) -> bool:
     )
 
 
-def _libraries(python: Path) -> Iterator[Path]:
-    """Folders with the standard library and what the interpreter links to."""
-    folders = [Path("/usr/lib"), Path("/usr/lib64"), python.parent.parent / "lib"]
+def _libraries(python: Path, *others: Path) -> Iterator[Path]:
+    """Folders with the standard library and what the interpreter links to, and those below other places."""
+    places = (python.parent.parent, *others)
+    folders = [Path("/usr/lib"), Path("/usr/lib64"), *(place / "lib" for place in places)]
     yield from dict.fromkeys(folder for folder in folders if folder.is_dir())
 
 

@@ -1,0 +1,1 @@
+"""Harbor tasks: folders of an instruction, a container, tests and a solution."""

@@ -1,0 +1,154 @@
+"""One task's files between the scripts that are run on them, and the verifier that is run on them last.
+
+Each script runs in a sandbox of its own (`inside.py`), which ends with it: what lives on from one to the next is files, checked
+here. The verifier's sandbox is given the files that the agent left and, beside them, the tests; the reward is read in there, from a
+folder that was empty when the tests began.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from posixpath import normpath
+from typing import Any, Final
+
+from pydantic import Field
+
+from environments.harbor import inside
+from environments.harbor.folder import HOME, RESERVED, Layout
+from environments.harbor.inside import Entry
+from triforge.environments.kit import Strict
+from triforge.sandbox.client import Sandbox
+from triforge.sandbox.limits import MIB, Limits, RunResult
+
+_PROGRAM: Final = Path(inside.__file__).read_text(encoding="utf-8")
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+_PASSWD: Final[Entry] = (
+    "/etc/passwd",
+    0o644,
+    "f",
+    "YWdlbnQ6eDo2NTUzNDo2NTUzNDo6L3Jvb3Q6L2Jpbi9iYXNoCg==",
+)  # fmt: skip  (agent:x:65534:65534::/root:/bin/bash)
+_LOGS: Final = "/logs/verifier"
+_REWARDS: Final = (f"{_LOGS}/reward.json", f"{_LOGS}/reward.txt")  # the first that is there counts
+_SPARE_S: Final = 20.0  # of a run, to lay files out and to gather them
+
+
+class RunLimits(Strict):
+    """What a script and the verifier may use; README.md explains each option."""
+
+    command_s: float = Field(default=30.0, gt=0, le=3600)
+    verifier_s: float = Field(default=120.0, gt=0, le=3600)
+    memory_mb: int = Field(default=1024, ge=64, le=2**16)
+    disk_mb: int = Field(default=16, ge=1, le=24)
+    shown: int = Field(default=8000, ge=100, le=10**6)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came of a script; status None when a limit ended it."""
+
+    status: int | None
+    output: str
+
+
+class Workspace:
+    """The files of one episode."""
+
+    def __init__(self, layout: Layout, limits: RunLimits, sandbox: Sandbox) -> None:
+        self._layout, self._limits, self._sandbox = layout, limits, sandbox
+        self._tree: list[Entry] = [(HOME, 0o755, "d", ""), *layout.tree]
+
+    def run(self, script: str, *, solving: bool = False) -> Said:
+        """Run a script of the agent, or the task's own solution, which finds its folder; a limit leaves the files as they were."""
+        added = [_PASSWD, *(self._layout.solution if solving else [])]
+        env = self._layout.env | (self._layout.solution_env if solving else {})
+        seconds = self._limits.verifier_s if solving else self._limits.command_s
+        found, result = self._call(["/bin/bash", "-c", script], added, env, seconds, keep=True)
+        if found is None:
+            return Said(None, f"ended by its limits ({result.ended}); files are as before")
+        self._tree = [entry for entry in map(_entry, found["tree"]) if entry is not None]
+        if found["status"] is None:
+            return Said(None, f"{found['output']}\nended after {seconds:g} s")
+        return Said(found["status"], found["output"])
+
+    def reward(self) -> tuple[float, str]:
+        """Run the verifier on the files as they are: the reward, 0 without one, and what the tests printed."""
+        added = [
+            _PASSWD,
+            *self._layout.tests,
+            (_LOGS, 0o755, "d", ""),
+            ("/logs/home", 0o755, "d", ""),
+        ]
+        env = {**self._layout.env, **self._layout.verifier_env, "HOME": "/logs/home"}
+        env["PYTHONNOUSERSITE"] = "1"
+        seconds = min(self._layout.verifier_s, self._limits.verifier_s)
+        found, result = self._call(["/bin/bash", "/tests/test.sh"], added, env, seconds, keep=False)
+        if found is None:
+            return 0.0, f"the tests ended by {result.ended} {result.stderr[-300:]}"
+        if (
+            found["status"] is None or found["status"] < 0
+        ):  # what is ended from outside says nothing
+            return 0.0, f"the tests were ended: {found['output']}"
+        read = [found["read"][path] for path in _REWARDS if path in found["read"]]
+        return (_number(read[0]) if read else 0.0), str(found["output"])
+
+    def _call(
+        self,
+        script: list[str],
+        added: list[Entry],
+        env: dict[str, str],
+        seconds: float,
+        *,
+        keep: bool,
+    ) -> tuple[dict[str, Any] | None, RunResult]:
+        disk = self._limits.disk_mb * MIB
+        memory = min(self._layout.memory_mb or self._limits.memory_mb, self._limits.memory_mb)
+        limits = Limits(
+            wall_s=seconds + _SPARE_S,
+            cpu_s=seconds + _SPARE_S,
+            memory_bytes=max(memory, 64) * MIB + 4 * disk,
+            processes=64,
+            output_bytes=2 * disk + 8 * self._limits.shown,
+            file_bytes=disk,
+        )
+        asked = {
+            "tree": self._tree,
+            "added": added,
+            "script": script,
+            "cwd": self._layout.workdir,
+            "env": {"HOME": HOME, "LANG": "C.UTF-8", "PATH": _PATH, "TERM": "dumb", **env},
+            "seconds": seconds,
+            "shown": self._limits.shown,
+            "read": [] if keep else _REWARDS,
+            "leave": [f"/{name}" for name in RESERVED],
+            "keep": keep,
+        }
+        result = self._sandbox.run_blocking(_PROGRAM, json.dumps(asked), limits)
+        try:
+            found = json.loads(result.stdout) if result.ok else None
+        except ValueError:
+            found = None
+        return (found if isinstance(found, dict) else None), result
+
+
+def _entry(given: Any) -> Entry | None:
+    """An entry of a tree as it may be laid out again; None for one that lies where none may."""
+    path, mode, kind, content = given
+    if normpath(path) != path or not path.startswith("/") or path.split("/")[1] in RESERVED:
+        return None
+    return path, mode & 0o777, kind, content
+
+
+def _number(text: str) -> float:
+    """A reward as Harbor's verifiers write it: a number, or JSON of numbers by name, of which `reward` or else the mean counts."""
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            found = found["reward"] if "reward" in found else sum(found.values()) / len(found)
+        number = float(found)
+    except (ValueError, TypeError, ZeroDivisionError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -1,0 +1,193 @@
+"""Harbor tasks as an environment family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from shlex import quote
+from typing import Final, Literal
+
+from pydantic import Field
+
+from environments.harbor.execution import RunLimits, Workspace
+from environments.harbor.folder import HarborTask, Layout, laid_out, read_folder
+from triforge.environments import plugins
+from triforge.environments.kit import Family, Observation, StepResult, Strict, parse_model
+from triforge.environments.registry import About
+from triforge.errors import InputError
+from triforge.rollout.protocols import Reset
+from triforge.sandbox.client import Sandbox, shared
+from triforge.types import Params
+
+SUCCESS: Final = 1.0
+_DONE: Final = "done"
+_SHELLS: Final = ("", "bash", "sh", "shell")
+_GUIDE: Final = (
+    "You work in a shell. Think first, then write one script in a block that begins with ```bash and ends with ```; you are shown "
+    "what it prints. Each script begins in {workdir}; files stay, variables and processes do not. There is no network. When the task "
+    "is done, answer `done` instead of a script."
+)
+_NO_SCRIPT: Final = (
+    "There is no script in your answer: a block that begins with ```bash, or `done`."
+)
+
+
+class PlayOptions(RunLimits):
+    """How a task is played; README.md explains each option."""
+
+    answer: Literal["block", "whole"] = "block"
+    guide: bool = True
+    horizon: int = Field(default=30, ge=1, le=1000)
+    success_at: float = SUCCESS
+
+
+class GeneratorOptions(Strict):
+    """Where task folders lie: below `folder` of the services' machine."""
+
+    folder: str
+
+
+def script_of(response: str, answer: Literal["block", "whole"]) -> str | None:
+    """The script of a response, `done`, or None when there is neither."""
+    said = response.strip()
+    if said.strip("`. \n").lower() == _DONE:
+        return _DONE
+    if answer == "whole":
+        return said or None
+    blocks: list[tuple[str, list[str]]] = []  # language and lines
+    inside = False
+    for line in response.splitlines():
+        if line.strip().startswith("```"):
+            inside = not inside
+            if inside:
+                blocks.append((line.strip()[3:].strip(), []))
+        elif inside:
+            blocks[-1][1].append(line)
+    ended = blocks[:-1] if inside else blocks
+    scripts = ["\n".join(lines).strip() for language, lines in ended if language in _SHELLS]
+    return (scripts[-1] or None) if scripts else None
+
+
+class HarborEpisode:
+    """One task."""
+
+    def __init__(self, layout: Layout, options: PlayOptions, sandbox: Sandbox) -> None:
+        self.done = False
+        self._layout, self._options = layout, options
+        self._workspace = Workspace(layout, options, sandbox)
+        self._left = options.horizon
+
+    def start(self) -> Reset:
+        system = _GUIDE.format(workdir=self._layout.workdir) if self._options.guide else ""
+        return Reset(observation=Observation(text=self._layout.instruction), system=system)
+
+    def play(self, response: str) -> StepResult:
+        script = script_of(response, self._options.answer)
+        text = _NO_SCRIPT
+        if script is not None and script != _DONE:
+            said = self._workspace.run(script)
+            status = "" if said.status == 0 or said.status is None else f"\nstatus {said.status}"
+            text = f"{said.output}{status}".strip() or "(no output)"
+        self._left -= 1
+        self.done = script == _DONE or self._left == 0
+        score = None
+        if self.done:
+            score, _ = self._workspace.reward()
+            text = f"Reward {score:g}."
+        return StepResult(
+            observation=Observation(text=text),
+            action=(script or "")[:2000],
+            action_valid=script is not None,
+            done=self.done,
+            score=score,
+        )
+
+
+class HarborFamily(Family[HarborTask, PlayOptions]):
+    """The family `harbor`; see README.md beside this file."""
+
+    name = "harbor"
+    about = About(
+        what="Harbor's task folders, in a sandbox with a shell; those that need no container of their own",
+        tasks="task folders",
+        licence="Apache-2.0 (own)",
+        programs=(("bwrap", "bubblewrap"), ("bash", "bash")),
+    )
+    params, play_options = HarborTask, PlayOptions
+    success_at = SUCCESS
+    blocks = True
+
+    def __init__(self, sandbox: Sandbox | None = None) -> None:
+        self._own = sandbox
+
+    @property
+    def sandbox(self) -> Sandbox:
+        return self._own or shared(with_shell=True)
+
+    def instruction(self, given: HarborTask) -> str:
+        return laid_out(given).instruction
+
+    def kind(self, given: HarborTask) -> str:
+        return given.name.partition("-")[0]
+
+    def check(self, given: HarborTask) -> None:
+        """Refuse a task that is won by doing nothing, or that its own solution does not win."""
+        layout = laid_out(given)
+        nothing, _ = Workspace(layout, RunLimits(), self.sandbox).reward()
+        if nothing >= SUCCESS:
+            raise InputError(
+                f"harbor {given.name}: its tests reward doing nothing with {nothing:g}"
+            )
+        if not layout.solution:
+            return
+        solved = Workspace(layout, RunLimits(), self.sandbox)
+        said = solved.run("bash /solution/solve.sh", solving=True)
+        reward, tests = solved.reward()
+        if reward < SUCCESS:
+            raise InputError(
+                f"harbor {given.name}: its own solution earns {reward:g}, expected {SUCCESS:g}; a task that needs a network, root or "
+                f"packages needs a container. The solution printed: {said.output[-300:].strip()!r}; the tests: "
+                f"{tests[-300:].strip()!r}"
+            )
+
+    def begin(
+        self,
+        given: HarborTask,
+        options: PlayOptions,
+        announced: str,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+    ) -> HarborEpisode:
+        return HarborEpisode(laid_out(given), options, self.sandbox)
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """`count` tasks of the folders, drawn without replacement."""
+        wanted = parse_model(GeneratorOptions, options, "harbor generate")
+        if not plugins.here().unbounded:
+            raise InputError(
+                f"harbor generate: field folder: files of the services' machine are read where {plugins.OPTION} is any; upload the "
+                "tasks instead: environments/harbor/README.md"
+            )
+        found = sorted(path.parent for path in Path(wanted.folder).glob("*/task.toml"))
+        if count > len(found):
+            raise InputError(
+                f"harbor generate: asked for {count} tasks (count and heldout), {wanted.folder} has {len(found)} task folders"
+            )
+        drawn = Random(f"harbor {seed}").sample(found, count)  # noqa: S311
+        return [read_folder(folder) for folder in drawn]
+
+    def solution(self, given: HarborTask, options: PlayOptions) -> Sequence[str] | None:
+        """The task's own solution as a script that lays out its folder and runs it."""
+        layout = laid_out(given)
+        if not layout.solution:
+            return None
+        env = "".join(f"export {quote(f'{k}={v}')}\n" for k, v in layout.solution_env.items())
+        lines = ["mkdir -p /solution"]
+        for path, _, _, content in layout.solution:
+            lines.append(f"mkdir -p {quote(path.rpartition('/')[0])}")
+            lines.append(f"base64 -d > {quote(path)} <<< {quote(content)}")
+        script = "\n".join([*lines, f"{env}bash /solution/solve.sh"])
+        return [f"```bash\n{script}\n```" if options.answer == "block" else script, _DONE]
+
+
+FAMILY: Final = HarborFamily()

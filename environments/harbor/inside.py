@@ -1,0 +1,150 @@
+"""What runs inside the sandbox: lays files out, runs a script, says what it printed and which files there are then.
+
+It is sent as source and imports the standard library only. The process 1 that it begins in knows nothing: the task lies in
+a child of it that no other process may look into or write to, so code that a script runs can neither read what is asked here
+nor answer in its place. The most that it can do is to end this process, and then there is no answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+Entry = tuple[
+    str, int, str, str
+]  # path, mode, "d", "f" or "l", content in base64 or a link's target
+NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
+
+
+def lay_out(tree: list[Entry], *, strictly: bool) -> None:
+    """Write a tree, its links last, so that nothing is written through one."""
+    for path, mode, kind, content in sorted(tree, key=lambda entry: (entry[2] == "l", entry[0])):
+        with suppress(*(() if strictly else (OSError,))):
+            place = Path(path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if kind == "d":
+                place.mkdir(exist_ok=True)
+            elif kind == "l":
+                place.symlink_to(content)
+            else:
+                place.write_bytes(base64.b64decode(content))
+            if kind == "f":
+                place.chmod(mode)
+    for path, mode, kind, _ in reversed(tree):
+        if kind == "d":
+            with suppress(OSError):
+                os.chmod(path, mode)  # noqa: PTH101  a folder may be closed only when it is full
+
+
+def found(place: str, leave: set[str]) -> list[Entry]:
+    """The tree below a folder, without what lies at one of `leave`; no link is followed."""
+    tree: list[Entry] = []
+    with suppress(OSError):
+        os.chmod(place, stat.S_IMODE(os.lstat(place).st_mode) | 0o700)  # noqa: PTH101
+    for one in sorted(os.listdir(place)):  # noqa: PTH208
+        path = os.path.join(place, one)  # noqa: PTH118  "/" and a name make no "//"
+        if path in leave:
+            continue
+        with suppress(OSError, UnicodeError):
+            path.encode()
+            seen = os.lstat(path)
+            mode = stat.S_IMODE(seen.st_mode)
+            if stat.S_ISLNK(seen.st_mode):
+                tree.append((path, mode, "l", os.readlink(path)))  # noqa: PTH115
+            elif stat.S_ISDIR(seen.st_mode):
+                tree.append((path, mode, "d", ""))
+                tree += found(path, leave)
+            elif stat.S_ISREG(seen.st_mode):
+                tree.append((path, mode, "f", base64.b64encode(_bytes(path)).decode()))
+    return tree
+
+
+def _bytes(path: str, most: int = -1) -> bytes:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read(most)
+
+
+def run(given: dict[str, Any]) -> tuple[int | None, str]:
+    """The script's status, None when its time was up, and what it printed, the middle left out where that is much."""
+    child = subprocess.Popen(  # noqa: S603
+        given["script"], cwd=given["cwd"], env=given["env"], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    said = bytearray()
+    reader = threading.Thread(target=_read, args=(child.stdout, said, given["shown"]))
+    reader.start()
+    status = None
+    with suppress(subprocess.TimeoutExpired):
+        status = child.wait(given["seconds"])
+    with suppress(
+        ProcessLookupError
+    ):  # all but this process and process 1: nothing of the script is left
+        os.kill(-1, signal.SIGKILL)
+    child.wait()
+    reader.join()
+    return status, said.decode("utf-8", "replace")
+
+
+def _read(pipe: BinaryIO, said: bytearray, shown: int) -> None:
+    left_out = 0
+    while part := os.read(pipe.fileno(), 65536):
+        said += part
+        if len(said) > 2 * shown:
+            left_out += len(said) - shown
+            del said[shown // 2 : len(said) - shown // 2]
+    if left_out:
+        said[shown // 2 : shown // 2] = f"\n... {left_out} bytes left out ...\n".encode()
+
+
+def answer(given: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked."""
+    lay_out(given["tree"], strictly=False)
+    lay_out(given["added"], strictly=True)
+    os.makedirs(given["cwd"], exist_ok=True)  # noqa: PTH103
+    status, output = run(given)
+    read = {}
+    for path in given["read"]:
+        with suppress(OSError):
+            read[path] = _bytes(path, 65536).decode("utf-8", "replace")
+    tree = found("/", set(given["leave"])) if given["keep"] else []
+    return {"status": status, "output": output, "read": read, "tree": tree}
+
+
+def main() -> None:
+    """Fork into a process that only waits, and one that works."""
+    ours_in, ours_out = os.dup(0), os.dup(1)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    closed, close = os.pipe()
+    worker = os.fork()
+    if worker:
+        os.close(ours_in)
+        os.close(ours_out)
+        os.write(close, b".")
+        while (ended := os.wait())[0] != worker:
+            pass
+        os._exit(os.waitstatus_to_exitcode(ended[1]) & 0xFF)
+    ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
+    os.read(closed, 1)
+    with os.fdopen(ours_in, "rb") as file:
+        given = json.load(file)
+    said = json.dumps(answer(given))
+    with os.fdopen(ours_out, "w") as out:
+        out.write(said)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
