@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from triforge.algorithms.advantages import ScoredRows, added, compared_within, frozen, row_means
+from triforge.algorithms.advantages import (
+    ScoredRows,
+    added,
+    compared_within,
+    frozen,
+    reason,
+    row_means,
+)
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.estimators.group import group as whole
 from triforge.algorithms.estimators.step_index import StepIndexOptions, step_index
+from triforge.algorithms.estimators.within import centred
 from triforge.algorithms.registry import NoOptions
 
 
@@ -31,30 +39,34 @@ def returns(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredR
     return added(group.votes, outcomes, compared_within(ahead, columns, algorithm), algorithm.lam)
 
 
-@estimator("within", reads_votes=True)
-def within(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
-    """`A_i = A_O + lam * (S_i - mean S)`: as `share`, but as much in a trajectory of an average outcome and in groups that all fail.
+@estimator("share", reads_votes=True)
+def share(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
+    """`A_i = A * (1 + lam * sign(A) * (S_i - mean S))`, A that of `group` for the outcomes alone, S_i the mean vote of step i.
 
-    A_O as of `group`; the mean is over the judged steps of the trajectory. An unjudged step adds 0.
+    The mean is over the judged steps of the trajectory, an unparsable vote counting 0; so their A_i add up to A times their
+    number whatever the votes say, and where all outcomes are equal they are 0. With lam above 0.5 a step whose vote is far from the
+    mean may be worth the opposite of its outcome.
     """
-    outcomes = whole.function(Group(rewards=group.outcomes), algorithm, options)
-    return added(group.votes, outcomes, _centred(group), algorithm.lam)
+    episodes = whole.function(Group(rewards=group.outcomes), algorithm, options)
+    advantages, reasons = [], []
+    parts = zip(
+        group.votes, row_means(group.votes), episodes.advantages, episodes.reasons, strict=True
+    )
+    for votes, mean, row, whys in parts:
+        cells = [
+            0.0 if v is None or mean is None else a + algorithm.lam * abs(a) * (v - mean)
+            for v, a in zip(votes, row, strict=True)
+        ]
+        advantages.append(cells)
+        reasons.append([why or reason(a) for a, why in zip(cells, whys, strict=True)])
+    return ScoredRows(frozen(advantages), frozen(reasons))
 
 
 @estimator("within_index", StepIndexOptions, reads_votes=True)
 def within_index(group: Group, algorithm: CoreOptions, options: StepIndexOptions) -> ScoredRows:
-    """The same with A_O as of `step_index`."""
+    """`within` with A_O as of `step_index`."""
     outcomes = step_index.function(Group(rewards=group.outcomes), algorithm, options)
-    return added(group.votes, outcomes, _centred(group), algorithm.lam)
-
-
-def _centred(group: Group) -> ScoredRows:
-    """Votes less the mean of their trajectory."""
-    rows = [
-        [0.0 if v is None or mean is None else v - mean for v in row]
-        for row, mean in zip(group.votes, row_means(group.votes), strict=True)
-    ]
-    return ScoredRows(frozen(rows), frozen([[None] * len(row) for row in rows]))
+    return added(group.votes, outcomes, centred(group), algorithm.lam)
 
 
 def _ahead(votes: Sequence[float | None]) -> list[float]:

@@ -44,7 +44,7 @@ class Tuned:
     outcome: Mapping[str, Any] = field(
         default_factory=lambda: {"use_votes": False, "estimator": "group"}
     )
-    votes: Mapping[str, Any] = field(default_factory=lambda: {"estimator": "share", "lam": 0.8})
+    votes: Mapping[str, Any] = field(default_factory=lambda: {"estimator": "within", "lam": 0.4})
     target: Mapping[str, Any] = field(default_factory=dict)
     adaptation: Mapping[str, Any] = field(
         default_factory=lambda: {"max_pending": 4, "max_rollouts": 64, "pairs_on_top": False}

@@ -27,9 +27,10 @@ RULES: dict[str, dict[str, Any]] = {
     "outcome_index": {"use_votes": False},
     "lam_1": {"lam": 1.0},
     "lam_1_mixed": {"lam": 1.0, "mixed_groups_only": True},
-    "share_4": {"estimator": "share", "lam": 0.4},
-    "share_8": {"estimator": "share", "lam": 0.8},
-    "within_4": {"estimator": "experiments.estimators:within", "lam": 0.4},
+    "share_4": {"estimator": "experiments.estimators:share", "lam": 0.4},
+    "share_8": {"estimator": "experiments.estimators:share", "lam": 0.8},
+    "within_4": {"estimator": "within", "lam": 0.4},
+    "within_8": {"estimator": "within", "lam": 0.8},
     "within_index_4": {"estimator": "experiments.estimators:within_index", "lam": 0.4},
     "returns": {"estimator": "experiments.estimators:returns", "lam": 0.5},
 }
@@ -42,7 +43,8 @@ _TITLES = {
     "share_4": "votes share out the outcome's advantage, lam 0.4",
     "share_8": "votes share out the outcome's advantage, lam 0.8",
     "within_4": "outcome, and votes that add up to 0 in a trajectory, also in groups that all fail, lam 0.4",
-    "within_index_4": "the same, outcomes of steps of equal index compared",
+    "within_8": "the same, lam 0.8",
+    "within_index_4": "as within_4, outcomes of steps of equal index compared",
     "returns": "outcome, and what the votes add up to from each step on, lam 0.5",
 }
 _ALL = {"progress_100": Planted(), "progress_90": Planted(right=0.9), "progress_75": Planted(right=0.75),
@@ -53,6 +55,7 @@ _JUDGES: dict[str, dict[str, Planted]] = {
     "share_4": _ALL,
     "share_8": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
     "within_4": _ALL,
+    "within_8": _ALL | {"difference_100": Planted(asks="difference")},
     "within_index_4": _ALL,
     "returns": {"difference_100": Planted(asks="difference")},
 }

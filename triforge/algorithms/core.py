@@ -56,8 +56,8 @@ class CoreOptions(Options):
     """Preset that it started from."""
     # ---- rewards ----
     lam: float = Field(1.0, ge=0, le=100)
-    """Weight of the votes beside the outcome; with the estimator `share`, how unequally they share it
-    out."""
+    """Weight of the votes beside the outcome; with the estimator `within`, how much they move within a
+    trajectory."""
     vote_weight: Literal["constant", "trust"] = "constant"
     """`constant` adds lam times the votes to the outcome and standardises the sum; `trust`
     standardises outcome and votes apart and adds the votes with the weight `lam * trust`, trust

@@ -20,7 +20,7 @@ from environments.household.planner import plan
 from environments.household.wording import announce
 from environments.household.world import World
 from experiments.__main__ import main
-from experiments.estimators import returns, within, within_index
+from experiments.estimators import returns, share, within_index
 from experiments.jobs import Job
 from experiments.judging import Asks, Planted, PlantedJudge, Truth, distances, signs
 from experiments.loop import play
@@ -180,17 +180,17 @@ async def test_labels_found_after_play_are_those_of_the_environment() -> None:
     assert set(labels) == {1, -1}
 
 
-def test_votes_within_a_trajectory_add_up_to_nothing() -> None:
-    preset = resolve(
-        "rlanything",
-        {"estimator": "experiments.estimators:within", "std_floor": 0.0, "lam": 0.5},
-    )
-    votes = [[1.0, -1.0, 1.0, -1.0], [1.0, None, -1.0], [-1.0, -1.0, -1.0]]
-    failed = [[-1.0] * len(row) for row in votes]
-    found = within.function(
-        Group(rewards=votes, outcomes=failed, votes=votes), preset, preset.estimator_options
-    )
-    assert found.advantages == ((0.5, -0.5, 0.5, -0.5), (0.5, 0.0, -0.5), (0.0, 0.0, 0.0))
+def test_votes_share_out_the_advantage_of_a_trajectory_and_nothing_where_all_end_alike() -> None:
+    name = "experiments.estimators:share"
+    preset = resolve("rlanything", {"estimator": name, "std_floor": 0.0, "lam": 0.8})
+    votes = [[1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, None]]
+    for outcomes, expected in (
+        ((1.0, -1.0), ((1.4, 1.4, 1.4, pytest.approx(-0.2)), (-1.0, -1.0, 0.0))),
+        ((-1.0, -1.0), ((0.0,) * 4, (0.0,) * 3)),
+    ):
+        each = [[o] * len(row) for o, row in zip(outcomes, votes, strict=True)]
+        group = Group(rewards=votes, outcomes=each, votes=votes)
+        assert share.function(group, preset, preset.estimator_options).advantages == expected
 
 
 def test_votes_within_a_trajectory_beside_outcomes_of_equal_index() -> None:
@@ -226,7 +226,7 @@ def test_a_file_belongs_to_one_arm_seed_and_settings(tmp_path: Path) -> None:
         for seed in (901, 902)
     }
     assert len(names) == 2 * len(ARMS) * 2
-    assert "share_8-progress_75@5e-4-901-93d491a2c85d.jsonl" in names  # there are such runs
+    assert "share_8-progress_100@5e-4-901-dcc9bdc2998d.jsonl" in names  # there are such runs
     assert "returns-difference_100@1e-3-901-00f03e170a8c.jsonl" in names
 
 

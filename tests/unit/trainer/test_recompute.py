@@ -29,7 +29,7 @@ ROOMY = Limits(max_tokens=1000, max_rows=0)
     "overrides",
     [
         {"vote_weight": "trust"},
-        {"estimator": "share"},
+        {"estimator": "within"},
         {"estimator": "group", "normalise": "others", "lam": 0.3},
         {"step_cost": 0.1, "turn_limit_penalty": 0.5, "std_floor": 1.0},
     ],

@@ -60,7 +60,7 @@ def test_a_group_whose_votes_are_too_old_is_credited_by_outcome_alone() -> None:
 
 def test_without_its_votes_a_group_is_not_estimated_by_what_reads_them() -> None:
     group = judged(group_task(), [1, -1], [[[1], [-1]], [[1], [-1]]], judge_version=0)
-    dropped = keep([group], drop_stale_votes=True, estimator="share")
+    dropped = keep([group], drop_stale_votes=True, estimator="within")
     by_outcome = keep([group], use_votes=False, estimator="group")
     assert [r["advantage"] for r in dropped.records] == [r["advantage"] for r in by_outcome.records]
 

@@ -1,4 +1,4 @@
-"""`share`: votes share out the outcome's advantage; what an episode is worth as a whole, they cannot change."""
+"""`within`: votes move credit between the steps of a trajectory; what it is worth as a whole, they cannot change."""
 
 from fractions import Fraction
 
@@ -10,7 +10,7 @@ from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import policy_credit
 from triforge.errors import ConfigError
 
-HALF = resolve("rlanything", {"estimator": "share", "lam": 0.5})
+HALF = resolve("rlanything", {"estimator": "within", "lam": 0.5})
 OUTCOME = resolve("rlanything", {"estimator": "group", "use_votes": False})
 
 
@@ -27,14 +27,6 @@ def test_the_numbers_are_those_computed_by_hand():
     assert credit.advantages[1] == approx(-2 / 3, -4 / 3)
 
 
-def test_with_a_large_lam_a_step_may_be_worth_the_opposite_of_its_outcome():
-    votes = [[[1], [1], [1], [-1]], [[-1], [-1], [-1], [1]]]
-    large = resolve("rlanything", {"estimator": "share", "lam": 0.8})
-    credit = policy_credit([1, -1], votes, algorithm=large)
-    assert credit.advantages[0] == approx(1.4, 1.4, 1.4, -0.2)
-    assert credit.advantages[1] == approx(-1.4, -1.4, -1.4, 0.2)
-
-
 STEPS = st.lists(st.lists(st.sampled_from((-1, 0, 1)), min_size=1, max_size=3), max_size=6)
 
 
@@ -42,27 +34,26 @@ STEPS = st.lists(st.lists(st.sampled_from((-1, 0, 1)), min_size=1, max_size=3), 
     st.lists(st.tuples(st.sampled_from((-1, 1)), STEPS), min_size=2, max_size=6),
     st.sampled_from((0.25, 0.5, 0.8, 3.0)),
 )
-def test_an_episode_is_worth_what_its_outcome_says_whatever_the_votes_say(rollouts, lam):
+def test_a_trajectory_is_worth_what_its_outcome_says_whatever_the_votes_say(rollouts, lam):
     outcomes, votes = [o for o, _ in rollouts], [v for _, v in rollouts]
-    shared = resolve("rlanything", {"estimator": "share", "lam": lam})
-    credit = policy_credit(outcomes, votes, algorithm=shared)
+    moved = resolve("rlanything", {"estimator": "within", "lam": lam})
+    credit = policy_credit(outcomes, votes, algorithm=moved)
     alone = policy_credit(outcomes, votes, algorithm=OUTCOME)
     for row, plain, steps in zip(credit.advantages, alone.advantages, votes, strict=True):
         whole = Fraction(plain[0]) if plain else Fraction()
         means = [Fraction(sum(step), len(step)) for step in steps]
         mean = sum(means, Fraction()) / max(len(means), 1)
-        sign = (whole > 0) - (whole < 0)
-        exact = [whole * (1 + Fraction(lam) * sign * (vote - mean)) for vote in means]
+        exact = [whole + Fraction(lam) * (vote - mean) for vote in means]
         assert sum(exact) == whole * len(steps)
         assert row == approx(*map(float, exact))
 
 
 @pytest.mark.parametrize("outcome", [1, -1])
-def test_where_all_rollouts_end_alike_the_votes_train_nothing(outcome):
+def test_where_all_rollouts_end_alike_steps_still_differ_within_each(outcome):
     votes = [[[1], [-1]], [[-1], [-1]], [[1], [1]]]
     credit = policy_credit([outcome] * 3, votes, algorithm=HALF)
-    assert credit.advantages == ((0.0, 0.0),) * 3
-    assert credit.reasons == (("zero spread", "zero spread"),) * 3
+    assert credit.advantages == ((0.5, -0.5), (0.0, 0.0), (0.0, 0.0))
+    assert credit.reasons == ((None, None), *[("zero spread", "zero spread")] * 2)
 
 
 def test_votes_that_agree_leave_the_outcome_as_it_is():
@@ -84,13 +75,13 @@ def test_unjudged_steps_are_not_trained_on_and_unparsable_votes_count_nothing():
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ({"use_votes": False}, "estimator: given 'share' with use_outcome or use_votes = false"),
-        ({"use_outcome": False}, "estimator: given 'share' with use_outcome or use_votes = false"),
-        ({"step_cost": 0.1}, "estimator: given 'share' with a penalty, allowed only without"),
-        ({"vote_weight": "trust"}, "vote_weight: given trust with estimator = 'share'"),
+        ({"use_votes": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
+        ({"use_outcome": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
+        ({"step_cost": 0.1}, "estimator: given 'within' with a penalty, allowed only without"),
+        ({"vote_weight": "trust"}, "vote_weight: given trust with estimator = 'within'"),
         ({"lam": 0.0}, "lam: given 0 with use_votes = true"),
     ],
 )
 def test_what_makes_no_sense_beside_it_is_refused(overrides, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        resolve("rlanything", {"estimator": "share"} | overrides)
+        resolve("rlanything", {"estimator": "within"} | overrides)
