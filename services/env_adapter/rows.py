@@ -140,9 +140,7 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
             state=cast("PoolStatus", row.state),
             approval=cast("Approval", row.approval),
             tenant=row.tenant,
-            programs=registry.solved_by_programs(row.family),
-            labelled=registry.labelled(row.family),
-            scored=registry.scored(row.family),
+            **registry.traits(row.family),
         )
         for row in rows
     ]

@@ -8,28 +8,27 @@ from typing import Annotated, Any
 
 import typer
 
-from triforge.cli.deployment import settings
+from triforge.cli.deployment import kept
 from triforge.cli.options import STATE, StateOption
 from triforge.cli.terminal import say
-from triforge.config import Settings
-from triforge.store.backup import ARTIFACTS, DATABASE, back_up
+from triforge.store.backup import back_up
 from triforge.store.backup import restore as put_back
 from triforge.supervisor.layout import BROKER
-from triforge.supervisor.supervise import ADDRESSES, LOCK
+from triforge.supervisor.supervise import LOCK
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of the backup.")]
 
 
 def backup(folder: FolderArgument, state: StateOption = STATE) -> None:
     """Copy the database and the artifacts into a new folder; the deployment may run meanwhile."""
-    found = _places(state)
+    found = kept(state)
     about = back_up(found.database_url, found.artifacts_url, folder)
     say(f"wrote {folder}: {_summary(about)}")
 
 
 def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
     """Put a backup back where it was taken; the deployment must not run, and nothing may stand there."""
-    found = _places(state)
+    found = kept(state)
     about = put_back(
         folder,
         found.database_url,
@@ -39,20 +38,6 @@ def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
         by=os.environ.get("USER", ""),
     )
     say(f"restored {folder}: {_summary(about)}")
-
-
-def _places(state: Path) -> Settings:
-    """Where the deployment keeps what lasts, whether it runs now or not."""
-    found = settings(state)
-    if (state / ADDRESSES).is_file():
-        return found
-    places = {
-        "database_url": f"sqlite:///{state.resolve() / DATABASE}",
-        "artifacts_url": str(state.resolve() / ARTIFACTS),
-    }
-    return found.model_copy(
-        update={k: v for k, v in places.items() if f"TRIFORGE_{k.upper()}" not in os.environ}
-    )
 
 
 def _summary(about: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from triforge.cli import pool_file
 from triforge.config import RunConfig, Settings, merge
 from triforge.doctor.local import demand_model
-from triforge.environments.registry import family, labelled, scored, solved_by_programs
+from triforge.environments.registry import family, traits
 from triforge.environments.rows import read_lines, rows_of
 from triforge.environments.tasks import CheckedTasks, check_pool, request_of
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
@@ -18,14 +18,12 @@ from triforge.errors import ConfigError, InputError, WeightsError
 from triforge.types import PoolState
 
 
-def demand_pool(
-    name: str, body: dict[str, Any] | Path, environment: str, document: Mapping[str, Any]
-) -> None:
-    """Pass a pool that can be made here and trained on as the document says.
+def made_pool(name: str, body: dict[str, Any] | Path, environment: str) -> PoolState:
+    """A pool as env_adapter would make it, with all its rows looked at.
 
     Raises:
         InputError: the family is unknown, or refuses options, rows or what they name.
-        ConfigError: what the family needs is missing, or the document does not go with such a pool.
+        ConfigError: what the family needs is missing.
     """
     with ExitStack() as stack:
         given = pool_file.request(name, body, environment=environment)
@@ -35,25 +33,21 @@ def demand_pool(
             else rows_of(given)
         )
         head = request_of(given)
-        found = family(head.environment)
         checked = stack.enter_context(CheckedTasks())
-        check_pool(found, head, rows, checked)
-        pool = PoolState(
-            id=name,
-            name=name,
-            environment=head.environment,
-            options=head.options,
-            created_at=0.0,
-            tasks={split: {"active": count} for split, count in checked.splits.items()},
-            proposals={},
-            programs=solved_by_programs(head.environment),
-            labelled=labelled(head.environment),
-            scored=scored(head.environment),
-        )
+        check_pool(family(head.environment), head, rows, checked)
+        tasks = {split: {"active": count} for split, count in checked.splits.items()}
+        return PoolState(
+            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
+            **traits(head.environment),
+        )  # fmt: skip
+
+
+def demand_playable(pool: PoolState, document: Mapping[str, Any]) -> None:
+    """Pass a pool that can be played and trained on as the document says; else ConfigError."""
     config = config_on(pool, document, document)
     demand_trainable(config, pool)
     try:
-        found.make(merge(pool.options, config.env_adapter.options))
+        family(pool.environment).make(merge(pool.options, config.env_adapter.options))
     except (InputError, ConfigError) as error:
         raise unplayable(pool, error) from None
 

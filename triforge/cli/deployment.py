@@ -17,6 +17,7 @@ from triforge.clients.trainer import TrainerClient
 from triforge.clients.transport import ServiceClient, UnreachableError
 from triforge.config import Settings
 from triforge.errors import InputError, UnavailableError
+from triforge.supervisor.layout import places
 from triforge.supervisor.supervise import ADDRESSES
 
 _T = TypeVar("_T")
@@ -73,3 +74,10 @@ def settings(state: Path = STATE) -> Settings:
     return found.model_copy(
         update={k: v for k, v in written.items() if f"TRIFORGE_{k.upper()}" not in os.environ}
     )
+
+
+def kept(state: Path) -> Settings:
+    """The same of one that may not run: where it keeps what lasts."""
+    found = settings(state)
+    there = (state / ADDRESSES).is_file()
+    return found if there else found.model_copy(update=places(state, os.environ))

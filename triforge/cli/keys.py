@@ -18,11 +18,10 @@ import typer
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
 from triforge.access.keys import BOUNDS, Key, KeyStore, TenantStore
-from triforge.cli.deployment import settings
+from triforge.cli.deployment import kept
 from triforge.cli.options import STATE, StateOption
 from triforge.cli.terminal import console, grid, say
 from triforge.store.database import Database, open_database
-from triforge.supervisor.supervise import ADDRESSES
 
 key_app = typer.Typer(no_args_is_help=True)
 tenant_app = typer.Typer(no_args_is_help=True)
@@ -33,10 +32,7 @@ Bound = Annotated[int | None, typer.Option(help="-1 takes the bound away.")]
 
 @contextmanager
 def _database(state: Path) -> Iterator[Database]:
-    url = settings(state).database_url
-    if "TRIFORGE_DATABASE_URL" not in os.environ and not (state / ADDRESSES).is_file():
-        url = f"sqlite:///{state.resolve() / 'triforge.sqlite'}"  # where `triforge up` will look
-    database = open_database(url)
+    database = open_database(kept(state).database_url)
     try:
         yield database
     finally:

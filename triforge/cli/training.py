@@ -18,7 +18,7 @@ import httpx
 from rich.console import Console
 
 from triforge.cli import pool_file
-from triforge.cli.checks import demand_models, demand_pool
+from triforge.cli.checks import demand_models, demand_playable, made_pool
 from triforge.cli.deployment import settings
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
@@ -28,7 +28,8 @@ from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, load, merge, parse, read_document, write_document
-from triforge.errors import TriforgeError
+from triforge.environments.trainable import unplayable
+from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import Params, PoolState, Proposal, RunState, RunStep
@@ -67,6 +68,7 @@ class Training:
     def document(self, tell: Tell) -> dict[str, Any]:
         """The document of the run: the file, over it the arguments, over both `overrides`."""
         if self.resume:
+            self._demand_run()
             return read_document(self.state / DOCUMENT)
         base: dict[str, Any] = TINY_DOCUMENT if self.model == TINY else {}
         if not (self.pool or self.file):
@@ -86,9 +88,32 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # what is wrong with it is said before a model is fetched or made
-        if not self.pool and deployed(self.state) is None:
-            demand_pool(*self.request(document), self.env, document)
+        self._demand_pool(document)
         return merge(document, {"models": self._models(tell)})
+
+    def _demand_run(self) -> None:
+        if deployed(self.state) is None:
+            from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
+
+            kept.demand_run(self.state, self.resume)
+
+    def _demand_pool(self, document: Mapping[str, Any]) -> None:
+        """Refuse a pool that cannot be made or not be trained on as the document says."""
+        found = deployed(self.state)
+        if found is not None:
+            if self.pool:
+                _run(_check_pool(found, self.pool, parse(document).env_adapter.options))
+            elif (self.state / ADDRESSES).is_file():  # of this machine, with the same families
+                made_pool(*self.request(document), self.env)
+            return
+        if not self.pool:
+            demand_playable(made_pool(*self.request(document), self.env), document)
+            return
+        from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
+
+        pool = kept.find_pool(self.state, self.pool)
+        if pool is not None:
+            demand_playable(pool, document)
 
     def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
         """The name of the pool that is made, and what is asked for; or a file of its tasks."""
@@ -253,6 +278,18 @@ def deployed(state: Path) -> Settings | None:
         except httpx.HTTPError:
             return None
     return found if ready else None
+
+
+async def _check_pool(found: Settings, pool: str, options: Params) -> None:
+    pools = EnvAdapterClient(found.env_adapter_url, api_key=found.key.get_secret_value())
+    try:
+        state = await pools.pool(pool)
+        try:
+            await pools.check_pool(state.id, options)
+        except (InputError, ConfigError) as error:
+            raise unplayable(state, error) from None
+    finally:
+        await pools.close()
 
 
 async def _begin(

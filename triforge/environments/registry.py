@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -130,26 +129,21 @@ def about(given: EnvironmentFamily) -> About | None:
     return said if isinstance(said, About) else None
 
 
-def solved_by_programs(name: str) -> bool:
-    """Whether the tasks of that family are solved by programs; False for one that cannot be loaded."""
+def traits(name: str) -> dict[str, bool]:
+    """What a `PoolState` says of its family; nothing of one that cannot be loaded.
+
+    `programs`: its tasks are solved by programs. `labelled`: its environments label every step (its attribute `labels_steps`).
+    `scored`: its episodes have scores, and no success unless a run states `success_at`.
+    """
     try:
-        return isinstance(load(name), ProgramFamily)
+        found = load(name)
     except (InputError, ConfigError):
-        return False
-
-
-def labelled(name: str) -> bool:
-    """Whether environments of that family label every step (its attribute `labels_steps`); False if it cannot be loaded."""
-    with suppress(InputError, ConfigError):
-        return bool(getattr(load(name), "labels_steps", False))
-    return False
-
-
-def scored(name: str) -> bool:
-    """Whether episodes of that family have scores, and no success unless a run states `success_at`; False if it cannot be loaded."""
-    with suppress(InputError, ConfigError):
-        return getattr(load(name), "success_at", 0.0) is None
-    return False
+        return {}
+    return {
+        "programs": isinstance(found, ProgramFamily),
+        "labelled": bool(getattr(found, "labels_steps", False)),
+        "scored": getattr(found, "success_at", 0.0) is None,
+    }
 
 
 def expect_installed(name: str, about: About) -> None:

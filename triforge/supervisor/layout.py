@@ -139,10 +139,7 @@ def plan_layout(
     state, ports = state.resolve(), Ports(auto=auto_ports)
     changes: dict[str, object] = {"config": str(config_path.resolve())}
     changes |= _left_out(config, given)
-    if "TRIFORGE_DATABASE_URL" not in given:
-        changes["database_url"] = f"sqlite:///{state / 'triforge.sqlite'}"
-    if "TRIFORGE_ARTIFACTS_URL" not in given:
-        changes["artifacts_url"] = str(state / "artifacts")
+    changes |= places(state, given)
     if auto_ports:
         changes |= {
             name: f"http://127.0.0.1:{ports.free()}"
@@ -172,6 +169,15 @@ def plan_layout(
         specs += _model_processes(role, config, settings, env, ports)
     services = _with_metrics(_services(config, settings, env), settings.metrics_port, ports)
     return Layout(settings=settings, specs=(*specs, *services))
+
+
+def places(state: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Where a deployment in `state` keeps what lasts, as far as the environment `given` does not say it."""
+    own = {
+        "database_url": f"sqlite:///{state.resolve() / 'triforge.sqlite'}",
+        "artifacts_url": str(state.resolve() / "artifacts"),
+    }
+    return {name: place for name, place in own.items() if f"TRIFORGE_{name.upper()}" not in given}
 
 
 def _left_out(config: RunConfig, given: Mapping[str, str]) -> dict[str, object]:

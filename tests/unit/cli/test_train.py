@@ -16,13 +16,25 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 import triforge as library
+from services.env_adapter.pools import PoolMaker
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
 from triforge.cli.training import follow
-from triforge.errors import TriforgeError
+from triforge.environments.registry import family
+from triforge.errors import ConfigError, TriforgeError
+from triforge.store.database import open_database
 from triforge.testing.model_folders import words_folder
-from triforge.types import Event, Page, Proposal, RunState, RunStep, WeightsRecord
+from triforge.types import (
+    Event,
+    GenerateSpec,
+    Page,
+    PoolRequest,
+    Proposal,
+    RunState,
+    RunStep,
+    WeightsRecord,
+)
 
 ASKED = ("train", "--env", "household", "--preset", "grpo", "--steps", "3")
 GRPO = "grpo: estimator group"
@@ -165,6 +177,50 @@ def test_what_the_services_would_refuse_is_refused_before_they_start(
         named = re.compile(r"[a-z]+-\d{9,}")  # a pool that is made is named after the second
         said, wanted = (named.sub("POOL", one) for one in (err, refused.value.detail))
         assert said.startswith(f"triforge: {wanted}")
+
+
+@pytest.fixture
+def kept(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with what a deployment has left in its state folder: a pool of four tasks."""
+    monkeypatch.chdir(mine)
+    database = open_database(f"sqlite:///{mine / 'var' / 'triforge.sqlite'}")
+    request = PoolRequest(
+        name="kitchen", environment="household", generate=GenerateSpec(count=4, heldout=2, seed=1)
+    )
+    PoolMaker(database, family).create(request, [])
+    database.close()
+    (mine / "var" / "train.toml").touch()
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"pool": "chicken"}, "pool 'chicken' does not exist in var"),
+        ({"options": {"tries": 3}}, "the pool 'kitchen' cannot be played: household options: field tries"),
+        ({"overrides": {"run": {"groups_per_step": 5}}}, "the pool 'kitchen' has 4 training tasks"),
+        ({"resume": "run-77"}, "run 'run-77' does not exist in var"),
+        ({"state": "elsewhere"}, "pool 'kitchen' does not exist in elsewhere"),
+        ({"model": "nowhere"}, "models.policy: given 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_what_was_kept_is_looked_at_before_the_services_start(
+    kept: Path, changed: dict[str, Any], reason: str
+) -> None:
+    asked: dict[str, Any] = {"model": "model", "pool": "kitchen", "preset": "grpo"} | changed
+    with pytest.raises(TriforgeError, match=re.escape(reason)):
+        library.train(**asked)
+    assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
+def test_a_pool_of_a_deployment_that_runs_is_asked_before_a_model_is_fetched(
+    trained: Services, tmp_path: Path
+) -> None:
+    check = "GET /v1/pools/pool-1/check"
+    trained.refuse(check, 422, "input", "household options: field tries: unknown")
+    with pytest.raises(ConfigError, match=r"the pool 'kitchen' cannot be played: .* field tries"):
+        library.train("tiny", pool="pool-1", options={"tries": 3}, state=tmp_path)
+    assert [what for what, _ in trained.asked][1:] == ["GET /v1/pools/pool-1", check]
 
 
 @pytest.mark.parametrize(
