@@ -1,4 +1,4 @@
-"""What a reader waits for on a long run: pages of rollouts over a run of 1,000 steps and 100,000 trajectories, on SQLite.
+"""What a reader waits for on a long run: pages of a run of 1,000 steps and 100,000 trajectories, on SQLite.
 
     page    milliseconds from the request to the HTML, dashboard and trainer together, in this process
     commit  milliseconds of the transaction that ends a step, with and without the lines of its trajectories
@@ -28,6 +28,7 @@ import httpx
 from bench.control_plane_stack import rss_mib
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
+from services.dashboard.pages import DRAWN
 from services.trainer.app import create_app as trainer_app
 from services.trainer.run_store import RunStore
 from services.trainer.runs import Runs
@@ -46,6 +47,7 @@ ROLLOUTS, TURNS, TOKENS, GROUP = (
     10,
 )  # of a step, a rollout, a turn; rollouts of a group
 _TIMES = 7
+_MEASURES = (*DRAWN.split(","), *(f"m{n}" for n in range(150)))  # 306, as many as a step has
 _WORDS = ("mug", "plate", "shelf", "drawer", "fridge", "clean", "heat", "take", "open", "go")
 
 
@@ -112,8 +114,8 @@ def fill(
         if step == 2 * steps - 1:
             uri = write_step_records(artifacts, "bench.parquet", records(run.id, step, rng))
         made = RunStep(
-            run_id=run.id, step=step, at=0.0, policy_version=step, reward_version=step,
-            metrics={f"m{n}": rng.random() for n in range(60)}, artifacts={"step_record": uri} if uri else {},
+            run_id=run.id, step=step, at=60.0 * step, policy_version=step, reward_version=step,
+            metrics={name: rng.random() for name in _MEASURES}, artifacts={"step_record": uri} if uri else {},
         )  # fmt: skip
         started = time.perf_counter()
         store.commit_step(made, lines=lines)
@@ -127,6 +129,8 @@ def addresses(run_id: str, steps: int) -> dict[str, str]:
     """Pages that people open."""
     base, group = f"/runs/{run_id}", f"{run_id}-{2 * steps - 1:05d}-train-0003"
     found = {
+        "run": "",
+        "run, smoothed, by time": "?x=time&smooth=0.9",
         "rollouts, newest": "/rollouts",
         "one step": "/rollouts?step=1",
         "votes against the outcome": "/rollouts?against=true",

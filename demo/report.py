@@ -16,7 +16,7 @@ from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]
 
-_PICTURES = charts.CHARTS[:-2]  # not the length of episodes, nor what was not measured
+_PICTURES = charts.CHARTS[:7]  # what was learnt, and how long it took
 
 MEANINGS = {
     "held-out success, sampled": "Share of held-out tasks solved when the policy draws each word by its probability, as it does in "

@@ -83,6 +83,11 @@ class Apis:
 
     async def read(self, model: type[M], api: str, path: str, key: str, **params: Any) -> M:
         """What an API answers at a path, as a model or a list of them; empty parameters are left out."""
+        reply = await self.fetch(api, path, key, **params)
+        return TypeAdapter(model).validate_python(parse_json(reply))
+
+    async def fetch(self, api: str, path: str, key: str, **params: Any) -> httpx.Response:
+        """What an API answers at a path, as it is; a refusal is raised."""
         client = self._clients[api]
         query = {name: value for name, value in params.items() if value != ""}
         try:
@@ -91,7 +96,7 @@ class Apis:
             raise unreachable(client, "GET", path, error) from error
         if not reply.is_success:
             raise _refusal(reply)
-        return TypeAdapter(model).validate_python(parse_json(reply))
+        return reply
 
 
 def _bearer(key: str) -> dict[str, str]:

@@ -12,8 +12,9 @@ from typing import Any, Literal, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from services.dashboard.alarms import READ, alarms
 from services.dashboard.apis import Apis
-from services.dashboard.charts import CHARTS, draw, legend
+from services.dashboard.charts import CHARTS, View, draw, legend
 from services.dashboard.compare import Compare
 from services.dashboard.rollouts import Rollouts
 from triforge.algorithms.theory import wilson
@@ -39,6 +40,7 @@ Part = tuple[Literal["same", "gone", "new"], str]
 PAGE = 50  # rows of a table
 _MOST_STEPS = 10_000  # what the trainer gives at once
 _NEWEST_STEPS = 20
+SMOOTHING = (0.0, 0.6, 0.9, 0.98)
 _NOTHING = 1e-12  # smaller numbers are rounding and shown as 0
 TEMPLATES = Path(__file__).with_name("html")
 TASK_STATES: tuple[str, ...] = get_args(TaskState)
@@ -58,6 +60,10 @@ COLUMNS = (
     ("play s", "seconds/play"),
     ("train s", "seconds/train"),
 )
+
+DRAWN = ",".join(
+    sorted({name for _, name in COLUMNS} | {*READ} | {name for c in CHARTS for name in c.measures})
+)  # of all that a step has measured
 
 
 def templates(*folders: Path) -> Environment:
@@ -106,29 +112,44 @@ class Pages:
             more_pools=pools.next_cursor is not None,
         )
 
-    async def run(self, key: str, run_id: str) -> str:
+    async def run(self, key: str, run_id: str, view: View) -> str:
         """A run."""
         path = f"/v1/runs/{segment(run_id)}"
         run, page, weights = await asyncio.gather(
             self._apis.read(RunState, "trainer", path, key),
-            self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, limit=_MOST_STEPS),
+            self._apis.read(
+                Page[RunStep], "trainer", f"{path}/steps", key, limit=_MOST_STEPS, measures=DRAWN
+            ),
             self._apis.read(Page[WeightsRecord], "trainer", f"{path}/weights", key),
         )
         steps = [*page.items]
+        last = {"after": steps[-1].step - 1, "limit": 1} if steps else {"limit": 1}
+        newest = await self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, **last)
+        found = alarms(steps)
         pictures = [
             (chart, picture, legend(chart, steps))
             for chart in CHARTS
-            if (picture := draw(chart, steps)) is not None
+            if (picture := draw(chart, steps, view, found)) is not None
         ]
         return self._page(
             "run",
             run=run,
+            alarms=found,
+            view=view,
+            bottom=view.bottom(steps),
+            smoothing=SMOOTHING,
             live=run.status in ("queued", "running", "stopping"),
             pictures=pictures,
             columns=_columns(steps),
             steps=steps[: -_NEWEST_STEPS - 1 : -1],
+            newest=newest.items,
             weights=sorted(weights.items, key=lambda row: (row.role, -row.version)),
         )
+
+    async def measures(self, key: str, run_id: str) -> bytes:
+        """All measures of a run's steps as CSV."""
+        path = f"/v1/runs/{segment(run_id)}/report"
+        return (await self._apis.fetch("trainer", path, key, form="csv")).content
 
     async def pool(
         self, key: str, pool: str, *, tasks: Mapping[str, str], rewrites: Mapping[str, str]

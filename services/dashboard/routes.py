@@ -7,7 +7,7 @@ import binascii
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Literal
 
 import httpx
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -15,12 +15,17 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.dashboard.apis import Apis
+from services.dashboard.charts import View
 from services.dashboard.compare import Compare
 from services.dashboard.pages import Pages
 from services.dashboard.rollouts import Rollouts
 from triforge.clients.transport import LOST
 
-_ASSETS = {"style.css": "text/css", "live.js": "text/javascript"}
+_ASSETS = {
+    "style.css": "text/css",
+    "live.js": "text/javascript",
+    "curves.js": "text/javascript",
+}
 _DAY_S = 86_400
 Text = Annotated[str, Query(max_length=200)]
 EventId = Annotated[str, Query(pattern=r"^\d{1,19}(-\d{1,19})?$")]
@@ -51,11 +56,6 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         """Services, runs (`older` is a cursor) and pools."""
         return await pages.overview(key, older)
 
-    @router.get("/runs/{run_id}")
-    async def run(run_id: str, key: Key) -> str:
-        """A run: where it stands, its curves, its newest steps, its weights."""
-        return await pages.run(key, run_id)
-
     @router.get("/pools/{pool}")
     async def pool(
         pool: str,
@@ -84,7 +84,41 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         """A rewrite with everything said about it."""
         return await pages.proposal(key, proposal_id)
 
-    @router.get("/runs/{run_id}/events", response_class=StreamingResponse)
+    router.include_router(_run_routes(apis, pages))
+    router.include_router(_rollout_routes(pages.rollouts))
+    router.include_router(_compare_routes(pages.compare))
+
+    @router.get("/assets/{name}", response_class=Response)
+    async def asset(name: str) -> Response:
+        """The style and the script of all pages."""
+        if name not in _ASSETS:
+            return Response("no such file", status_code=404, media_type="text/plain")
+        content = files("services.dashboard").joinpath("html", name).read_bytes()
+        headers = {"cache-control": f"public, max-age={_DAY_S}"}
+        return Response(content, media_type=_ASSETS[name], headers=headers)
+
+    return router
+
+
+def _run_routes(apis: Apis, pages: Pages) -> APIRouter:
+    router = APIRouter(prefix="/runs/{run_id}", default_response_class=HTMLResponse)
+
+    @router.get("")
+    async def run(
+        run_id: str,
+        key: Key,
+        x: Literal["step", "time"] = "step",
+        smooth: Annotated[float, Query(ge=0.0, le=0.999)] = 0.0,
+    ) -> str:
+        """A run: where it stands, its curves by steps or time, smoothed, its newest steps, its weights."""
+        return await pages.run(key, run_id, View(time=x == "time", smooth=smooth))
+
+    @router.get("/steps.csv", response_class=Response)
+    async def measures(run_id: str, key: Key) -> Response:
+        """A row a finished step, a column a measure."""
+        return Response(await pages.measures(key, run_id), media_type="text/csv")
+
+    @router.get("/events", response_class=StreamingResponse)
     async def events(
         run_id: str,
         key: Key,
@@ -100,18 +134,6 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
             await opened.__aexit__(None, None, None)
 
         return _ForwardedStream(_until_lost(reply), close)
-
-    router.include_router(_rollout_routes(pages.rollouts))
-    router.include_router(_compare_routes(pages.compare))
-
-    @router.get("/assets/{name}", response_class=Response)
-    async def asset(name: str) -> Response:
-        """The style and the script of all pages."""
-        if name not in _ASSETS:
-            return Response("no such file", status_code=404, media_type="text/plain")
-        content = files("services.dashboard").joinpath("html", name).read_bytes()
-        headers = {"cache-control": f"public, max-age={_DAY_S}"}
-        return Response(content, media_type=_ASSETS[name], headers=headers)
 
     return router
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -32,6 +34,7 @@ from triforge.algorithms.unit_tests import count_unit_tests, total
 from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole
 
+_REWARDS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)  # bounds of the histogram
 _OF_POOL: Final = (
     "train",
     "measure_parent",
@@ -199,11 +202,23 @@ def sample_measures(samples: Samples) -> dict[str, float]:
     for role, ages in samples.ages.items():
         for name, value in staleness_measures(ages).items():
             measures[f"staleness/{role}/{name}"] = value
+    measures |= reward_histogram(samples.records)
     cast, eligible = samples.vote_reasons, samples.eligible_votes
     if eligible:
         measures["votes/trained_share"] = cast[TRAINED] / eligible
     measures |= {f"votes/{reason}": float(n) for reason, n in cast.items()}
     return measures | {f"steps/{reason}": float(n) for reason, n in samples.reasons.items()}
+
+
+def reward_histogram(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Shares of the turns whose reward lies below a bound and not below the one before: `rewards/below_-1` to `rewards/from_1`."""
+    turns = (record for record in records if record["purpose"] in _OF_POOL)
+    rewards = [turn["reward"] for turn in turns if turn["reward"] is not None]
+    if not rewards:
+        return {}
+    counts = Counter(bisect_right(_REWARDS, reward) for reward in rewards)
+    names = [*(f"below_{bound:g}" for bound in _REWARDS), f"from_{_REWARDS[-1]:g}"]
+    return {f"rewards/{name}": counts[n] / len(rewards) for n, name in enumerate(names)}
 
 
 def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from services.trainer.rollback import RunRollback
 from services.trainer.runs import RunRequest, Runs
 from services.trainer.trajectory_store import TrajectoryFilter
 from triforge.access.callers import Rule
-from triforge.store.step_records import steps_jsonl, steps_parquet
+from triforge.store.step_records import steps_csv, steps_jsonl, steps_parquet
 from triforge.types import (
     Page,
     RunState,
@@ -47,7 +47,12 @@ RULES: Final[Mapping[str, Rule]] = {
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _PARQUET, _LINES = "application/vnd.apache.parquet", "application/x-ndjson"
-_EVENTS = "text/event-stream"
+_CSV, _EVENTS = "text/csv", "text/event-stream"
+_REPORTS: Final = {
+    "parquet": (_PARQUET, steps_parquet),
+    "jsonl": (_LINES, steps_jsonl),
+    "csv": (_CSV, steps_csv),
+}
 
 
 def _runs(request: Request) -> Runs:
@@ -92,9 +97,13 @@ def list_steps(
     after: Annotated[int, Query(ge=-1, le=10**9)] = -1,
     cursor: Annotated[str, Query(pattern=r"^\d{0,9}$")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    measures: Annotated[str, Query(max_length=8000)] = "",
 ) -> Page[RunStep]:
-    """Finished steps after one, in order, a page at a time; step 0 is the evaluation before training."""
-    found = runs.store.steps(run_id, after=max(after, int(cursor or -1)), limit=limit + 1)
+    """Finished steps after one, in order, a page at a time; step 0 is the evaluation before training. `measures` names those wanted, with commas; all if none."""
+    wanted = [name for name in measures.split(",") if name]
+    found = runs.store.steps(
+        run_id, after=max(after, int(cursor or -1)), limit=limit + 1, measures=wanted
+    )
     more = str(found[limit - 1].step) if len(found) > limit else None
     return Page[RunStep](items=tuple(found[:limit]), next_cursor=more)
 
@@ -119,15 +128,17 @@ def get_group(run_id: str, group_id: str, runs: RunsDep) -> Page[TrajectoryRecor
     return Page[TrajectoryRecord](items=tuple(runs.trajectories.group(run_id, group_id)))
 
 
-@router.get("/{run_id}/report", response_class=Response, responses=files(_LINES, _PARQUET))
+@router.get("/{run_id}/report", response_class=Response, responses=files(_LINES, _PARQUET, _CSV))
 def report(
-    run_id: str, runs: RunsDep, form: Annotated[Literal["parquet", "jsonl"], Query()] = "jsonl"
+    run_id: str,
+    runs: RunsDep,
+    form: Annotated[Literal["parquet", "jsonl", "csv"], Query()] = "jsonl",
 ) -> Response:
     """All finished steps as one file: a row a step, a column (or a name) a measure."""
-    steps = runs.store.steps(run_id)
+    media, write = _REPORTS[form]
     return Response(
-        steps_parquet(steps) if form == "parquet" else steps_jsonl(steps),
-        media_type=_PARQUET if form == "parquet" else _LINES,
+        write(runs.store.steps(run_id)),
+        media_type=media,
         headers={"content-disposition": f'attachment; filename="{run_id}-steps.{form}"'},
     )
 

@@ -239,14 +239,24 @@ class RunStore:
                 if session.get(MeasurementRow, outcome.group_id) is None:
                     session.add(MeasurementRow(**outcome.model_dump(include=columns)))
 
-    def steps(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[RunStep]:
-        """Finished steps after one, in order."""
+    def steps(
+        self,
+        run_id: str,
+        *,
+        after: int = -1,
+        limit: int | None = None,
+        measures: Sequence[str] = (),
+    ) -> list[RunStep]:
+        """Finished steps after one, in order; with these measures alone, if any are named."""
         query = select(StepRow).where(StepRow.run_id == run_id, StepRow.step > after)
         with self._db.read() as session:
             _row_of(session, run_id)
             rows = session.scalars(query.order_by(StepRow.step).limit(limit))
             names = RunStep.model_fields
-            return [RunStep(**{name: getattr(row, name) for name in names}) for row in rows]
+            found = [{name: getattr(row, name) for name in names} for row in rows]
+        for row in found if measures else ():
+            row["metrics"] = {n: row["metrics"][n] for n in measures if n in row["metrics"]}
+        return [RunStep(**row) for row in found]
 
     # ---- weights ----
 

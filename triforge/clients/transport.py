@@ -19,6 +19,7 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 from pydantic import BaseModel
+from pydantic_core import from_json
 
 from triforge import __version__
 from triforge.errors import (
@@ -292,7 +293,7 @@ async def post_json(client: httpx.AsyncClient, path: str, body: Any = None, **op
 def parse_json(response: httpx.Response) -> Any:
     """The JSON of an answer."""
     try:
-        return json.loads(response.content)
+        return from_json(response.content)
     except ValueError:
         text = response.content[:120].decode(errors="replace")
         raise PolicyError(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.url import URL
@@ -189,7 +190,7 @@ def _sqlite(url: URL) -> Engine:
     arguments: dict[str, Any] = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
     # in memory one connection is the whole database
     pool = {"poolclass": StaticPool} if _in_memory(url) else {}
-    engine = create_engine(url, connect_args=arguments, **pool)
+    engine = create_engine(url, connect_args=arguments, json_deserializer=from_json, **pool)
     event.listen(engine, "connect", _tune)
     event.listen(engine, "begin", _begin)
     return engine
@@ -198,7 +199,10 @@ def _sqlite(url: URL) -> Engine:
 def _server(url: URL) -> Engine:
     try:
         return create_engine(
-            url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_TIMEOUT_S}
+            url,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": _CONNECT_TIMEOUT_S},
+            json_deserializer=from_json,  # three times as fast as json.loads
         )
     except (ImportError, NoSuchModuleError) as error:
         raise ConfigError(

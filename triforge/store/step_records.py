@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -189,6 +190,16 @@ def steps_parquet(steps: Sequence[RunStep]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     return sink.getvalue()
+
+
+def steps_csv(steps: Sequence[RunStep]) -> bytes:
+    """A CSV file with the columns of the Parquet file; absent measures are empty."""
+    sink = io.StringIO()
+    head = [name for name, _ in _HEAD]
+    rows = csv.DictWriter(sink, [*head, *sorted({name for step in steps for name in step.metrics})])
+    rows.writeheader()
+    rows.writerows({name: getattr(step, name) for name in head} | step.metrics for step in steps)
+    return sink.getvalue().encode()
 
 
 def steps_jsonl(steps: Sequence[RunStep]) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from services.trainer.measures import sample_measures
 from services.trainer.rows import Limits
 from services.trainer.run_store import RunStore
 from services.trainer.samples import SampleOptions, build_samples
@@ -28,6 +29,11 @@ WORDS = [f"w{n}" for n in range(300)]
 ACTIONS = (("look", "take mug", "go shelf"), ("look", "take cup"), ("look", EVIL), ())
 VOTES = ([[1, 1], [1, -1], [1, 0]], [[1, 1], [1, 1]], [[-1, -1], [-1, 0]], [])
 OUTCOMES = (1, -1, -1, None)
+MEASURES = {
+    "success": 0.5, "success/low": 0.3, "success/high": 0.7, "trajectories": 8.0, "infrastructure_failures": 2.0,
+    "seconds/play": 6.0, "seconds/credit": 0.5, "seconds/train": 2.0, "seconds/publish": 0.5,
+    "policy/kl_k3": 0.01, "policy/ratio_mean": 1.0, "policy/ratio_max": 2.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,11 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
             )
             lines = lines + held.lines
         record = RunStep(
-            run_id=run.id, step=step, at=0.0, policy_version=3, reward_version=3,
-            metrics={"success": 0.5}, artifacts=uris,
+            run_id=run.id, step=step, at=60.0 * step, policy_version=3, reward_version=3,
+            metrics=MEASURES | {"judge/alarm": step - 1.0} | sample_measures(found), artifacts=uris,
         )  # fmt: skip
         assert store.commit_step(record, lines=lines)
+    store.set_status(run.id, "finished")
     made = RecordedRun(store, artifacts, run.id)
     trained = np.array([-0.4, -0.6], dtype=np.float32)  # of its first two turns
     write_logprobs(artifacts, run.id, 1, [(f"{made.group(1)}-00/0", np.array([2, 5]), trained)])

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dashboard.charts import Chart, draw, legend
+from services.dashboard.alarms import Alarm, alarms
+from services.dashboard.charts import Chart, View, draw, legend
 from services.dashboard.pages import differences
 from triforge.types import RunStep
 
@@ -18,7 +19,9 @@ SECONDS = Chart("Seconds", "s", {"play": "a", "train": "b"})
 
 def steps(*metrics: dict[str, float]) -> list[RunStep]:
     return [
-        RunStep(run_id="r", step=n, at=0.0, policy_version=1, reward_version=1, metrics=row)
+        RunStep(
+            run_id="r", step=n, at=60.0 * n * n, policy_version=1, reward_version=1, metrics=row
+        )
         for n, row in enumerate(metrics)
     ]
 
@@ -43,11 +46,12 @@ def test_an_axis_reaches_below_nothing_where_values_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("largest", "top"), [(0.0, 1), (0.7, 1), (1.2, 2), (33.0, 50), (70.0, 100), (5e6, 5e6)]
+    ("largest", "top"),
+    [(0.0, 1), (0.7, 1), (1.2, 2), (33.0, 50), (70.0, 100), (7e4, "100k"), (5e6, "5M")],
 )
-def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: float) -> None:
+def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: object) -> None:
     svg = str(draw(SECONDS, steps({"a": largest})))
-    assert f">{top:g}</text>" in svg
+    assert f">{top}</text>" in svg
 
 
 def test_an_axis_goes_below_nothing_where_values_do() -> None:
@@ -79,6 +83,55 @@ def test_a_measure_is_drawn_with_its_interval() -> None:
     (polygon,) = re.findall(r'<polygon class="s0" points="([^"]*)"', svg)
     assert polygon == "36.0,10.0 390.0,10.0 390.0,196.0 36.0,196.0"  # where both ends are known
     assert "<polygon" not in str(draw(SECONDS, steps({"a": 5.0})))
+
+
+def test_parts_of_a_whole_lie_upon_one_another_and_keep_their_own_values() -> None:
+    chart = Chart("Seconds", "s", {"play": "a", "train": "b"}, stacked=True)
+    svg = str(draw(chart, steps({"a": 4.0, "b": 6.0}, {"a": 10.0})))
+    play, train = points(svg)
+    assert [y for _, y in play] == [121.6, 10.0]
+    assert [y for _, y in train] == [10.0, 10.0]
+    assert re.findall(r'data-values="([^"]*)"', svg) == ["4 10", "6 0"]
+    assert svg.count('<polygon class="part') == 2
+
+
+def test_smoothing_is_not_drawn_towards_nothing_and_leaves_what_was_measured() -> None:
+    svg = str(draw(SECONDS, steps({"a": 4.0}, {"a": 8.0}), View(smooth=0.5)))
+    assert re.findall(r'data-values="([^"]*)"', svg) == ["4 6.667"]
+    assert svg.count('class="raw s0"') == 1
+
+
+def test_time_can_be_along_the_bottom() -> None:
+    view, run = View(time=True), steps({"a": 1.0}, {"a": 1.0}, {"a": 1.0})
+    ((first, second, last),) = points(str(draw(SECONDS, run, view)))
+    assert (second[0] - first[0]) * 4 == pytest.approx(last[0] - first[0])
+    assert (view.bottom(run), View().bottom(run)) == ("minutes", "training steps")
+
+
+def test_an_alarm_is_a_stripe_over_its_steps_and_its_words_are_text() -> None:
+    svg = str(draw(SECONDS, steps({"a": 1.0}, {"a": 1.0}), alarms=[Alarm("J", 0, 1, "<b>")]))
+    assert '<title>steps 0 to 1: &lt;b&gt;</title><rect x="35.0"' in svg
+    assert draw(SECONDS, steps({"a": 1.0})[:1], alarms=[]) is not None
+
+
+def test_a_run_alarms_where_the_judge_is_gamed_success_falls_or_rollouts_are_lost() -> None:
+    fine = {"trajectories": 100.0, "infrastructure_failures": 5.0, "judge/alarm": 0.0}
+    fine |= {"success": 0.8, "success/low": 0.6, "success/high": 0.9, "policy/entropy": 1.0}
+    found = alarms(
+        steps(
+            fine,
+            fine | {"judge/alarm": 1.0, "judge/alarm/votes": 3.0},
+            fine | {"judge/alarm": 1.0, "infrastructure_failures": 6.0},
+            fine | {"success/high": 0.29},
+            fine | {"policy/entropy": 0.05},
+            fine | {"success/high": 0.31},
+        )
+    )
+    assert [(a.letter, a.first, a.last) for a in found] == [("J", 1, 2), ("I", 2, 2), ("C", 3, 4)]
+    assert "(mean vote +3.0 standard errors)" in found[0].text
+    assert found[2].said == "success is at most 0.290 and was at least 0.600"
+    held = fine | {"eval/greedy": 0.5, "eval/greedy/low": 0.4, "eval/greedy/high": 0.6}
+    assert alarms(steps(held, held | {"success/high": 0.1})) == []  # training tasks change
 
 
 def test_a_long_run_is_thinned_and_keeps_its_newest_step() -> None:

@@ -70,18 +70,39 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     group = recorded.group(2)
     pages = (
+        "?smooth=0.6&x=time",
         "rollouts",
         f"rollouts/{group}-02",
         f"rollouts/{group}-02/tokens?form=table",
         f"groups/{group}",
     )
     for page in pages:
-        browser.get(f"{address}/{page}")
+        browser.get(f"{address}/{page}" if page[:1] != "?" else f"{address}{page}")
         scrolled = browser.execute_script("return document.documentElement.scrollWidth")
         assert scrolled <= width, page
         assert browser.get_log("browser") == [], page
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_the_pointer_and_the_keys_say_the_values_of_a_curve(browser: Any, address: str) -> None:
+    browser.get(address)
+    curve = browser.find_element("css selector", "figure.curve")
+    value = curve.find_element("css selector", ".legend b")
+    curve.send_keys("\ue012")  # arrow left: the newest
+    said = curve.find_element("css selector", "[role=status]")
+    assert said.get_attribute("textContent") == "step 2: training tasks 0.5"
+    curve.send_keys("\ue012")
+    assert said.get_attribute("textContent") == "step 1: training tasks 0.5"
+    browser.find_element("name", "smooth").click()  # the focus leaves
+    assert (value.text, curve.find_element("css selector", ".now").text) == ("0.5", "")
+    taken = """
+        const done = arguments[0];
+        HTMLAnchorElement.prototype.click = function () { fetch(this.href).catch(() => done(this.download)); };
+        URL.revokeObjectURL = () => {};
+        document.querySelector(".png").dispatchEvent(new MouseEvent("click", {bubbles: true}));
+    """
+    assert browser.execute_async_script(taken) == "Success of the policy.png"
 
 
 def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, address: str) -> None:

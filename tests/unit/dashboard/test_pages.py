@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from services.dashboard.__main__ import main
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
+from tests.unit.dashboard.recorded_run import RecordedRun
 
 GOLDEN = Path(__file__).parents[2] / "contract" / "types"
 SERVICES = ("trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model")
@@ -139,6 +141,29 @@ async def test_a_run_shows_its_curves_steps_weights_and_all_measures(
     assert '<td>rate</td><td class="number">1e-06</td>' in text
     assert golden("WeightsRecord")["uri"] in text
     assert 'data-events="/runs/run-1/events"' in text
+
+
+async def test_the_address_says_how_the_curves_are_drawn_and_all_measures_are_a_file(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    address = f"/runs/{recorded.run_id}"
+    plain = (await pages.get(address)).text
+    assert "Along the bottom: training steps." in plain
+    assert 'class="raw' not in plain
+    assert "step 2: the judge is being gamed" in plain
+    assert "steps 1 to 2: infrastructure lost 2 of 8 rollouts" in plain
+    assert "<img" not in plain
+    chosen = (await pages.get(f"{address}?x=time&smooth=0.9")).text
+    assert "Along the bottom: minutes." in chosen
+    assert 'class="raw' in chosen
+    assert '<option value="0.9" selected>' in chosen
+    assert (await pages.get(f"{address}?smooth=1")).status_code == 422
+    file = await pages.get(f"{address}/steps.csv")
+    assert file.headers["content-type"].startswith("text/csv")
+    first, second = csv.DictReader(file.text.splitlines())
+    assert (first["step"], second["step"], second["judge/alarm"]) == ("1", "2", "1.0")
+    assert sum(float(v) for name, v in first.items() if name.startswith("rewards/")) == 1.0
+    assert (await pages.get("/runs/run-x/steps.csv")).status_code == 404
 
 
 async def test_a_run_that_has_ended_is_not_followed(

@@ -170,3 +170,10 @@ def test_a_step_that_is_committed_twice_leaves_its_lines_once(own: RecordedRun) 
     assert not own.store.commit_step(first, lines=[{"id": "another"}])
     with own.store.read() as session:
         assert session.scalar(select(func.count()).select_from(TrajectoryRow)) == 18
+
+
+async def test_steps_come_with_the_measures_that_are_named(
+    http: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    steps = (await http.get(f"/{recorded.run_id}/steps?measures=success,none,judge/alarm")).json()
+    assert [set(step["metrics"]) for step in steps["items"]] == [{"success", "judge/alarm"}] * 2
