@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -152,12 +152,35 @@ def print_runs(state: Path, newest: int | None = None) -> None:
 @run_app.command("export")
 def run_export(
     run_id: RunArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Parquet file to write; with another --format a new folder."
+        ),
+    ],
+    form: Annotated[
+        Literal["parquet", "atif", "dataset"],
+        typer.Option(
+            "--format",
+            help="One file; a file of Harbor's ATIF a trajectory; a dataset of the Hugging Face hub.",
+        ),
+    ] = "parquet",
     state: StateOption = STATE,
 ) -> None:
-    """Save the run's record: one Parquet row a step, enough to recompute every number."""
-    ask_trainer(state, lambda client: client.export(run_id, out))
-    say(f"wrote {out}")
+    """Save the run's record: one Parquet row a step, enough to recompute every number; or what was played, for others."""
+    if form == "parquet":
+        ask_trainer(state, lambda client: client.export(run_id, out))
+        say(f"wrote {out}")
+        return
+    from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.parquet"
+        ask_trainer(state, lambda client: client.export(run_id, file))
+        if form == "atif":
+            say(f"wrote {exports.write_atif(file, out)} trajectories into {out}")
+        else:
+            say(f"wrote {exports.write_dataset(file, out)} rows into {out}")
 
 
 @run_app.command("report")
