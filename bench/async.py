@@ -1,6 +1,6 @@
 """What playing ahead of training brings: judged groups an hour at staleness bounds 0, 1 and 2.
 
-The orchestrator, its window, its ledger and its database are the real ones. Workers, engines and learners are stand-ins that
+The orchestrator, its window, its step records and its database are the real ones. Workers, engines and learners are stand-ins that
 take the time they would take, on a clock that jumps from one event to the next. Episodes last lognormal times, half of
 them less than 2 s and one in a hundred more than 30 s; training takes a quarter of the synchronous step. All bounds play
 episodes of the same lengths.

@@ -1,4 +1,4 @@
-"""The guard of any room, what it says of undeclared routes and other origins; and Redis's buckets."""
+"""The guard of any service, what it says of undeclared routes and other origins; and Redis's buckets."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def test_the_ood_tasks_are_none_that_the_pool_has() -> None:
     assert all("look" not in options["goals"] for options in trained)
     for kind in FULL.tasks:
         drawn = family("household").generate(count=4, seed=1, options=dict(kind.options))
-        rooms = [world_of(params) for params in drawn]
-        foreign = [len(room.receptacles) > most or room.goal.type == "look" for room in rooms]
+        worlds = [world_of(params) for params in drawn]
+        foreign = [len(world.receptacles) > most or world.goal.type == "look" for world in worlds]
         assert all(foreign) if kind.name == "ood" else not any(foreign)
     assert "look" in FULL.warm_start(1).generate["goals"]
     assert sum(kind.train for kind in FULL.tasks) == 64

@@ -39,7 +39,7 @@ _NOBODY = cast("Any", None)
 _HARD = dict(STUDY.full.kinds[0])
 
 
-def rooms() -> list[World]:
+def worlds() -> list[World]:
     return generate(count=3, seed=5, options=_HARD)
 
 
@@ -51,7 +51,7 @@ def solution(world: World) -> list[str]:
 
 
 def test_every_command_of_a_shortest_plan_is_progress() -> None:
-    for world in rooms():
+    for world in worlds():
         left = distances(world, solution(world))
         assert left == [float(n) for n in range(len(left))][::-1]
         assert len(left) >= 8
@@ -60,7 +60,7 @@ def test_every_command_of_a_shortest_plan_is_progress() -> None:
 
 
 def test_progress_is_what_the_planner_says_of_the_states_before_and_after() -> None:
-    for seed, world in enumerate(rooms()):
+    for seed, world in enumerate(worlds()):
         draw, actions, lengths = random.Random(seed), list[str](), list[int]()
         episode = Episode(world, PlayOptions(wording="terse"), announce(world))
         for _ in range(24):
@@ -101,13 +101,13 @@ async def test_a_planted_judge_is_right_as_often_as_it_says(
     ],
 )  # fmt: skip
 async def test_planted_votes_are_those_of_the_runs_on_file(asks: Asks, votes: str) -> None:
-    world, group = rooms()[0], group_task(votes=3)
-    room = Task(
+    world, group = worlds()[0], group_task(votes=3)
+    task = Task(
         id="task", pool_id="p", slot="s", family="household", instruction="", params=params_of(world)
     )  # fmt: skip
 
     async def read(_: str) -> Task:
-        return room
+        return task
 
     shortest = solution(world)
     assert shortest[:4] == ["go diningtable", "take egg", "go fridge", "open fridge"]
@@ -120,8 +120,8 @@ async def test_planted_votes_are_those_of_the_runs_on_file(asks: Asks, votes: st
 
 
 async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> None:
-    world, group = rooms()[0], group_task(votes=1)
-    room = Task(
+    world, group = worlds()[0], group_task(votes=1)
+    task = Task(
         id="task",
         pool_id="p",
         slot="s",
@@ -129,11 +129,11 @@ async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> Non
         instruction="",
         params=params_of(world),
     )
-    assert world_of(room.params) == world
+    assert world_of(task.params) == world
 
     async def read(task_id: str) -> Task:
         assert task_id == "task"
-        return room
+        return task
 
     commands = solution(world)
     played = said(
@@ -160,14 +160,14 @@ def test_returns_of_differences_are_nothing_in_a_loop() -> None:
 
 
 async def test_labels_found_after_play_are_those_of_the_environment() -> None:
-    world = rooms()[1]
+    world = worlds()[1]
     options = PlayOptions(wording="terse", labels="progress")
-    room = Task(
+    task = Task(
         id="task", pool_id="p", slot="s", family="household", instruction="", params=params_of(world)
     )  # fmt: skip
 
     async def read(_: str) -> Task:
-        return room
+        return task
 
     draw, actions, labels = random.Random(3), list[str](), list[int | None]()
     episode = Episode(world, options, announce(world))
