@@ -54,8 +54,12 @@ _JUDGES: dict[str, dict[str, Planted]] = {
     "lam_1_mixed": {"progress_100": Planted()},
     "share_4": _ALL,
     "share_8": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
-    "within_4": _ALL,
-    "within_8": _ALL | {"difference_100": Planted(asks="difference")},
+    "within_4": _ALL | {"best_100": Planted(asks="best")},
+    "within_8": _ALL
+    | {
+        f"difference_{right:.0%}".rstrip("%"): Planted(asks="difference", right=right)
+        for right in (1.0, 0.9, 0.75, 0.6)
+    },
     "within_index_4": _ALL,
     "returns": {"difference_100": Planted(asks="difference")},
 }
