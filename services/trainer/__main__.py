@@ -1,4 +1,4 @@
-"""`python -m services.trainer api | learner | supervised | auxiliary-items | tiny-model | tiny-policy | smollm2 | merge-lora`: the only wiring of this service."""
+"""`python -m services.trainer api | learner | supervised | auxiliary-items | tiny-model | tiny-policy | smollm2 | merge-lora | replay`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -180,6 +180,7 @@ def main(arguments: Sequence[str]) -> int:
             "auxiliary-items",
             "smollm2",
             "merge-lora",
+            "replay",
         ),
     )
     known, rest = parser.parse_known_args(arguments[:1])
@@ -193,6 +194,10 @@ def main(arguments: Sequence[str]) -> int:
             return learner(given)
         if known.command == "auxiliary-items":
             return auxiliary_items(given)
+        if known.command == "replay":
+            from services.trainer.replay import main as replay
+
+            return replay(given)
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1

@@ -113,32 +113,15 @@ class Learners:
         version: int,
         auxiliary_weights: Mapping[Literal["sp", "id"], float],
     ) -> TrainBatch:
-        config, name = self._config, f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
+        name = f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
         self._written.append(uri)
-        algorithm = config.algorithm.resolved
-        return TrainBatch(
-            batch_id=f"{self._run_id}-{step:05d}-{role}",
-            run_id=self._run_id,
-            role=role,
-            step=step,
-            version=version,
-            uri=uri,
-            num_rows=len(rows),
-            num_tokens=sum(len(row.ids) for row in rows),
-            model_path=self._notes["paths"][role],
-            algorithm=algorithm if role == "policy" else algorithm.of_reward_model(),
-            learner=getattr(config.trainer, role),
-            critic=config.trainer.critic,
-            auxiliary=config.trainer.aux,
-            auxiliary_weights=dict(auxiliary_weights),
-            staleness_bound=config.run.staleness_bound,
-            temperature=getattr(config.models, role).temperature,
-            seed=config.run.seed,
-            base_version=self._notes["base"][role],
+        return batch_of(
+            self._config, self._run_id, role, step, rows,
+            uri=uri, version=version, model_path=self._notes["paths"][role], base_version=self._notes["base"][role],
             folder_version=await asyncio.to_thread(self._folder_of, role, version),
-            keep=config.run.keep_checkpoints,
-        )
+            auxiliary_weights=dict(auxiliary_weights),
+        )  # fmt: skip
 
     def _folder_of(self, role: TrainedRole, version: int) -> int | None:
         """The number under which what serves now was written; None for the initial folder."""
@@ -146,6 +129,30 @@ class Learners:
         found = store.find_weights(self._run_id, role, version)
         folders = Versions(store, self._parts.artifacts, self._run_id, role)
         return folders.number(found[0]) if found else None
+
+
+def batch_of(
+    config: RunConfig, run_id: str, role: TrainedRole, step: int, rows: list[TrainRow], **more: Any
+) -> TrainBatch:
+    """What a learner is told of a step of a run; `more` are the batch's own fields of versions, folders and weights."""
+    algorithm = config.algorithm.resolved
+    return TrainBatch(
+        batch_id=f"{run_id}-{step:05d}-{role}",
+        run_id=run_id,
+        role=role,
+        step=step,
+        num_rows=len(rows),
+        num_tokens=sum(len(row.ids) for row in rows),
+        algorithm=algorithm if role == "policy" else algorithm.of_reward_model(),
+        learner=getattr(config.trainer, role),
+        critic=config.trainer.critic,
+        auxiliary=config.trainer.aux,
+        staleness_bound=config.run.staleness_bound,
+        temperature=getattr(config.models, role).temperature,
+        seed=config.run.seed,
+        keep=config.run.keep_checkpoints,
+        **more,
+    )
 
 
 def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:

@@ -10,7 +10,7 @@ reward, an advantage, and either a weight in the loss or a reason why it has non
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -34,6 +34,8 @@ from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_
 from triforge.algorithms.filters import LOW_SPREAD, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
+from triforge.config import LearnerSection, RunConfig
+from triforge.rollout.seeds import nth_seed
 from triforge.types import JudgedGroup, Purpose, TrainedRole, TrainRow, Trajectory, UnitTest, Vote
 
 EVALUATION = "evaluation"
@@ -62,11 +64,38 @@ class SampleOptions:
     min_measured: int = 1  # rollouts that a group must have measured to be trained on
     drop_stale_votes: bool = False  # credit a group without its votes if one of them is too old
 
+    @classmethod
+    def of(
+        cls, config: RunConfig, step: int, versions: Mapping[TrainedRole, int], trust: float
+    ) -> SampleOptions:
+        """Those of a training step of a run, whose models stand at `versions`."""
+        run, models, trainer = config.run, config.models, config.trainer
+        return cls(
+            algorithm=config.algorithm.resolved,
+            policy_version=versions["policy"],
+            reward_version=versions["reward"],
+            policy_limits=_limits(
+                trainer.policy, run.staleness_bound, models.policy.max_new_tokens
+            ),
+            reward_limits=_limits(trainer.reward, config.vote_bound, models.reward.max_new_tokens),
+            seed=nth_seed(run.seed, step),
+            trust=trust,
+            step=step,
+            min_measured=run.min_measured,
+            drop_stale_votes=run.stale_votes == "drop",
+        )
+
     @property
     def numbers(self) -> dict[str, float]:
         """What differs from step to step, for the record."""
         names = ("policy_version", "reward_version", "seed", "trust")
         return {name: getattr(self, name) for name in names}
+
+
+def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
+    return Limits(
+        max_tokens=learner.max_tokens, max_rows=learner.max_rows, bound=bound, response=response
+    )
 
 
 @dataclass(slots=True)

@@ -41,15 +41,13 @@ from services.trainer.measures import (
     step_measures,
 )
 from services.trainer.parts import Parts
-from services.trainer.rows import Limits
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples
 from services.trainer.step_records import origin_of
 from services.trainer.task_source import TaskSource
-from triforge.config import LearnerSection, RunConfig
+from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import TriforgeError
-from triforge.rollout.seeds import nth_seed
 from triforge.telemetry import about, tracing
 from triforge.types import JudgedGroup, RunState
 
@@ -130,7 +128,8 @@ class TrainLoop:
                 groups = await self._collector.collect(tasks)
             with phase("credit", measures):
                 demand_known_success(self._config, groups)
-                options = self._sample_options(step)
+                trust = self._votes.trust(step)
+                options = SampleOptions.of(self._config, step, self._engines.versions, trust)
                 samples = build_samples(groups, options)
                 trained_on = samples.reasons["trained"]
                 auxiliary = await asyncio.to_thread(
@@ -158,25 +157,6 @@ class TrainLoop:
         await self._record.commit(step, notes, versions, measures, artifacts, lines)
         return groups
 
-    def _sample_options(self, step: int) -> SampleOptions:
-        """The arithmetic of a step, and the weights that it trains."""
-        config, run, versions = self._config, self._config.run, self._engines.versions
-        models, trainer = config.models, config.trainer
-        return SampleOptions(
-            algorithm=self._algorithm,
-            policy_version=versions["policy"],
-            reward_version=versions["reward"],
-            policy_limits=_limits(
-                trainer.policy, run.staleness_bound, models.policy.max_new_tokens
-            ),
-            reward_limits=_limits(trainer.reward, config.vote_bound, models.reward.max_new_tokens),
-            seed=nth_seed(run.seed, step),
-            trust=self._votes.trust(step),
-            step=step,
-            min_measured=run.min_measured,
-            drop_stale_votes=run.stale_votes == "drop",
-        )
-
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm
         low, high = algorithm.alpha_low, algorithm.alpha_high
@@ -186,12 +166,6 @@ class TrainLoop:
         if algorithm.needs_votes and self._config.reward.kind != "unit_tests":
             measures |= self._votes.measure(step, groups)
         return measures
-
-
-def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
-    return Limits(
-        max_tokens=learner.max_tokens, max_rows=learner.max_rows, bound=bound, response=response
-    )
 
 
 def _seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

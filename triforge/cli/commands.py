@@ -30,6 +30,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "doctor:doctor",
         "Find what keeps an installation from working, and say how to mend it. Exit code 1 if something does.",
     ),
+    "replay": (
+        "replay:replay",
+        "Recompute rewards, advantages, losses and gradients of a run from its record and compare; starts no engine.",
+    ),
     "backup": (
         "backup:backup",
         "Copy the database and the artifacts into a new folder; the deployment may run meanwhile.",

@@ -43,19 +43,29 @@ def read_logprobs(
     store: ArtifactStore, run_id: str, step: int, trajectory_id: str
 ) -> dict[int, dict[int, float]]:
     """`[segment][place]` of a trajectory's tokens; empty where nothing of it is on record."""
-    try:
-        data = store.read(_name(run_id, step))
-        table = pq.read_table(io.BytesIO(data), schema=_SCHEMA, use_threads=False)
-    except NotFoundError:
-        return {}
-    except pa.ArrowException as error:
-        raise StorageError(
-            f"{_name(run_id, step)}: not a file of log-probabilities: {error}"
-        ) from error
-    found: dict[int, dict[int, float]] = {}
+    table, found = _read(store, run_id, step), dict[int, dict[int, float]]()
     for number, key in enumerate(table.column("key").to_pylist()):
         name, _, segment = key.rpartition("/")
         if name == trajectory_id:
             places, values = (table.column(n)[number].as_py() for n in ("places", "logprobs"))
             found[int(segment)] = dict(zip(places, values, strict=True))
     return found
+
+
+def read_all_logprobs(store: ArtifactStore, run_id: str, step: int) -> list[Row]:
+    """What `write_logprobs` was given; empty where nothing is on record."""
+    columns = [_read(store, run_id, step).column(name).to_pylist() for name in _SCHEMA.names]
+    return [
+        (key, np.asarray(places, np.int64), np.asarray(values, np.float32))
+        for key, places, values in zip(*columns, strict=True)
+    ]
+
+
+def _read(store: ArtifactStore, run_id: str, step: int) -> pa.Table:
+    name = _name(run_id, step)
+    try:
+        return pq.read_table(io.BytesIO(store.read(name)), schema=_SCHEMA, use_threads=False)
+    except NotFoundError:
+        return _SCHEMA.empty_table()
+    except pa.ArrowException as error:
+        raise StorageError(f"{name}: not a file of log-probabilities: {error}") from error

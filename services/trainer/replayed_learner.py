@@ -1,0 +1,185 @@
+"""The learner's step once more: loss, gradient norm and log-probabilities from the weights that the run trained on.
+
+Those weights are the initial folder's, a version that is still on the disk, or what the replay of the step before has made,
+if that came out bit for bit. The arithmetic is `Learner.train`.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from services.trainer.auxiliary_rows import AuxiliaryMaker
+from services.trainer.checkpoint import CheckpointStore
+from services.trainer.learner import Learner, StepReport
+from services.trainer.learners import batch_of
+from services.trainer.lora import LoraShape
+from services.trainer.recording import Recording
+from services.trainer.replayed_credit import Credited, Finding
+from services.trainer.weight_folders import version_name
+from triforge.config import LearnerSection
+from triforge.errors import TriforgeError
+from triforge.store.images import ImageStore
+from triforge.store.manifests import load_manifest
+from triforge.store.training_logprobs import Row, read_all_logprobs
+from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow
+
+_TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
+_CERTAIN: Final = 6.0  # standard deviations of a sum's rounding error
+
+
+class ReplayedLearner:
+    """One role's learner, step after step."""
+
+    def __init__(self, recording: Recording, role: TrainedRole) -> None:
+        assert recording.artifacts is not None
+        self._recording, self._role, self._artifacts = recording, role, recording.artifacts
+        self._versions = CheckpointStore(self._artifacts, recording.run_id, role)
+        self._folders = recording.folders.get(role, {})
+        self._held: tuple[int, Learner] | None = (
+            None  # the number of a folder, and who came to it bit for bit
+        )
+        self._auxiliary: AuxiliaryMaker | None = None
+
+    def step(self, step: RunStep, credited: Credited, version: int) -> Finding | None:
+        """Train on a step's rows as the run did with weights of `version`; None if the run trained nothing then."""
+        role, name = self._role, f"{self._role} learner"
+        known = {
+            measure.removeprefix(f"{role}/"): value
+            for measure, value in step.metrics.items()
+            if measure.startswith(f"{role}/") and not measure.split("/", 1)[1].startswith(_TIMED)
+        }
+        rows, weights = self._rows(step.step, credited)
+        if not rows or "loss" not in known:
+            return None
+        if any(record["images"] or record["judge_images"] for record in credited.samples.records):
+            said = "the record does not say where pictures stand among the tokens"
+            return Finding(name, "not recomputed", said)
+        number = self._folders.get(version)
+        batch = batch_of(
+            credited.config, self._recording.run_id, role, step.step, rows, uri="replayed", version=version,
+            model_path=self._recording.paths[role], base_version=self._recording.base[role],
+            folder_version=number, auxiliary_weights=weights,
+        )  # fmt: skip
+        try:
+            learner = self._learner(batch)
+        except TriforgeError as error:
+            self._held = None
+            return Finding(name, "not recomputed", error.detail)
+        report = learner.train(batch, rows)
+        bound = rounding_bound(learner, rows, batch.learner)
+        found = self._compare(known, report, batch, learner, bound)
+        self._held = (version + 1, learner) if found.verdict == "same" else None
+        return found
+
+    def _rows(self, step: int, credited: Credited) -> tuple[list[TrainRow], dict[Any, float]]:
+        rows = credited.samples.rows[self._role]
+        if self._role != "policy":
+            return rows, {}
+        if self._auxiliary is None:
+            self._auxiliary = AuxiliaryMaker(credited.config, self._recording.paths["policy"])
+        trained = credited.samples.reasons["trained"]
+        more = self._auxiliary.rows(step, credited.groups, trained=trained)
+        return rows + more.rows, self._auxiliary.weights(step)
+
+    def _learner(self, batch: TrainBatch) -> Learner:
+        """A learner with the weights and the optimiser that the step began with."""
+        number, held, initial = batch.folder_version, self._held, Path(batch.model_path)
+        shape, self._held = LoraShape.of(batch.learner), None
+        if held and held[0] == number:
+            return held[1]
+        if number is not None:
+            if (self._versions.weights / version_name(number)).is_dir():
+                return self._versions.load(number, initial, shape)
+            raise TriforgeError(
+                f"the weights of version {batch.version} are gone (run.keep_checkpoints); a replay of all steps comes to them "
+                "where it is the same bit for bit"
+            )
+        images = ImageStore(self._artifacts)
+        return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
+
+    def _compare(
+        self,
+        known: Mapping[str, float],
+        report: StepReport,
+        batch: TrainBatch,
+        learner: Learner,
+        bound: float,
+    ) -> Finding:
+        """All measures bit for bit; else loss, norm of the gradient and log-probabilities within the bound."""
+        name, metrics = f"{self._role} learner", report.metrics
+        alike = sum(metrics.get(measure) == value for measure, value in known.items())
+        furthest = self._logprobs_apart(batch.step, report.logprobs)
+        written = self._weights_same(learner, batch.version + 1)
+        weights = {None: "", True: "; new weights the same", False: "; new weights differ"}[written]
+        said = ", ".join(f"{n} {known[n]:.6g}" for n in ("loss", "grad_norm") if n in known)
+        if alike == len(known) and not furthest and written is not False:
+            return Finding(name, "same", f"{said}, {alike} measures{weights}")
+        apart = {
+            n: abs(metrics.get(n, math.inf) - known[n]) / max(1.0, abs(known[n]))
+            for n in ("loss", "grad_norm")
+            if n in known
+        }
+        if furthest is not None:
+            apart["log-probability"] = furthest
+        shown = ", ".join(f"{n} by {value:.2g}" for n, value in apart.items())
+        within = all(value <= bound for value in apart.values())
+        return Finding(
+            name,
+            "rounding" if within else "differs",
+            f"{said}; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same{weights}",
+        )
+
+    def _logprobs_apart(self, step: int, found: Sequence[Row]) -> float | None:
+        """The largest distance of a token's log-probability in training; infinity if other tokens were trained on.
+
+        None where nothing of it is on record.
+        """
+        known = read_all_logprobs(self._artifacts, self._recording.run_id, step)
+        if self._role != "policy" or not known:
+            return None
+        if [(key, [*places]) for key, places, _ in known] != [(k, [*p]) for k, p, _ in found]:
+            return math.inf
+        pairs = zip(known, found, strict=True)
+        return max(
+            float((np.abs(a - b) / np.maximum(1.0, np.abs(a))).max(initial=0.0))
+            for (_, _, a), (_, _, b) in pairs
+        )
+
+    def _weights_same(self, learner: Learner, version: int) -> bool | None:
+        """Whether the new weights are the published ones, byte for byte; None if those are gone."""
+        number = self._folders.get(version)
+        folder = self._versions.weights / version_name(number or 0)
+        if number is None or not folder.is_dir():
+            return None
+        with tempfile.TemporaryDirectory() as made:
+            learner.publish(Path(made) / "version", {})
+            sums = [
+                {n: f.checksum for n, f in load_manifest(at).files.items() if "safetensors" in n}
+                for at in (folder, Path(made) / "version")
+            ]
+        return sums[0] == sums[1]
+
+
+def rounding_bound(learner: Learner, rows: Sequence[TrainRow], settings: LearnerSection) -> float:
+    """How far two machines that sum in another order can be apart after a step, of a number or of 1 if that is more.
+
+    A log-probability lies behind d products of matrices in a row, each a sum of at most n terms; a gradient behind three times
+    as many, and each update of the step behind the one before: N = 3 * d * n * updates roundings. Their errors, each at most
+    the unit roundoff u, add up to less than c * sqrt(N) * u with probability 1 - 2 exp(-c^2 / 2) (Higham and Mary 2019), on
+    both machines: 2 * c * sqrt(N) * u. It takes layers to pass an error on as it is, neither larger nor smaller.
+    """
+    module: Any = learner.model.module
+    config = module.config.get_text_config()
+    widths = (config.hidden_size, getattr(config, "intermediate_size", 0))
+    terms = max(*widths, *(len(row.ids) for row in rows))
+    products = 7 * config.num_hidden_layers + 1
+    roundings = 3 * products * terms * settings.epochs * settings.updates_per_step
+    unit = torch.finfo(learner.model.scorer.dtype).eps / 2
+    return 2 * _CERTAIN * math.sqrt(roundings) * unit

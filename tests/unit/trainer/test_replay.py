@@ -1,0 +1,176 @@
+"""A run once more from its record: the recorded demo run of this folder's parent, and what a replay says of another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from services.trainer.checkpoint import CheckpointStore
+from services.trainer.learner import Learner
+from services.trainer.learners import batch_of
+from services.trainer.recording import Recording
+from services.trainer.replay import main, replay, what_if
+from services.trainer.replayed_credit import credit
+from services.trainer.run_store import RunStore
+from triforge.errors import InputError, NotFoundError
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import open_database
+
+RECORDED = (
+    Path(__file__).parents[2] / "recorded_run"
+)  # python -m scripts.record_run tests/recorded_run
+STEPS = (1, 2, 3)
+
+
+@pytest.fixture
+def recording() -> Recording:
+    return Recording.of_path(RECORDED)
+
+
+def verdicts(
+    recording: Recording, only: int | None = None, **how: Any
+) -> dict[tuple[int, str], str]:
+    found = replay(recording, only, learners=how.get("learners", True))
+    return {(step, finding.part): finding.verdict for step, finding in found}
+
+
+def test_the_recorded_run_comes_out_as_it_was_recorded(recording: Recording) -> None:
+    found = verdicts(recording)
+    assert [found[step, "credit"] for step in STEPS] == ["same"] * 3
+    for role in ("policy", "reward"):
+        learnt = [found[step, f"{role} learner"] for step in STEPS]
+        assert learnt[0] in ("same", "rounding")
+        # another kind of machine sums in another order: from there on its weights are not the run's
+        assert learnt[1:] == (["same"] * 2 if learnt[0] == "same" else ["not recomputed"] * 2)
+
+
+@dataclasses.dataclass
+class Changed:
+    """The sources of a recording in which one step's record is another one."""
+
+    sources: dict[int, bytes]
+
+    def column(self, name: str, change: Any) -> dict[int, bytes]:
+        table = pq.read_table(io.BytesIO(self.sources[1]))
+        values = [change(value) for value in table.column(name).to_pylist()]
+        place, kind = table.schema.get_field_index(name), table.schema.field(name)
+        sink = io.BytesIO()
+        pq.write_table(table.set_column(place, kind, pa.array(values, kind.type)), sink)
+        return self.sources | {1: sink.getvalue()}
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "expected"),
+    [
+        ("advantage", lambda value: value * (1 + 2**-52), "rounding"),
+        ("advantage", lambda value: value * 1.001, "differs"),
+        ("outcome", lambda value: -value, "differs"),
+        ("reason", lambda value: value or "stale weight version", "differs"),
+    ],
+)
+def test_a_record_in_which_a_number_was_changed_differs(
+    recording: Recording, column: str, change: Any, expected: str
+) -> None:
+    sources = Changed(dict(recording.sources)).column(column, change)
+    changed = dataclasses.replace(recording, sources=sources)
+    assert verdicts(changed, 1, learners=False) == {(1, "credit"): expected}
+
+
+def test_another_loss_on_record_differs(recording: Recording) -> None:
+    step = recording.steps[0]
+    other = step.model_copy(update={"metrics": step.metrics | {"policy/grad_norm": 7.0}})
+    changed = dataclasses.replace(recording, steps=[other])
+    found = verdicts(changed)
+    assert found[1, "policy learner"] == "differs"
+    assert found[1, "reward learner"] in ("same", "rounding")
+
+
+def test_a_step_alone_begins_with_weights_that_are_kept(
+    recording: Recording, tmp_path: Path
+) -> None:
+    assert recording.artifacts is not None
+    gone = verdicts(recording, 2)
+    assert gone[2, "policy learner"] == "not recomputed"
+    store, kept = ArtifactStore(str(tmp_path)), dataclasses.replace(recording, artifacts=None)
+    record = recording.read(1)
+    again = credit(1, record)
+    rows, version = again.samples.rows["policy"], int(record.numbers["policy_version"])
+    batch = batch_of(
+        again.config, recording.run_id, "policy", 1, rows, uri="", version=version,
+        model_path=recording.paths["policy"], base_version=version,
+    )  # fmt: skip
+    learner = Learner.fresh(Path(batch.model_path))
+    report = learner.train(batch, rows)
+    CheckpointStore(store, recording.run_id, "policy").publish(learner, batch, report, keep=2)
+    kept = dataclasses.replace(recording, artifacts=store)
+    assert verdicts(kept, 2)[2, "policy learner"] in ("same", "rounding")
+    assert verdicts(kept, 2)[2, "reward learner"] == "not recomputed"
+
+
+def test_other_rules_drop_turn_and_add_samples(recording: Recording) -> None:
+    found = {
+        (step, role): change for step, role, change in what_if(recording, ["algorithm.preset=grpo"])
+    }
+    assert set(found) == {(step, role) for step in STEPS for role in ("policy", "reward")}
+    policy, reward = found[1, "policy"], found[1, "reward"]
+    assert reward.trained[1] == 0
+    assert reward.dropped == reward.trained[0] > 0
+    assert policy.trained[1] == policy.trained[0] - policy.dropped + policy.added
+    assert policy.size[0] != policy.size[1]
+    same = [c for _, _, c in what_if(recording, ["run.name=other"])]
+    assert all(c.flipped == c.dropped == c.added == 0 and c.size[0] == c.size[1] for c in same)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+    yield RunStore(database)
+    database.close()
+
+
+def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
+    recording: Recording, store: RunStore, tmp_path: Path
+) -> None:
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
+    run = store.create(name="r", pool_id="pool-1", config={})
+    with pytest.raises(NotFoundError):
+        Recording.of_run(store, artifacts, run.id)
+    notes = {"paths": dict(recording.paths), "base": dict(recording.base)}
+    store.begin(run.id, state=notes, policy=1, reward=1)
+    for step in recording.steps:
+        uri = artifacts.write(
+            f"runs/{run.id}/steps/{step.step:05d}.parquet", recording.sources[step.step]
+        )
+        new = {"run_id": run.id, "artifacts": {"step_record": uri}}
+        store.commit_step(step.model_copy(update=new))
+        for role, version in (("policy", step.policy_version), ("reward", step.reward_version)):
+            place = artifacts.local_path(f"weights/{run.id}/{role}/v{version:06d}")
+            store.add_weights(run.id, role, version, str(place), "")
+    Recording.of_run(store, artifacts, run.id).save(tmp_path / "sent")
+    shutil.rmtree(tmp_path / "artifacts")
+    sent = Recording.of_path(tmp_path / "sent")
+    assert sent.folders == recording.folders
+    assert verdicts(sent, 1) == verdicts(recording, 1)
+    with pytest.raises(InputError, match="--save"):
+        sent.save(tmp_path / "sent")
+
+
+def test_the_command_says_what_it_could_not_do(
+    recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "export.parquet"
+    file.write_bytes(recording.sources[2])
+    assert main([str(file)]) == 0
+    assert "a file has no weights" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--step"):
+        main([str(RECORDED), "--step", "9"])
+    with pytest.raises(InputError, match="run export"):
+        main([__file__])
