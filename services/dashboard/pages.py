@@ -17,6 +17,7 @@ from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, View, draw, legend
 from services.dashboard.compare import Compare
 from services.dashboard.rollouts import Rollouts
+from services.dashboard.timeline import Timelines
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
 from triforge.types import (
@@ -87,6 +88,7 @@ class Pages:
         self._templates = templates()
         self.rollouts = Rollouts(apis, self._page)
         self.compare = Compare(apis, self._page)
+        self.timelines = Timelines(apis, self._page)
 
     def _page(self, name: str, **values: Any) -> str:
         return self._templates.get_template(f"{name}.html").render(**values)

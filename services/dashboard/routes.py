@@ -113,6 +113,13 @@ def _run_routes(apis: Apis, pages: Pages) -> APIRouter:
         """A run: where it stands, its curves by steps or time, smoothed, its newest steps, its weights."""
         return await pages.run(key, run_id, View(time=x == "time", smooth=smooth))
 
+    @router.get("/timeline")
+    async def timeline(
+        run_id: str, key: Key, step: Annotated[int | None, Query(ge=0, le=10**9)] = None
+    ) -> str:
+        """When each process worked on a step, the newest if none is given."""
+        return await pages.timelines.step(key, run_id, step)
+
     @router.get("/steps.csv", response_class=Response)
     async def measures(run_id: str, key: Key) -> Response:
         """A row a finished step, a column a measure."""

@@ -21,7 +21,7 @@ from triforge.retry import retry, waiting
 from triforge.rollout.episode import Ended, judge_task, run_group, trajectory_id, unit_test_task
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
-from triforge.telemetry import about, tracing
+from triforge.telemetry import about, stamp, tracing
 from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
 
 _T = TypeVar("_T")
@@ -167,6 +167,7 @@ class RolloutWorker:
     async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
         """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
         _count(trajectory)
+        trajectory = trajectory.model_copy(update=stamp())
         if not await self._retry(lambda: self._broker.put_payload(trajectory)):
             (stored,) = await self._retry(lambda: self._broker.trajectories([trajectory.id]))
             trajectory = stored or trajectory

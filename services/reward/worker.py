@@ -16,6 +16,7 @@ from triforge.errors import RewardError, TriforgeError
 from triforge.retry import RetryPolicy, is_retryable, retry, waiting
 from triforge.rollout.protocols import GenerateMany
 from triforge.sandbox.client import Sandbox
+from triforge.telemetry import stamp
 from triforge.types import (
     ErrorInfo,
     GroupTests,
@@ -128,7 +129,7 @@ class JudgeWorker:
         JUDGE_SECONDS.observe(seconds)
         JUDGED.labels("votes" if votes.error is None else votes.error.kind).inc()
         count_votes(votes.steps)
-        return votes.model_copy(update={"seconds": seconds})
+        return votes.model_copy(update={"seconds": seconds, **stamp()})
 
     async def _tests(self, task: UnitTestTask, played: TrajectoryGroup) -> GroupTests:
         """Writing and running have the deadline each; waiting for the programs of other groups counts against neither."""
@@ -153,7 +154,7 @@ class JudgeWorker:
         UNIT_TESTED.labels("tests" if tests.error is None else tests.error.kind).inc()
         for test in tests.tests:
             UNIT_TESTS.labels("invalid" if test.input is None else "parsed").inc()
-        return tests.model_copy(update={"seconds": seconds})
+        return tests.model_copy(update={"seconds": seconds, **stamp()})
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Await `call`, again when it fails in a way that may pass; in each try a service that is away is waited for."""

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
@@ -19,6 +19,7 @@ from triforge.types import (
     Page,
     RunState,
     RunStep,
+    Timeline,
     TrajectoryPage,
     TrajectoryRecord,
     WeightsRecord,
@@ -33,6 +34,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs": _SUBMIT,
     "GET /v1/runs/{run_id}": _READ,
     "GET /v1/runs/{run_id}/steps": _READ,
+    "GET /v1/runs/{run_id}/steps/{step}/timeline": _READ,
     "GET /v1/runs/{run_id}/trajectories": _READ,
     "GET /v1/runs/{run_id}/trajectories/{trajectory_id}": _READ,
     "GET /v1/runs/{run_id}/groups/{group_id}": _READ,
@@ -106,6 +108,14 @@ def list_steps(
     )
     more = str(found[limit - 1].step) if len(found) > limit else None
     return Page[RunStep](items=tuple(found[:limit]), next_cursor=more)
+
+
+@router.get("/{run_id}/steps/{step}/timeline")
+def get_timeline(
+    run_id: str, step: Annotated[int, Path(ge=0, le=10**9)], runs: RunsDep
+) -> Timeline:
+    """When each process worked on a training step."""
+    return runs.trajectories.timeline(run_id, step)
 
 
 @router.get("/{run_id}/trajectories")

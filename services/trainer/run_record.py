@@ -15,8 +15,9 @@ from services.trainer.parts import Parts
 from services.trainer.reporting import Reporting
 from services.trainer.untrained import untrained
 from triforge.store.step_records import write_step_records
+from triforge.store.timelines import write_timeline
 from triforge.telemetry import about
-from triforge.types import RunState, RunStep, TrainedRole
+from triforge.types import RunState, RunStep, Span, TrainedRole
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,11 @@ class RunRecord:
         write = partial(write_step_records, self._parts.artifacts, name, records, origin)
         uri = await asyncio.to_thread(write)
         return {"step_record": uri}
+
+    async def write_timeline(self, step: int, spans: Sequence[Span]) -> None:
+        """Write when each process worked on the step."""
+        artifacts, run_id = self._parts.artifacts, self._run.id
+        await asyncio.to_thread(write_timeline, artifacts, run_id, step, spans)
 
     async def commit(
         self,

@@ -45,6 +45,7 @@ from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples
 from services.trainer.step_records import origin_of
 from services.trainer.task_source import TaskSource
+from services.trainer.timeline import spans_of
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import TriforgeError
@@ -152,6 +153,7 @@ class TrainLoop:
         evaluation = await self._evaluator.evaluate(step, versions["policy"])
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
         self._collector.advance(versions)
+        await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
         lines = samples.lines + evaluation.lines
         await self._record.commit(step, notes, versions, measures, artifacts, lines)

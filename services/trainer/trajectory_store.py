@@ -21,8 +21,9 @@ from triforge.errors import InputError, NotFoundError, TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import SCHEMA, read_step_records
 from triforge.store.tables import StepRow, TrajectoryRow
+from triforge.store.timelines import read_timeline
 from triforge.store.training_logprobs import read_logprobs
-from triforge.types import TrajectoryPage, TrajectoryRecord, TrajectorySummary
+from triforge.types import Timeline, TrajectoryPage, TrajectoryRecord, TrajectorySummary
 
 SortKey = Literal[
     "step", "length", "tokens", "staleness", "vote", "advantage", "score",
@@ -165,6 +166,11 @@ class Trajectories:
         trained = read_logprobs(self._artifacts, run_id, row.step, trajectory_id)
         shown = [_with_texts(record, folder) for record in _with_logprobs(records, trained)]
         return _record(_shown(row), shown)
+
+    def timeline(self, run_id: str, step: int) -> Timeline:
+        """When each process worked on a step; NotFoundError if nothing is on record."""
+        self._runs.get(run_id)
+        return read_timeline(self._artifacts, run_id, step)
 
     def group(self, run_id: str, group_id: str) -> list[TrajectoryRecord]:
         """The rollouts of a group in order, without token ids; NotFoundError if the run has no such group."""

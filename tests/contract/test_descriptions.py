@@ -45,7 +45,7 @@ def operations(tmp_path: Path) -> dict[str, Any]:
     [
         ("GET /v1/runs/{run_id}/events", {"text/event-stream"}),
         ("GET /v1/runs/{run_id}/export", {"application/vnd.apache.parquet"}),
-        ("GET /v1/runs/{run_id}/report", {"application/vnd.apache.parquet", "application/x-ndjson"}),
+        ("GET /v1/runs/{run_id}/report", {"application/vnd.apache.parquet", "application/x-ndjson", "text/csv"}),
         ("GET /v1/pools/{pool}/export", {"application/x-ndjson"}),
         ("POST /v1/chat/completions", {"application/json", "text/event-stream"}),
     ],

@@ -4,7 +4,17 @@ Every `__main__` calls `begin` once, before anything else. `about(run=..., group
 it; they travel with requests from service to service. Metrics are in `triforge.metrics`.
 """
 
-from triforge.telemetry.ids import about, carried, ids_of, known
+from triforge.telemetry.ids import about, carried, ids_of, known, stamp
 from triforge.telemetry.logs import begin, hide, masked, server_options
 
-__all__ = ["about", "begin", "carried", "hide", "ids_of", "known", "masked", "server_options"]
+__all__ = [
+    "about",
+    "begin",
+    "carried",
+    "hide",
+    "ids_of",
+    "known",
+    "masked",
+    "server_options",
+    "stamp",
+]

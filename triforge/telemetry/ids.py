@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -25,6 +28,11 @@ _FIELDS: Final = {
 Ids = Mapping[str, str]
 NOBODY: Final[Ids] = {}
 _KNOWN: ContextVar[Ids] = ContextVar("triforge_ids", default=NOBODY)
+
+
+def stamp() -> dict[str, Any]:
+    """When something ends and which process did it: `at` and `worker`."""
+    return {"at": time.time(), "worker": f"{socket.gethostname()}:{os.getpid()}"}
 
 
 def known() -> Ids:

@@ -129,6 +129,7 @@ class Trajectory(Message):
     """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator.
 
     `reference` is a solution of the task, where the judge is to see one (`GroupTask.show_reference`) and the family knows one.
+    It took `seconds`, until `at` by the clock of the process `worker`; 0 where nobody says.
     """
 
     id: str
@@ -143,6 +144,8 @@ class Trajectory(Message):
     outcome: Outcome
     retries: int = 0
     seconds: float = 0.0
+    at: float = 0.0
+    worker: str = ""
     reference: tuple[str, ...] = ()
 
     @property
@@ -200,13 +203,15 @@ class StepVotes(Message):
 
 
 class TrajectoryVotes(Message):
-    """Produced by: judge worker. Consumed by: orchestrator. `error` is set when the judge could not answer."""
+    """Produced by: judge worker. Consumed by: orchestrator. `error` is set when the judge could not answer; `at`: see Trajectory."""
 
     trajectory_id: str
     group_id: str
     steps: tuple[StepVotes, ...]
     error: ErrorInfo | None = None
     seconds: float = 0.0
+    at: float = 0.0
+    worker: str = ""
 
 
 class ProgramLimits(Message):
@@ -274,6 +279,8 @@ class GroupTests(Message):
     tests: tuple[UnitTest, ...]
     error: ErrorInfo | None = None
     seconds: float = 0.0
+    at: float = 0.0
+    worker: str = ""
 
 
 class JudgedGroup(Message):

@@ -71,6 +71,7 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
     group = recorded.group(2)
     pages = (
         "?smooth=0.6&x=time",
+        "timeline",
         "rollouts",
         f"rollouts/{group}-02",
         f"rollouts/{group}-02/tokens?form=table",

@@ -155,6 +155,7 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
             lambda: found.page(own.run_id, TrajectoryFilter()),
             lambda: found.one(own.run_id, f"{group}-00"),
             lambda: found.group(own.run_id, group),
+            lambda: found.timeline(own.run_id, 1),
         ):
             with pytest.raises(NotFoundError):
                 ask()
