@@ -287,24 +287,6 @@ def _t_quantile(freedom: int) -> float:
     )
 
 
-def precision_bound(mu: float, votes: int) -> float:
-    """Theorem 1: `A >= 1 - exp(-votes * (mu - 1)^2 / 4)` for mu > 1; 0 where it says nothing.
-
-    The published exponent; Hoeffding's inequality gives twice of it.
-    """
-    return 1.0 - math.exp(-votes * (mu - 1.0) ** 2 / 4.0) if mu > 1.0 else 0.0
-
-
-def precision(p_plus: float, p_minus: float, votes: int) -> float:
-    """A of Theorem 1 for independent votes, exactly: the chance that the success has more +1 among its votes."""
-
-    def chances(p: float) -> list[float]:
-        return [math.comb(votes, k) * p**k * (1.0 - p) ** (votes - k) for k in range(votes + 1)]
-
-    won, lost = chances(p_plus), chances(1.0 - p_minus)
-    return math.fsum(w * math.fsum(lost[:k]) for k, w in enumerate(won))
-
-
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the mean of at least `FEWEST` values, by Student's t."""
     mean, std = mean_and_deviation(values, ddof=1)

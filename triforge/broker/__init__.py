@@ -36,31 +36,3 @@ from triforge.broker.protocol import (
 from triforge.broker.redis import RedisBroker
 from triforge.broker.sessions import SessionLog
 from triforge.broker.workers import Worker, celery_app
-
-__all__ = [
-    "ADAPT_QUEUE",
-    "ADAPT_TASK",
-    "EVENTS_STREAM",
-    "JUDGED_STREAM",
-    "JUDGE_QUEUE",
-    "JUDGE_TASK",
-    "QUEUES",
-    "ROLLOUT_QUEUE",
-    "ROLLOUT_TASK",
-    "UNIT_TEST_TASK",
-    "WEIGHTS_STREAM",
-    "Broker",
-    "GroupStatus",
-    "Job",
-    "MemoryBroker",
-    "Queued",
-    "RedisBroker",
-    "SessionLog",
-    "Taken",
-    "Worker",
-    "batches_stream",
-    "celery_app",
-    "outcome_job",
-    "unit_tests_id",
-    "unjudged",
-]

@@ -31,30 +31,3 @@ from triforge.config.sections import (
     TrainerSection,
 )
 from triforge.config.settings import Settings
-
-__all__ = [
-    "AdaptationSection",
-    "AlgorithmSection",
-    "AuxiliarySection",
-    "CriticSection",
-    "EnvAdapterSection",
-    "LadderSection",
-    "LearnerSection",
-    "ModelSection",
-    "ModelsSection",
-    "Regex",
-    "RewardSection",
-    "RunConfig",
-    "RunSection",
-    "Sampling",
-    "Section",
-    "Settings",
-    "TrainerSection",
-    "assignment",
-    "load",
-    "merge",
-    "parse",
-    "read_document",
-    "with_assignments",
-    "write_document",
-]

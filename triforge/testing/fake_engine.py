@@ -385,51 +385,6 @@ class FakeEngine:
         return 200, {"object": "list", "data": cards}
 
 
-@dataclass(eq=False)
-class FakeRouter:
-    """SGLang's router, with the manners of sglang-router 0.3.2.
-
-    It has no route for weights, pauses or aborts, and takes no lists of sampling parameters or of request names.
-    """
-
-    workers: dict[str, FakeEngine]  # by address
-    dead: set[str] = field(default_factory=set)  # addresses that get no requests
-    gone: bool = False  # nothing listens any more
-    sent: list[str] = field(default_factory=list)  # addresses of requests, oldest first
-    _turn: itertools.count[int] = field(default_factory=itertools.count)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        if self.gone:
-            raise httpx.ConnectError("the fake router is gone")
-        if scope["path"] == "/generate":
-            await self._generate(scope, receive, send)
-            return
-        rows = [
-            {"url": url, "worker_type": "regular", "is_healthy": url not in self.dead, "load": 0}
-            for url in self.workers
-        ]
-        found = {"workers": rows, "total": len(rows)} if scope["path"] == "/workers" else None
-        await _answer(send, 404 if found is None else 200, found)
-
-    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
-        for name in ("sampling_params", "rid"):
-            if isinstance(body.get(name), list):
-                await _answer(send, 422, {"error": f"{name}: invalid type: sequence"})
-                return
-        alive = [url for url in self.workers if url not in self.dead]
-        chosen = alive[next(self._turn) % len(alive)]
-        self.sent.append(chosen)
-
-        async def again() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": json.dumps(body).encode()}
-
-        await self.workers[chosen](scope, again, send)
-
-
 async def _read(receive: Receive) -> Body:
     raw, more = b"", True
     while more:

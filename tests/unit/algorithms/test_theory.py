@@ -10,8 +10,6 @@ from triforge.algorithms.theory import (
     GroupVotes,
     count_votes,
     estimate,
-    precision,
-    precision_bound,
     trust,
 )
 from triforge.errors import InputError
@@ -85,17 +83,6 @@ def test_a_square_of_few_votes_is_not_biased():
 def test_f_weights_follow_remark_one():
     g = count_votes([1], [[[1, -1, 1]]], lam=0.5)  # p = 2/3, p squared = 1/3
     assert g.plus_square == pytest.approx(0.25**2 + 2 * 0.25 * 0.5 * 2 / 3 + 0.25 / 3)
-
-
-def test_the_bound_of_theorem_one_is_the_published_one_and_holds():
-    assert precision_bound(1.5, 3) == pytest.approx(0.171, abs=5e-4)
-    assert precision_bound(1.0, 3) == precision_bound(0.4, 300) == 0.0
-    assert precision(0.8, 0.7, 1) == pytest.approx(0.8 * 0.7)
-    for p_plus in (0.5, 0.7, 0.9):
-        for p_minus in (0.3, 0.6, 1.0):
-            for votes in (1, 3, 9):
-                assert precision(p_plus, p_minus, votes) >= precision_bound(p_plus + p_minus, votes)
-    assert precision(0.6, 0.6, 301) > 0.99 > 0.01 > precision(0.4, 0.4, 301)
 
 
 def test_the_interval_is_the_jackknife_over_groups():
