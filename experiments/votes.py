@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-from experiments.judging import Planted
+from experiments.judging import Asks, Planted
 from experiments.settings import HARD, QUICK, SHOWN, Arm, Settings
 from experiments.study import Study
 
@@ -47,19 +47,21 @@ _TITLES = {
     "within_index_4": "as within_4, outcomes of steps of equal index compared",
     "returns": "outcome, and what the votes add up to from each step on, lam 0.5",
 }
-_ALL = {"progress_100": Planted(), "progress_90": Planted(right=0.9), "progress_75": Planted(right=0.75),
-        "progress_60": Planted(right=0.6)}  # fmt: skip
+
+
+def _right(asks: Asks) -> dict[str, Planted]:
+    """Planted judges that are right so often, by name."""
+    return {f"{asks}_{q}": Planted(asks=asks, right=q / 100) for q in (100, 90, 75, 60)}
+
+
+_ALL = _right("progress")
 _JUDGES: dict[str, dict[str, Planted]] = {
     "lam_1": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
     "lam_1_mixed": {"progress_100": Planted()},
     "share_4": _ALL,
     "share_8": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
-    "within_4": _ALL | {"best_100": Planted(asks="best")},
-    "within_8": _ALL
-    | {
-        f"difference_{right:.0%}".rstrip("%"): Planted(asks="difference", right=right)
-        for right in (1.0, 0.9, 0.75, 0.6)
-    },
+    "within_4": _ALL | _right("best"),
+    "within_8": _ALL | _right("difference"),
     "within_index_4": _ALL,
     "returns": {"difference_100": Planted(asks="difference")},
 }
