@@ -135,13 +135,15 @@ async def paused_seconds(service: str) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
-async def publish(client: PolicyClient, load: Load, version: int, folder: Path) -> float:
+async def publish(
+    client: PolicyClient, load: Load, version: int, folder: Path, handover: str | None = None
+) -> float:
     """Seconds from the call until the version is live and proven."""
     digest = load_manifest(folder).digest
     load.announced = version
     start = time.perf_counter()
     state = await client.update_weights(
-        WeightsUpdate(version=version, uri=str(folder), digest=digest)
+        WeightsUpdate(version=version, uri=str(folder), digest=digest, handover=handover)
     )
     took = time.perf_counter() - start
     assert state.version == version
@@ -155,18 +157,24 @@ async def logprob(client: PolicyClient) -> float:
 
 
 @asynccontextmanager
-async def deployment(folder: Path) -> AsyncIterator[tuple[str, str]]:
+async def deployment(
+    folder: Path, *options: str, ready_s: float = 120, **variables: str
+) -> AsyncIterator[tuple[str, str]]:
+    """The addresses of an engine, started with more `options`, and of a service in front of it."""
     engine, service = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     port = engine.rpartition(":")[2]
     with (
         process(
             "-m", "services.local_engine", "--model-path", str(folder), "--port", port, "--weight-version", "0",
-            "--log-level", "warning",
+            "--log-level", "warning", *options,
         ),
-        process("-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_POLICY_MODEL_URL=service, TRIFORGE_MODEL=str(folder)),
+        process(
+            "-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_POLICY_MODEL_URL=service, TRIFORGE_MODEL=str(folder),
+            **variables,
+        ),
     ):  # fmt: skip
         async with http_client(service) as client:
-            await get_json(client, "/readyz", deadline_s=120)
+            await get_json(client, "/readyz", deadline_s=ready_s)
         yield engine, service
 
 

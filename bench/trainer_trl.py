@@ -1,6 +1,6 @@
 """One update by TRL's GRPOTrainer, for `bench.trainer`. Runs in TRL's own environment and imports nothing of ours.
 
-python trainer_trl.py WORK.json THREADS
+python trainer_trl.py WORK.json THREADS [cuda]
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+os.environ |= {"HF_HUB_OFFLINE": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if len(sys.argv) < 4 else {})
 
 import torch
 from datasets import Dataset
@@ -20,14 +20,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 ROWS = 8  # of a forward pass: TRL's default
+DEVICE = "cpu" if len(sys.argv) < 4 else sys.argv[3]
 
 
 def trainer(folder: str, out: str) -> GRPOTrainer:
     """TRL's trainer over a model folder."""
     args = GRPOConfig(
-        output_dir=out, report_to=[], use_cpu=True, bf16=False, disable_dropout=True, beta=0.0,
+        output_dir=out, report_to=[], use_cpu=DEVICE == "cpu", bf16=DEVICE != "cpu", disable_dropout=True, beta=0.0,
         per_device_train_batch_size=ROWS, num_generations=ROWS, gradient_accumulation_steps=1,
-        gradient_checkpointing=False, max_completion_length=256, loss_type="dapo",
+        gradient_checkpointing=DEVICE != "cpu", max_completion_length=256, loss_type="dapo",
     )  # fmt: skip
     found = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(
@@ -51,7 +52,7 @@ def inputs(rows: list[dict[str, Any]], total: float) -> dict[str, torch.Tensor]:
     back = [[0] * (right - len(row["completion"])) for row in rows]
     prompts = [gap + row["prompt"] for gap, row in zip(front, rows, strict=True)]
     completions = [row["completion"] + gap for gap, row in zip(back, rows, strict=True)]
-    return {
+    found = {
         "prompt_ids": torch.tensor(prompts),
         "prompt_mask": torch.tensor([[0] * len(g) + [1] * (left - len(g)) for g in front]),
         "completion_ids": torch.tensor(completions),
@@ -59,6 +60,7 @@ def inputs(rows: list[dict[str, Any]], total: float) -> dict[str, torch.Tensor]:
         "advantages": torch.tensor([row["advantage"] for row in rows]),
         "num_items_in_batch": torch.tensor(total),
     }
+    return {name: tensor.to(DEVICE) for name, tensor in found.items()}
 
 
 def update(asked: GRPOTrainer, adamw: torch.optim.AdamW, rows: list[dict[str, Any]]) -> int:
@@ -67,7 +69,9 @@ def update(asked: GRPOTrainer, adamw: torch.optim.AdamW, rows: list[dict[str, An
     for start in range(0, len(rows), ROWS):
         given = inputs(rows[start : start + ROWS], total)
         cells += given["prompt_ids"].numel() + given["completion_ids"].numel()
-        asked._compute_loss(asked.model, given).backward()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE != "cpu"):
+            loss = asked._compute_loss(asked.model, given)
+        loss.backward()
     torch.nn.utils.clip_grad_norm_(asked.model.parameters(), 1.0)
     adamw.step()
     adamw.zero_grad()
@@ -84,8 +88,13 @@ def main(work: Path, threads: int) -> None:
         adamw = torch.optim.AdamW(asked.model.parameters(), lr=1e-6, fused=True)
         short = [r | {"prompt": r["prompt"][:8], "completion": r["completion"][:8]} for r in rows]
         update(asked, adamw, short[:ROWS])
+        if DEVICE != "cpu":
+            update(asked, adamw, rows)  # kernels and memory of these lengths
+            torch.cuda.synchronize()
         started, busy = time.monotonic(), time.process_time()
         cells = update(asked, adamw, rows)
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
         seconds, busy = time.monotonic() - started, time.process_time() - busy
     useful = sum(len(row["prompt"]) + len(row["completion"]) for row in rows)
     print(
@@ -95,6 +104,9 @@ def main(work: Path, threads: int) -> None:
                 "seconds": seconds,
                 "cpu_seconds": busy,
                 "computed_tokens": cells,
+                "peak_gpu_mib": torch.cuda.max_memory_allocated() / 2**20
+                if DEVICE != "cpu"
+                else 0.0,
                 "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             }
         )

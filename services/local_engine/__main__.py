@@ -19,9 +19,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model-path", required=True, type=Path, help="folder with config.json and safetensors")
-    add("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto: cuda where there is one")
-    types = ("auto", "float32", "bfloat16")
-    add("--dtype", choices=types, default="auto", help="auto: bfloat16 on a GPU, else float32")
+    given, types = os.environ.get, ("auto", "float32", "bfloat16")
+    add(
+        "--device",
+        default=given("LOCAL_ENGINE_DEVICE", "auto"),
+        help="cpu, cuda, cuda:1, ...; auto: cuda where there is one",
+    )
+    add(
+        "--dtype",
+        choices=types,
+        default=given("LOCAL_ENGINE_DTYPE", "auto"),
+        help="auto: bfloat16 on a GPU, else float32",
+    )
     add("--host", default="127.0.0.1")
     add("--port", default=30000, type=int)
     add("--served-model-name", default="", help="name in /v1/models (default: the folder)")

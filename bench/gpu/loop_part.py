@@ -1,0 +1,143 @@
+"""The closed loop on this machine: `triforge.train` on household games, policy and judge on the device, success before and after.
+
+The model is SmolLM2-135M-Instruct if its pieces (`--pack --with-model`) or its folder are there, else a tiny one made for the games.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.gpu.pack import GGUF_SHA256, pieces
+from bench.gpu.supervise import SkipCase
+from services.trainer.smollm2 import NAME, default_cache, smollm2_folder
+from triforge.cli.evaluate import held_out
+from triforge.cli.terminal import settings
+from triforge.cli.training import Training, conduct, deployment
+from triforge.clients.trainer import TrainerClient
+
+_GAMES = {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
+_TEXT = {"wording": "alfworld", "actions": "text", "answer": "whole"}
+_LIMIT_S = 420.0
+_LEARNER = {"learning_rate": 1e-5, "updates_per_step": 1, "token_budget": 16384, "max_tokens": 2048}
+
+
+def _smollm2() -> Path:
+    parts = pieces()
+    if (default_cache() / NAME / "manifest.json").is_file():
+        return smollm2_folder()
+    if not parts:
+        raise SkipCase(
+            "no SmolLM2: neither its folder nor the pieces of --pack --with-model are there"
+        )
+
+    def joined(scratch: Path) -> Path:
+        with (scratch / "model.gguf").open("wb") as out:
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, out)
+        digest = hashlib.sha256((scratch / "model.gguf").read_bytes()).hexdigest()
+        if digest != GGUF_SHA256:
+            raise SkipCase(
+                f"SmolLM2: {len(parts)} pieces, and together they are not the file: some are missing"
+            )
+        return scratch / "model.gguf"
+
+    return smollm2_folder(fetch=joined)
+
+
+def _train(tiny: bool, steps: int, groups: int) -> dict[str, Any]:
+    """Steps of policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
+    run: dict[str, Any] = {
+        "groups_per_step": groups,
+        "eval_every": max(1, steps // 4),
+        "eval_tasks": 4 if tiny else 32,
+        "eval_greedy": False,
+        "keep_checkpoints": 1,
+    }
+    over: dict[str, Any] = {"run": run, "adaptation": {"controller": "none"}}
+    with tempfile.TemporaryDirectory() as scratch:
+        if tiny:
+            over |= {"env_adapter": {"rollouts": 8, "max_steps": 24}}
+            asked = Training(
+                model="tiny",
+                env="household",
+                steps=steps,
+                tasks=8,
+                heldout=4,
+                seed=1,
+                state=Path(scratch),
+                overrides=over,
+            )
+        else:
+            folder = str(_smollm2())
+            over |= {
+                "models": {"policy": {"max_new_tokens": 16}, "reward": {"max_new_tokens": 8, "regex": r"\\boxed\{-?1\}"}},
+                "env_adapter": {"rollouts": 8, "max_steps": 8, "admissible_only": True},
+                "reward": {"votes": 2, "prompt": "rubric"},
+                "trainer": {"policy": _LEARNER, "reward": _LEARNER},
+            }  # fmt: skip
+            asked = Training(
+                model=folder, reward_model=folder, env="household", preset="rlanything", steps=steps, tasks=128, heldout=32,
+                seed=1, generate=_GAMES, options=_TEXT, state=Path(scratch), overrides=over,
+            )  # fmt: skip
+        return asyncio.run(_conducted(asked))
+
+
+async def _conducted(asked: Training) -> dict[str, Any]:
+    tell = partial(print, "      ", flush=True)
+    console = Console(width=120)
+    document = asked.document(tell)
+    async with deployment(document, asked.state, tell) as found:
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await conduct(asked, document, found, console, tell)
+        except TimeoutError:
+            tell("the time is over")
+        client = TrainerClient(
+            settings(asked.state).trainer_url, api_key=found.key.get_secret_value()
+        )
+        try:
+            (run,) = await client.runs()
+            steps = await client.steps(run.id)
+        finally:
+            await client.close()
+    assert run.step > 0, f"the run is {run.status}: {run.reason}"
+    return {"status": run.status, "steps": run.step, **_success(steps), **_speeds(steps)}
+
+
+def _success(steps: list[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, part in (("before", steps[:1]), ("after", steps)):
+        figures = held_out(part).get("sampled", {})
+        found |= {
+            f"{name}_{n}": figures[n]
+            for n in ("success", "low", "high", "episodes")
+            if n in figures
+        }
+    return found
+
+
+def _speeds(steps: list[Any]) -> dict[str, float]:
+    """Medians over the steps of all that is a speed or a time."""
+    values: dict[str, list[float]] = {}
+    for step in steps:
+        for name, value in step.metrics.items():
+            if "per_s" in name or "seconds" in name:
+                values.setdefault(name, []).append(value)
+    return {name: statistics.median(found) for name, found in sorted(values.items())}
+
+
+def cases(*, rehearse: bool) -> dict[str, Callable[[], dict[str, Any]]]:
+    if rehearse:
+        return {"tiny": partial(_train, True, 2, 4)}
+    return {"smollm2": partial(_train, False, 100, 4), "tiny": partial(_train, True, 40, 8)}

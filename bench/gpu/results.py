@@ -1,0 +1,93 @@
+"""The results on disk: a file a part, written anew after each case, and the table of all of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.supervise import PARTS, run_part
+
+Case = dict[str, Any]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A part's file; empty without one."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {"machine": {}, "cases": {}}
+    return found
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Whole, or as it was."""
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(document, indent=1) + "\n")
+    aside.replace(path)
+
+
+class Results:
+    """The results of one folder; with `fresh` those of the parts that are run begin empty."""
+
+    def __init__(self, folder: Path, earlier: list[Path], *, fresh: bool) -> None:
+        self.folder, self._fresh = folder, fresh
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (p for other in earlier if other != folder for p in other.glob("*.json")):
+            if not (folder / path.name).exists():
+                (folder / path.name).write_bytes(path.read_bytes())
+
+    def run_all(
+        self, parts: list[str], environ: dict[str, str], *, rehearse: bool, chosen: str, seconds: float, total: float,
+    ) -> None:  # fmt: skip
+        """Run parts one after the other, each again from the case behind one that ended its process."""
+        ends = time.monotonic() + total
+        for part in parts:
+            path = self.folder / f"{part}.json"
+            document = read(path)
+            done = {n: c for n, c in document["cases"].items() if c["status"] in ("ok", "skipped")}
+            write(path, document | {"cases": {} if self._fresh else done})
+            until = min(ends, time.monotonic() + seconds)
+            while time.monotonic() < until:
+                print(f"== {part}", flush=True)
+                code = run_part(part, path, environ, rehearse=rehearse, chosen=chosen, until=until)
+                document = read(path)
+                running = [c for c in document["cases"].values() if c["status"] == "running"]
+                for case in running:
+                    case |= {"status": "failed", "why": _how(code)}
+                if code and not document["cases"]:
+                    document["cases"]["begin"] = {"status": "failed", "why": _how(code)}
+                write(path, document)
+                if code == 0 or not running:
+                    break
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "took longer than its limit"
+    return f"the process ended with {code}" + (" (out of memory?)" if code == -9 else "")
+
+
+def table(folder: Path) -> tuple[str, int]:
+    """All results of a folder as Markdown, and how many failed."""
+    lines, failed, machines = [], [], []
+    for part in PARTS:
+        document = read(folder / f"{part}.json")
+        if document["machine"] not in (*machines, {}):
+            machines.append(document["machine"])
+        for name, case in document["cases"].items():
+            said = case.get("why") or ", ".join(_shown(case.get("figures", {})))
+            lines.append(f"| {part} | {name} | {case['status']} | {said} |")
+            if case["status"] not in ("ok", "skipped"):
+                failed.append(f"{part} {name}: {case.get('why', 'did not end')}")
+    about = [", ".join(f"{k} {v}" for k, v in machine.items()) for machine in machines]
+    head = ["| part | case | | figures |", "|---|---|---|---|"]
+    end = ["failed:", *failed] if failed else ["nothing failed"]
+    return "\n".join(["", *about, "", *head, *lines, "", *end]), len(failed)
+
+
+def _shown(figures: dict[str, Any]) -> Iterator[str]:
+    for name, value in figures.items():
+        yield f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
