@@ -10,7 +10,7 @@ The floor is what the machine reaches on the model's own matrix products alone: 
 backwards) at as many tokens as a forward pass holds.
 
 Run: python -m bench.trainer [--groups 2] [--shrink 1] [--threads 1] [--without-trl] [--sharding auto] [--ranks-only]
-On a GPU: python -m bench.trainer --packed 16384 --model FOLDER
+On a GPU: python -m bench.trainer --packed 16384 --model FOLDER; with other shapes, LoRA and memory: python -m bench.gpu throughput
 """
 
 import argparse

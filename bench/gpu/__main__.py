@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
         )  # fmt: skip
     text, failed = table(results.folder)
     print(text)
-    (results.folder / "table.md").write_text(text + "\n")
+    if results.folder == kept:
+        (kept / "table.md").write_text(text + "\n")
     return int(failed)
 
 

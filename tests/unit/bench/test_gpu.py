@@ -1,0 +1,87 @@
+"""The bench for a GPU: what can be run of it on a CPU in seconds, and what becomes of parts that die. The rest: make gpu REHEARSE=1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.gpu.__main__ import main
+from bench.gpu.part import cases_of
+from bench.gpu.results import Results, read, table, write
+from bench.gpu.supervise import PARTS
+
+QUICK = {
+    "engine": ("decode-tiny",), "learner": ("bfloat16", "fsdp", "lora", "resume"),
+    "throughput": ("tiny-full-256", "tiny-lora-16-256-recompute"), "prefixes": ("tiny-48",),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("part", "case"), [(part, case) for part, names in QUICK.items() for case in names]
+)
+def test_a_case_runs_on_a_cpu(part: str, case: str) -> None:
+    assert cases_of(part, rehearse=True)[case]()
+
+
+def test_every_part_has_cases_with_and_without_a_gpu() -> None:
+    for part in PARTS:
+        assert cases_of(part, rehearse=True)
+        assert cases_of(part, rehearse=False)
+
+
+def test_one_command_writes_results_and_goes_on_where_they_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "imports",
+        "--rehearse",
+        "--cases",
+        "environments",
+        "--out",
+        str(tmp_path),
+        "--packages",
+        str(tmp_path),
+    ]
+    assert main(asked) == 0
+    entry = read(tmp_path / "imports.json")["cases"]["environments"]
+    assert entry["status"] == "ok"
+    assert read(tmp_path / "imports.json")["machine"]["device"].startswith("CPU")
+    assert "| imports | environments | ok | environments " in capsys.readouterr().out
+    assert main([*asked, "--resume", "--table"]) == 0
+    assert read(tmp_path / "imports.json")["cases"] == {"environments": entry}
+
+
+def test_a_part_that_dies_goes_on_behind_the_case_that_killed_it(tmp_path: Path) -> None:
+    calls: list[list[str]] = []
+
+    def run(_: str, path: Path, *__: Any, **___: Any) -> int:
+        document = read(path)
+        calls.append(sorted(document["cases"]))
+        name = "first" if len(calls) == 1 else "second"
+        status = "running" if name == "first" else "ok"
+        document["planned"] = ["first", "second", "third"]
+        document["cases"][name] = {
+            "status": status,
+            "began": 0.0,
+            "figures": {"tokens_per_s": 1234.5},
+        }
+        write(path, document)
+        return -9 if name == "first" else 0
+
+    results = Results(tmp_path, [], fresh=True, run=run)
+    limits: dict[str, Any] = {"rehearse": True, "chosen": "", "seconds": 60.0, "total": 60.0}
+    results.run_all(["learner"], {}, **limits)
+    assert calls == [[], ["first"]]
+    text, failed = table(tmp_path)
+    assert failed == 1
+    assert "learner first: the process ended with -9" in text
+    assert "| learner | second | ok | tokens_per_s 123" in text
+    assert "| learner | third | not run |" in text
+    again = Results(tmp_path, [], fresh=False, run=run)
+    again.run_all(["learner"], {}, **limits)
+    assert calls[2] == ["second"]  # what failed is tried again
+    assert json.loads((tmp_path / "learner.json").read_text())["cases"].keys() == {"second"}
