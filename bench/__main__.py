@@ -13,6 +13,7 @@ BENCHES = (
     "control_plane",
     "dashboard",
     "serving",
+    "sessions",
     "trainer",
     "sandbox",
     "environments",

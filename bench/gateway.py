@@ -57,8 +57,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def process(*command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen([sys.executable, *command], env={**os.environ, **variables})
+def process(
+    *command: str, program: str = sys.executable, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen([program, *command], env={**os.environ, **variables})
     try:
         yield started
     finally:

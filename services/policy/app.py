@@ -15,10 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.policy.gateway import Gateway
 from services.policy.routes import RULES, routes
 from services.policy.session_routes import SESSION_RULES
-from services.policy.sessions import Sessions
+from services.policy.sessions import Entered, Sessions
 from triforge.access.sessions import key_of
 from triforge.errors import NotFoundError, UnauthorizedError
-from triforge.types import OpenSession
 from triforge.web.app import install
 from triforge.web.guard import Entrance, Rules, guard
 from triforge.web.limits import MAX_BODY, Bounds
@@ -123,12 +122,12 @@ class _SessionKeys:
                 scope = {**scope, "state": {**scope.get("state", {}), "session": session}}
         await self._app(scope, receive, send)
 
-    async def _entered(self, scope: Scope) -> OpenSession:
+    async def _entered(self, scope: Scope) -> Entered:
         if self._sessions is None:
             raise NotFoundError("this service has no sessions; that of the policy model has")
         headers, session_id = Headers(scope=scope), scope["path"].split("/")[2]
         key = key_of(headers.get("authorization", ""), headers.get("x-api-key", ""))
-        return await self._sessions.enter(session_id, key)
+        return await self._sessions.enter(session_id, key, asks=scope["method"] == "POST")
 
 
 async def _on_hang_up(_: Request, __: Exception) -> Response:

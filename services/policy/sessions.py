@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -35,7 +36,26 @@ from triforge.types import (
     Turn,
 )
 
-_TOKENS: Final = 32_000_000  # of sessions that are known here, 4 bytes each
+_BYTES: Final = 128_000_000  # of sessions that are known here
+_SHORT: Final = (
+    16_384  # characters of a conversation that keep nobody waiting while they are prepared
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A session that a call may be made in, and the call's number, 0 if it has none yet."""
+
+    session: OpenSession
+    number: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """A session that is known here."""
+
+    digest: str  # of its key
+    forest: Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +86,20 @@ class Sessions:
         self, gateway: Gateway, log: SessionLog, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._gateway, self._log, self._clock = gateway, log, clock
-        self._known: OrderedDict[str, Forest] = OrderedDict()
-        self._tokens = 0  # of those
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._size = 0  # of those
         self._answering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def enter(self, session_id: str, key: str) -> OpenSession:
-        """The session, if it is open and the key is its own."""
-        found, closed = await self._log.find(session_id)
+    async def enter(self, session_id: str, key: str, *, asks: bool = True) -> Entered:
+        """The session, if it is open and the key is its own; who was here before gets a number in the same round trip."""
+        given, known = split(key), self._known.get(session_id)
+        before = known is not None and given is not None and _is_key(given[1], known.digest)
+        found, closed, number = await self._log.find(session_id, number=asks and before)
         if found is None:
             raise NotFoundError(
                 f"session {session_id[:80]!r} does not exist; POST /v1/sessions of env_adapter makes one"
             )
-        given = split(key)
-        if given is None or not hmac.compare_digest(digest(given[1]), found.digest):
+        if given is None or not _is_key(given[1], found.digest):
             raise UnauthorizedError(
                 f"this is not the key of session {session_id}: send the one that POST /v1/sessions has answered with"
             )
@@ -86,24 +107,32 @@ class Sessions:
             closed = "it has expired"
         if closed:
             raise ConflictError(f"session {session_id} is over: {closed}; make a new one")
-        return found
+        return Entered(found, number)
 
-    async def begin(self, session: OpenSession, body: ChatRequest, asked: str) -> Call:
+    async def begin(self, entered: Entered, body: ChatRequest, asked: str) -> Call:
         """Find what a call continues and render what is new; `asked` is its idempotency key."""
-        number = await self._log.reserve(session.id, asked, body.model_dump_json() if asked else "")
-        forest = await self._forest(session.id, number)
-        call = await asyncio.to_thread(self._prepare, session, body, number, forest)
+        session = entered.session
+        number = entered.number or await self._log.reserve(session.id)
+        if asked:
+            number = await self._log.repeated(session.id, number, asked, body.model_dump_json())
+        forest = self._forest(session)
+        messages = [message.shown() for message in body.messages]
+        held, roles = _conversations(body, messages), [m["role"] for m in messages]
+        place = forest.continued(held, roles)
+        if place[0] is None and "assistant" in roles:  # others may have answered it
+            missing = [n for n in range(1, number) if n not in forest.answers]
+            self._add(session.id, forest, await self._log.read(session.id, missing))
+            place = forest.continued(held, roles)
+        work = partial(self._prepare, session, body, number, place, forest.ids(place[0]))
+        short = sum(len(m["content"]) for m in messages) < _SHORT
+        call = work() if short else await asyncio.to_thread(work)
         return replace(call, again=bool(asked))
 
     def _prepare(
-        self, session: OpenSession, body: ChatRequest, number: int, forest: Forest
-    ) -> Call:
+        self, session: OpenSession, body: ChatRequest, number: int, place: tuple[str | None, int], prefix: Sequence[int]
+    ) -> Call:  # fmt: skip
         renderer = self._gateway.weights.renderer
-        messages = [message.shown() for message in body.messages]
-        parent, held = forest.continued(
-            _conversations(body, messages), [m["role"] for m in messages]
-        )
-        prefix = forest.ids(parent)
+        parent, held = place
         ids = body.prompt_ids(renderer, prefix, held)
         extras, wanted = body.extras(body.top_logprobs), body.unprompted()
         if session.sampling is not None:
@@ -117,22 +146,25 @@ class Sessions:
         new = len(ids) - len(prefix)
         return Call(session, body, number, parent, held, ids, new, wanted, extras, again=False)
 
-    async def _forest(self, session_id: str, number: int) -> Forest:
-        """The turns of a session as far as they are kept; those of calls that run beside this one are not yet."""
-        forest = self._known.pop(session_id, None) or Forest()
-        self._known[session_id] = forest
-        missing = [n for n in range(1, number) if n not in forest.answers]
-        self._add(session_id, forest, await self._log.read(session_id, missing))
-        while len(self._known) > 1 and self._tokens > _TOKENS:
-            self._tokens -= self._known.popitem(last=False)[1].tokens
-        return forest
+    def _forest(self, session: OpenSession) -> Forest:
+        """The turns of a session as far as they are known here."""
+        known = self._known.pop(session.id, None)
+        if known is None:
+            known = _Known(session.digest, Forest())
+            self._size += known.forest.size
+        known.digest = session.digest
+        self._known[session.id] = known
+        while len(self._known) > 1 and self._size > _BYTES:
+            self._size -= self._known.popitem(last=False)[1].forest.size
+        return known.forest
 
     def _add(self, session_id: str, forest: Forest, turns: Turns) -> None:
-        before = forest.tokens
+        before = forest.size
         for turn in turns:
             forest.add(turn)
-        if self._known.get(session_id) is forest:  # or it was let go meanwhile
-            self._tokens += forest.tokens - before
+        known = self._known.get(session_id)
+        if known is not None and known.forest is forest:  # or it was let go meanwhile
+            self._size += forest.size - before
 
     # ---- answers ----
 
@@ -196,10 +228,14 @@ class Sessions:
             for choice, output in enumerate(outputs)
         ]
         kept = await self._log.keep(call.session.id, turns)
-        forest = self._known.get(call.session.id)
-        if forest is not None:
-            self._add(call.session.id, forest, kept)
+        known = self._known.get(call.session.id)
+        if known is not None:
+            self._add(call.session.id, known.forest, kept)
         return kept
+
+
+def _is_key(secret: str, known: str) -> bool:
+    return hmac.compare_digest(digest(secret), known)
 
 
 def _conversations(body: ChatRequest, messages: Sequence[dict[str, Any]]) -> list[str]:

@@ -21,6 +21,7 @@ from tests.service.env_service import api
 from tests.service.keyed import fresh
 from tests.service.test_policy_http import serving
 from triforge.broker import MemoryBroker, SessionLog
+from triforge.broker.protocol import PAYLOAD_TTL_S
 from triforge.rendering import Renderer
 from triforge.store.database import Database
 from triforge.testing import FakeEngine
@@ -28,6 +29,27 @@ from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
 from triforge.types import MadeSession, SessionTrace, Turn
 
 END = 2
+
+
+class CountingBroker(MemoryBroker):
+    """One that writes down what is asked of it, which are round trips to a real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trips: list[str] = []
+
+    async def get(self, *keys: str) -> list[str | None]:
+        self.trips += ["get"] if keys else []
+        return await super().get(*keys)
+
+    async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
+        self.trips.append("put")
+        return await super().put(key, text, ttl_s)
+
+    async def count(self, key: str, *others: str) -> tuple[int, list[str | None]]:
+        found = await super().count(key, *others)
+        self.trips[len(self.trips) - bool(others) :] = ["count"]
+        return found
 
 
 @dataclass
@@ -38,7 +60,7 @@ class Services:
     renderer: Renderer
     env: httpx.AsyncClient
     database: Database
-    broker: MemoryBroker
+    broker: CountingBroker
     env_url: str
     engine_url: str
     model: Path
@@ -112,7 +134,7 @@ async def services(folder: Path) -> AsyncIterator[Services]:
     """Both services, as long as they are needed."""
     model = chatml_folder(folder / "model")
     (model / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
-    engine, broker, database = FakeEngine(model_path=str(model), version="4"), MemoryBroker(), fresh(folder)  # fmt: skip
+    engine, broker, database = FakeEngine(model_path=str(model), version="4"), CountingBroker(), fresh(folder)  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
         deep, _ = await stack.enter_async_context(serving(engine))
         url, renderer = await stack.enter_async_context(policy(deep, model, broker))

@@ -122,9 +122,9 @@ class MemoryBroker(Broker):
             self._texts.pop(name, None)
             self._counts.pop(name, None)
 
-    async def increment(self, key: str) -> int:
+    async def count(self, key: str, *others: str) -> tuple[int, list[str | None]]:
         self._counts[key] += 1
-        return self._counts[key]
+        return self._counts[key], await self.get(*others)
 
     async def add(self, table: str, name: str) -> None:
         self._tables[table].add(name)

@@ -149,8 +149,8 @@ class Broker(Protocol):
         """Forget keys."""
 
     @abstractmethod
-    async def increment(self, key: str) -> int:
-        """Count one more under a key; returns the count."""
+    async def count(self, key: str, *others: str) -> tuple[int, list[str | None]]:
+        """Count one more under a key; returns the count, and the texts of other keys."""
 
     @abstractmethod
     async def add(self, table: str, name: str) -> None:
@@ -411,7 +411,7 @@ class Broker(Protocol):
     async def _resend_outcome(self, name: str) -> bool:
         if not await self.put(key("outcome-pause", name), "1", self.lease_s):
             return False
-        count = await self.increment(key("outcome-sent", name))
+        count, _ = await self.count(key("outcome-sent", name))
         (text,) = await self.get(key("outcome", name))
         if text is None or count > _OUTCOME_RESENDS:
             if text is not None:

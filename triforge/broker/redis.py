@@ -108,11 +108,14 @@ class RedisBroker(Broker):
     async def delete(self, *keys: str) -> None:
         await self._call(self._redis.delete(*keys))
 
-    async def increment(self, key: str) -> int:
+    async def count(self, key: str, *others: str) -> tuple[int, list[str | None]]:
         pipe = self._redis.pipeline()
         pipe.incr(key)
         pipe.expire(key, int(PAYLOAD_TTL_S))
-        return int((await self._call(pipe.execute()))[0])
+        if others:
+            pipe.mget(others)
+        count, _, *texts = await self._call(pipe.execute())
+        return int(count), texts[0] if texts else []
 
     async def add(self, table: str, name: str) -> None:
         await self._call(self._redis.sadd(table, name))

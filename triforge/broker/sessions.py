@@ -39,17 +39,23 @@ class SessionLog:
         """Let nobody ask any more; the first reason stays."""
         await self._broker.put(key("session-closed", session_id), why)
 
-    async def find(self, session_id: str) -> tuple[OpenSession | None, str]:
-        """A session and why it was closed, empty if it was not."""
+    async def find(
+        self, session_id: str, *, number: bool = False
+    ) -> tuple[OpenSession | None, str, int]:
+        """A session, why it was closed (empty if it was not), and with `number` the number of an answer (else 0)."""
         names = key("session", session_id), key("session-closed", session_id)
-        found, closed = await self._broker.get(*names)
-        return OpenSession.model_validate_json(found) if found else None, closed or ""
+        if number:
+            count, (found, closed) = await self._broker.count(_counter(session_id), *names)
+        else:
+            count, (found, closed) = 0, await self._broker.get(*names)
+        return OpenSession.model_validate_json(found) if found else None, closed or "", count
 
-    async def reserve(self, session_id: str, asked: str = "", body: str = "") -> int:
-        """The number of an answer. With an idempotency key the same for the same request; ConflictError for another one."""
-        number = await self._broker.increment(key("session-count", session_id))
-        if not asked:
-            return number
+    async def reserve(self, session_id: str) -> int:
+        """The number of an answer."""
+        return (await self._broker.count(_counter(session_id)))[0]
+
+    async def repeated(self, session_id: str, number: int, asked: str, body: str) -> int:
+        """The number that the same request with this idempotency key has, at first this one; ConflictError for another request."""
         place, mark = key("session-asked", f"{session_id}:{_digest(asked)}"), _digest(body)
         if await self._broker.put(place, f"{number} {mark}"):
             return number
@@ -77,16 +83,16 @@ class SessionLog:
 
     async def all(self, session_id: str) -> Turns:
         """All turns, in the order in which they were asked for."""
-        return await self.read(session_id, range(1, await self._asked(session_id)))
+        return await self.read(session_id, range(1, await self.reserve(session_id)))
 
     async def forget(self, session_id: str) -> None:
         """Delete the turns of a session; they are kept elsewhere."""
-        asked = range(1, await self._asked(session_id) + 1)
+        asked = range(1, await self.reserve(session_id) + 1)
         await self._broker.delete(*(_place(session_id, number) for number in asked))
 
-    async def _asked(self, session_id: str) -> int:
-        """A number above those of all answers; it is a number of none."""
-        return await self._broker.increment(key("session-count", session_id))
+
+def _counter(session_id: str) -> str:
+    return key("session-count", session_id)
 
 
 def _place(session_id: str, answer: int) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 from triforge.types import Segment, Turn, VersionSpan
 
+_FOREST, _TURN = 1_200, 800  # bytes beside the ids
 Place = tuple[int, int, int]  # segment, and the tokens [start, end) of it
 
 
@@ -45,23 +46,23 @@ def _canonical(message: Mapping[str, Any]) -> str:
 
 
 class Forest:
-    """The turns of a session as token ids, as small as they can be kept."""
+    """The turns of a session as token ids, as small as they can be kept; `size` is in bytes."""
 
     def __init__(self) -> None:
         self._ids: dict[str, tuple[str | None, array[int]]] = {}  # parent; new ids and response
         self._led_to: dict[str, str] = {}  # turn by digest of its conversation
         self.answers: set[int] = set()
-        self.tokens = 0
+        self.size = _FOREST
 
     def add(self, turn: Turn) -> None:
-        """Take in a turn; a second time is the same as once."""
-        if turn.id in self._ids:
+        """Take in a turn, unless it is there or what it continues is not."""
+        if turn.id in self._ids or (turn.parent is not None and turn.parent not in self._ids):
             return
         ids = array("i", (*turn.new_ids, *turn.output.ids))
         self._ids[turn.id] = turn.parent, ids
         self._led_to[turn.conversation] = turn.id
         self.answers.add(turn.answer)
-        self.tokens += len(ids)
+        self.size += _TURN + ids.itemsize * len(ids)
 
     def continued(
         self, conversations: Sequence[str], roles: Sequence[str]

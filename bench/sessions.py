@@ -1,0 +1,342 @@
+r"""What a session costs: conversations of six turns in sessions and at the plain door of one policy service, side by side.
+
+The engine has no latency, env_adapter and Valkey run as `triforge up` starts them. Four looks, each way in turn in one run:
+
+    paced        64 agents ask at a steady rate, far below what either way can bear: what is added is work and not a queue
+    one by one   64 requests in flight at all times: requests a second
+    soak         4,096 agents at once, a session of six turns each, each with a reward at its end: errors and memory
+    counted      round trips to Valkey a turn, and processor time of the service: they do not depend on what else runs
+
+`--rllm PYTHON` sets rllm-model-gateway, of a virtual environment of its own, before the same engine and asks it likewise.
+
+Run: python -m bench.sessions [--only ways|soak] [--rllm PYTHON] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+import uvloop
+
+from bench.gateway import CLIENTS, OBSERVATION, TURNS, cpu_s, free_port, machine, process
+from bench.serving import Row
+from triforge.clients.transport import get_json, http_client, post_json
+from triforge.store.database import open_database
+from triforge.supervisor.layout import server_command
+from triforge.testing.model_folders import chatml_folder
+
+SOAK, ADDED_MS, RATIO = 4096, 2.0, 1.0
+CONNECTIONS = (
+    512  # of the agents together in the soak: more at a moment than a listening socket takes in
+)
+PACED_SHARE = 0.25  # of what sessions can bear one by one
+AT_ONCE = 64  # sessions that are made or rewarded at a time
+SAYS = "go take"  # what the engine says
+SYSTEM = "You are in a kitchen. Answer with one action."
+CHAT = "/chat/completions"
+Place = tuple[str, dict[str, str]]  # where a conversation is held, and its headers
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Addresses and process ids."""
+
+    engine: str
+    policy: str
+    env: str
+    valkey: int
+    pid: int
+
+
+@contextlib.contextmanager
+def deployment(folder: Path) -> Iterator[Stack]:
+    engine, policy, env = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
+    valkey, model = free_port(), chatml_folder(folder / "model")
+    said = {
+        "TRIFORGE_ENGINES": engine, "TRIFORGE_POLICY_MODEL_URL": policy, "TRIFORGE_ENV_ADAPTER_URL": env,
+        "TRIFORGE_MODEL": str(model), "TRIFORGE_REDIS_URL": f"redis://127.0.0.1:{valkey}/0",
+        "TRIFORGE_DATABASE_URL": f"sqlite:///{folder / 'triforge.sqlite'}", "TRIFORGE_ARTIFACTS_URL": str(folder / "artifacts"),
+    }  # fmt: skip
+    open_database(said["TRIFORGE_DATABASE_URL"]).close()  # its tables
+    command = server_command(valkey, folder)
+    with contextlib.ExitStack() as running:
+        running.enter_context(process(*command[1:], program=command[0], **said))
+        running.enter_context(
+            process("-m", "bench.zero_engine", engine.rpartition(":")[2], str(model))
+        )
+        running.enter_context(process("-m", "services.env_adapter", "api", **said))
+        serving = running.enter_context(process("-m", "services.policy", **said))
+        yield Stack(engine, policy, env, valkey, serving.pid)
+
+
+def chat(turn: int) -> list[dict[str, str]]:
+    """The messages of a conversation's next request."""
+    said = {"role": "assistant", "content": SAYS}
+    shown = [{"role": "user", "content": f"{OBSERVATION} ({number})"} for number in range(turn + 1)]
+    rest = [message for user in shown for message in (user, said)][:-1]
+    return [{"role": "system", "content": SYSTEM}, *rest]
+
+
+async def hold(client: httpx.AsyncClient, place: Place, turn: int) -> None:
+    """One turn of a conversation."""
+    body = {"model": "policy", "messages": chat(turn), "max_tokens": 32}
+    found = await post_json(client, place[0] + CHAT, body, headers=place[1])
+    assert found["choices"][0]["message"]["content"].strip() == SAYS, found
+
+
+async def made(env: httpx.AsyncClient, count: int) -> list[tuple[str, Place]]:
+    """Sessions: their ids, and where they are held."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> tuple[str, Place]:
+        async with gate:
+            found = await post_json(env, "/v1/sessions", {})
+        path = httpx.URL(found["base_url"]).path
+        return found["session"]["id"], (path, {"authorization": f"Bearer {found['key']}"})
+
+    return list(await asyncio.gather(*(one() for _ in range(count))))
+
+
+async def conversations(
+    client: httpx.AsyncClient, places: Sequence[Place], gap: float = 0.0
+) -> list[float]:
+    """Hold conversations, `CLIENTS` at a time, turn by turn at once or `gap` seconds apart; how long each turn took."""
+    took: list[float] = []
+    left, begin = iter(places), time.perf_counter()
+
+    async def agent(number: int) -> None:
+        due = begin + number / CLIENTS * gap
+        for place in left:
+            for turn in range(TURNS):
+                await asyncio.sleep(max(0.0, due - time.perf_counter()) if gap else 0.0)
+                start = time.perf_counter()
+                await hold(client, place, turn)
+                took.append(time.perf_counter() - start)
+                due += gap
+
+    await asyncio.gather(*(agent(number) for number in range(CLIENTS)))
+    return took
+
+
+async def look(
+    client: httpx.AsyncClient, places: Sequence[Place], stack: Stack, gap: float = 0.0
+) -> dict[str, float]:
+    """One way, once."""
+    valkey = redis.Redis(port=stack.valkey)
+    reads, used, start = trips(valkey), cpu_s(stack.pid), time.perf_counter()
+    took = await conversations(client, places, gap)
+    seconds, cuts = time.perf_counter() - start, statistics.quantiles(took, n=100)
+    return {
+        "rate": len(took) / seconds,
+        "p50_ms": cuts[49] * 1e3,
+        "p99_ms": cuts[98] * 1e3,
+        "cpu_ms": (cpu_s(stack.pid) - used) / len(took) * 1e3,
+        "trips": (trips(valkey) - reads - 1) / len(took),
+    }
+
+
+def trips(valkey: "redis.Redis") -> int:
+    """How often Valkey has read from a connection: a pipeline is read once."""
+    found: Any = valkey.info("stats")
+    return int(found["total_reads_processed"])
+
+
+async def compare(stack: Stack, held: int, rllm: str) -> dict[str, Any]:
+    """All ways in turn, twice each, so that a busy moment of the machine does not meet only one of them."""
+    ways = {"plain": stack.policy, "sessions": stack.policy} | ({"rllm": rllm} if rllm else {})
+    async with contextlib.AsyncExitStack() as open_:
+        clients = {
+            way: await open_.enter_async_context(http_client(url)) for way, url in ways.items()
+        }
+        env = await open_.enter_async_context(http_client(stack.env))
+        for client, path in ((env, "/readyz"), (clients["plain"], "/readyz")):
+            await get_json(client, path, deadline_s=60)
+        if rllm:
+            await get_json(clients["rllm"], "/health", deadline_s=60)
+        names = itertools.count()
+
+        async def fresh(way: str) -> list[Place]:
+            if way == "sessions":
+                return [place for _, place in await made(env, held)]
+            if way == "plain":
+                return [("/v1", {})] * held
+            return [(f"/sessions/{next(names)}/v1", {}) for _ in range(held)]
+
+        async def alternately(gap: float = 0.0) -> dict[str, dict[str, float]]:
+            rounds = [
+                {w: await look(clients[w], await fresh(w), stack, gap) for w in ways} for _ in "12"
+            ]
+            return {
+                way: {key: statistics.fmean(r[way][key] for r in rounds) for key in rounds[0][way]}
+                for way in ways
+            }
+
+        for way in ways:  # what is slow once is not measured
+            await conversations(clients[way], await fresh(way))
+        found = {"one by one": await alternately()}
+        rate = PACED_SHARE * found["one by one"]["sessions"]["rate"]
+        return found | {"paced": await alternately(CLIENTS / rate)}
+
+
+async def soak(stack: Stack, waves: int) -> list[dict[str, float]]:
+    """4,096 agents at once, from the making of their sessions to their rewards; a second wave shows what memory keeps."""
+    async with (
+        http_client(stack.policy, max_connections=CONNECTIONS, timeout_s=300.0) as policy,
+        http_client(stack.env) as env,
+    ):
+        for client in (env, policy):
+            await get_json(client, "/readyz", deadline_s=60)
+        return [await _wave(policy, env, stack.pid) for _ in range(waves)]
+
+
+async def _wave(policy: httpx.AsyncClient, env: httpx.AsyncClient, pid: int) -> dict[str, float]:
+    failed: list[Exception] = []
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def agent(place: Place) -> None:
+        try:
+            for turn in range(TURNS):
+                await hold(policy, place, turn)
+        except Exception as error:  # noqa: BLE001 - counted
+            failed.append(error)
+
+    async def reward(session_id: str) -> None:
+        try:
+            async with gate:
+                given = await post_json(env, f"/v1/sessions/{session_id}/reward", {"score": 1.0})
+            assert given["status"] == "finished", given
+        except Exception as error:  # noqa: BLE001 - counted
+            failed.append(error)
+
+    before, start = memory_mb(pid), time.perf_counter()
+    sessions = await made(env, SOAK)
+    ready = time.perf_counter()
+    print(f"{SOAK} sessions made in {ready - start:.0f} s", flush=True)
+    await asyncio.gather(*(agent(place) for _, place in sessions))
+    played = time.perf_counter()
+    print(
+        f"{SOAK * TURNS} turns in {played - ready:.0f} s, {len(failed)} errors, {before:.0f} to {memory_mb(pid):.0f} MiB",
+        flush=True,
+    )
+    await asyncio.gather(*(reward(session_id) for session_id, _ in sessions))
+    end = time.perf_counter()
+    if failed:
+        print(f"first error: {failed[0]!r}", file=sys.stderr)
+    return {
+        "sessions": SOAK, "errors": len(failed), "make_s": ready - start, "turns_s": played - ready,
+        "rewards_s": end - played, "memory_before_mb": before, "memory_mb": memory_mb(pid),
+    }  # fmt: skip
+
+
+def memory_mb(pid: int) -> float:
+    """What a process has in memory."""
+    return (
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    )
+
+
+# ---- what comes out ----
+
+
+def rows(found: dict[str, Any]) -> Iterator[Row]:
+    """The figures that somebody waits for."""
+    if "ways" in found:
+        paced, one = found["ways"]["paced"], found["ways"]["one by one"]
+        added = paced["sessions"]["p50_ms"] - paced["plain"]["p50_ms"]
+        yield Row("64 agents, paced: added p50 of a turn", f"{added:.1f} ms", f"{ADDED_MS:g} ms", added <= ADDED_MS)  # fmt: skip
+        yield Row("64 requests in flight: share of the plain door's throughput", f"{one['sessions']['rate'] / one['plain']['rate']:.0%}")  # fmt: skip
+        yield Row("round trips to Valkey a turn", f"{one['sessions']['trips']:.1f}")
+        if "rllm" in one:
+            ratio = one["sessions"]["rate"] / one["rllm"]["rate"]
+            yield Row("64 requests in flight: requests a second over rllm-model-gateway's", f"{ratio:.2f}", f"{RATIO:g}", ratio >= RATIO)  # fmt: skip
+    for wave in found.get("soak", []):
+        yield Row(f"{wave['sessions']} sessions at once, {TURNS} turns each: errors", f"{wave['errors']}", "0", not wave["errors"])  # fmt: skip
+        grown = wave["memory_mb"] - wave["memory_before_mb"]
+        yield Row("memory of the service after these, grown by", f"{wave['memory_mb']:.0f} MiB, {grown:.0f} MiB")  # fmt: skip
+
+
+def show(found: dict[str, Any]) -> None:
+    """Everything, and the table of what is wanted."""
+    print(f"machine: {found['machine']}")
+    for load, ways in found.get("ways", {}).items():
+        for way, row in ways.items():
+            print(
+                f"{load}, {way}: {row['rate']:.0f} turns/s, p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms, "
+                f"service CPU {row['cpu_ms']:.2f} ms, {row['trips']:.2f} round trips"
+            )
+    for wave in found.get("soak", []):
+        print(", ".join(f"{key} {value:.1f}" for key, value in wave.items()))
+    print("\n| sessions | measured | wanted | |\n|---|---|---|---|")
+    for row in rows(found):
+        met = "" if row.met is None else "met" if row.met else "missed"
+        print(f"| {row.what} | {row.measured} | {row.wanted} | {met} |")
+
+
+async def measure(stack: Stack, options: argparse.Namespace, rllm: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"machine": machine()}
+    if options.only != "soak":
+        found["ways"] = await compare(stack, options.conversations, rllm)
+    if options.only != "ways":
+        found["soak"] = await soak(stack, options.waves)
+    return found
+
+
+@contextlib.contextmanager
+def beside(python: str, engine: str, folder: Path) -> Iterator[str]:
+    """rllm-model-gateway before the same engine, as it comes; no address without it."""
+    if not python:
+        yield ""
+        return
+    port = str(free_port())
+    command = (
+        "-m",
+        "rllm_model_gateway",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        port,
+        "--worker",
+        engine,
+    )
+    more = ("--db-path", str(folder / "rllm.sqlite"), "--log-level", "warning")
+    with process(*command, *more, program=python):
+        yield f"http://127.0.0.1:{port}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("ways", "soak"), help="this part alone")
+    parser.add_argument(
+        "--conversations", type=int, default=320, help="of six turns, each way, twice"
+    )
+    parser.add_argument("--waves", type=int, default=1, help="of the soak")
+    parser.add_argument("--rllm", default="", help="a Python that has rllm-model-gateway")
+    parser.add_argument("--json", type=Path, default=Path("var/bench/sessions.json"))
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        deployment(Path(folder)) as stack,
+        beside(options.rllm, stack.engine, Path(folder)) as rllm,
+    ):
+        found = uvloop.run(measure(stack, options, rllm))
+    show(found)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=1))
+    return int(any(wave["errors"] for wave in found.get("soak", [])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
