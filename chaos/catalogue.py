@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from chaos import deaths, troubles
+from chaos import agents, deaths, troubles
 from chaos.rounds import Round
 
 
@@ -66,6 +66,7 @@ SCENARIOS = (
     Scenario(name="zombie-learner", play=troubles.zombie_learner),
     Scenario(name="two-orchestrators", play=troubles.two_orchestrators),
     Scenario(name="zombie-orchestrator", play=troubles.zombie_orchestrator),
+    Scenario(name="sessions", play=agents.sessions),
     Scenario(name="twice-and-late", play=troubles.delivered_twice_and_late, rounds=2, quick=True),
 )
 

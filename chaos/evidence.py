@@ -18,7 +18,7 @@ from chaos.broker import Broker
 Row = dict[str, Any]
 _JSON = {"config", "state", "metrics", "artifacts", "groups", "document"}
 _COLUMNS = [
-    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error",
+    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error", "score",
     "successes", "measured", "weight", "reason", "votes",
 ]  # fmt: skip
 
