@@ -28,10 +28,11 @@ test-sglang: setup ## the engine contract and two steps of the loop on real SGLa
 test-alfworld: setup ## 61 games side by side in our household and in the real ALFWorld (its own .venv-alfworld)
 	@$(BIN)/python -m scripts.real_alfworld
 
-conformance: setup ## only what we are held to by others: the engine contract, the environments, the published formulas; TRL, openenv, verifiers and Harbor (each in a .venv-* of its own)
+conformance: setup ## only what we are held to by others: the engine contract, the environments, the published formulas; TRL, openenv, verifiers, Harbor and agents (each in a .venv-* of its own)
 	@scripts/test.sh tests/contract/engine tests/contract/test_sglang_recordings.py tests/contract/test_environments.py tests/contract/test_suites.py tests/service/test_openenv.py tests/unit/algorithms tests/contract/test_trl_losses.py tests/contract/sglang_logprobs.py
 	@$(BIN)/python -m scripts.trl_equality
 	@$(BIN)/python -m scripts.openenv_conformance
+	@$(BIN)/python -m scripts.agent_conformance
 
 demo: $(VENV)/.stamp-demo ## the closed loop with tiny models, ends with a report
 	@$(BIN)/python -m demo

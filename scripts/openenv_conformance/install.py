@@ -14,18 +14,19 @@ ROOT = HERE.parents[1]
 _STAMP = "triforge-stamp"
 
 
-def ensure(name: str, python: str = sys.executable) -> Path:
+def ensure(name: str, python: str = sys.executable, folder: Path = HERE) -> Path:
     """The folder of programs of `.venv-NAME`, made on the first call (some minutes) and found on every later one.
 
     Args:
         name: `requirements-NAME.txt` is installed, then `requirements-NAME-alone.txt` without what it asks for.
         python: the interpreter that it is for.
+        folder: where these lie.
 
     Raises:
         UnavailableError: pip failed; its last words are in the sentence.
     """
     venv = ROOT / f".venv-{name}"
-    files = [HERE / f"requirements-{name}.txt", HERE / f"requirements-{name}-alone.txt"]
+    files = [folder / f"requirements-{name}{part}.txt" for part in ("", "-alone")]
     found = [file for file in files if file.is_file()]
     wanted = hashlib.sha256(b"".join(file.read_bytes() for file in found)).hexdigest()
     stamp = venv / _STAMP

@@ -70,6 +70,7 @@ class _ChatMessage(_Strict):
     refusal: None = None
     audio: None = None
     function_call: None = None
+    provider_specific_fields: dict[str, None] | None = None  # of litellm
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
     @model_validator(mode="after")
