@@ -49,11 +49,14 @@ class Stack:
         self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
-        self.ports = {api: _free_port() for api in ("pools", "runs", "dashboard", "grafana")}
+        self.ports = {
+            api: _free_port() for api in ("model", "pools", "runs", "dashboard", "grafana")
+        }
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
             "TRIFORGE_TAG": self._tag,
             "TRIFORGE_REVISION": call(["git", "rev-parse", "HEAD"]).strip(),
+            "TRIFORGE_POLICY_MODEL_PORT": str(self.ports["model"]),
             "TRIFORGE_ENV_ADAPTER_PORT": str(self.ports["pools"]),
             "TRIFORGE_TRAINER_PORT": str(self.ports["runs"]),
             "TRIFORGE_DASHBOARD_PORT": str(self.ports["dashboard"]),

@@ -35,8 +35,9 @@ def api() -> int:
         database=database,
         family=registry.family,
         log=SessionLog(RedisBroker(settings.redis_url)),
-        policy_url=settings.policy_model_url,
+        policy_url=settings.agents_url if settings.has("agents") else settings.policy_model_url,
         max_upload=settings.max_upload,
+        session_days=settings.session_days,
         entrance=entrance_of(settings, "env_adapter", database),
     )
     config = uvicorn.Config(
@@ -82,7 +83,7 @@ def rollout_worker() -> int:
     artifacts.try_out(folders=False)  # it keeps screenshots, and no weights
     database = open_database(settings.database_url)
     store = PoolStore(database)
-    worker = Worker(settings.redis_url, ROLLOUT_QUEUE)
+    worker, keep = Worker(settings.redis_url, ROLLOUT_QUEUE), ImageStore(artifacts).put
 
     async def build() -> RolloutWorker:
         broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
@@ -91,8 +92,8 @@ def rollout_worker() -> int:
             generate=PolicyClient.from_settings(settings, "policy"),
             read_task=store.task,
             family=registry.family,
-            sessions=SessionGroups(SessionStore(database), SessionLog(broker)),
-            keep=ImageStore(artifacts).put,
+            sessions=SessionGroups(SessionStore(database), SessionLog(broker), keep=keep),
+            keep=keep,
             concurrency=config.env_adapter.concurrency,
         )
 

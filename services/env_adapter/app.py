@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
@@ -26,6 +27,8 @@ from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MEBIBYTE
 
+_PRUNE_S = 3600.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
@@ -35,6 +38,7 @@ class Parts:
     family: FindFamily
     log: SessionLog
     policy_url: str = "http://127.0.0.1:8001"
+    session_days: int = 30
     registry: CollectorRegistry = REGISTRY
     max_upload: int = 256 * MEBIBYTE  # bytes of a pool's upload
     entrance: Entrance = field(default_factory=Entrance)
@@ -65,10 +69,26 @@ class ProposalGauge(Collector):
         return []
 
 
+async def _prune(kept: SessionStore, days: int) -> None:
+    while True:
+        with contextlib.suppress(TriforgeError):  # the database is away; there is another hour
+            await asyncio.to_thread(kept.prune, days * 86_400.0)
+        await asyncio.sleep(_PRUNE_S)
+
+
 def create_app(*, parts: Parts) -> FastAPI:
     """The ASGI app of env_adapter."""
-    app = FastAPI(title="triforge env_adapter", version="1")
-    store = PoolStore(parts.database)
+    store, kept = PoolStore(parts.database), SessionStore(parts.database)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        pruning = asyncio.create_task(_prune(kept, parts.session_days))
+        try:
+            yield
+        finally:
+            pruning.cancel()
+
+    app = FastAPI(title="triforge env_adapter", version="1", lifespan=lifespan)
 
     async def ready() -> None:
         await asyncio.to_thread(parts.database.ping)
@@ -82,9 +102,7 @@ def create_app(*, parts: Parts) -> FastAPI:
         media={"POST /v1/pools": JSONL},
         origins=parts.entrance.origins,
     )
-    sessions = Sessions(
-        store=SessionStore(parts.database), log=parts.log, task=store.task, url=parts.policy_url
-    )
+    sessions = Sessions(store=kept, log=parts.log, task=store.task, url=parts.policy_url)
     api = Api(
         store=store,
         maker=PoolMaker(parts.database, parts.family),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, undefer
 
@@ -183,6 +183,14 @@ class SessionStore:
             elif row.status == "open":
                 row.status = "ended"
             return state_of(row)
+
+    def prune(self, kept_s: float) -> None:
+        """Forget the turns of sessions whose time was over so long ago; their states and rewards stay."""
+        over = SessionRow.expires_at < self._clock() - kept_s
+        with self._database.write() as session:
+            session.execute(
+                update(SessionRow).where(over, SessionRow.turns.is_not(None)).values(turns=None)
+            )
 
     # ---- groups ----
 

@@ -118,9 +118,10 @@ def test_make_env_says_which_commit_the_images_are_built_from(tmp_path: Path) ->
     assert 'LABEL org.opencontainers.image.revision="${REVISION}"' in DOCKERFILE
 
 
-def test_only_the_apis_for_people_are_published_and_only_to_this_host() -> None:
+def test_only_the_apis_for_people_and_agents_are_published_and_only_to_this_host() -> None:
     ports = [p for service in SERVICES.values() for p in service.get("ports", [])]
     assert ports == [
+        "127.0.0.1:${TRIFORGE_POLICY_MODEL_PORT:-8001}:8001",
         "127.0.0.1:${TRIFORGE_ENV_ADAPTER_PORT:-8003}:8003",
         "127.0.0.1:${TRIFORGE_TRAINER_PORT:-8004}:8004",
         "127.0.0.1:${TRIFORGE_DASHBOARD_PORT:-8005}:8005",

@@ -13,8 +13,11 @@ import httpx
 import openai
 import pytest
 
+from services.env_adapter.session_store import SessionStore
 from tests.service.session_services import END, Services, services
 from triforge.store.tables import SessionRow
+from triforge.testing.pictures import png
+from triforge.vision.files import data_uri, describe
 
 ASK: list[Any] = [{"role": "system", "content": "Help."}, {"role": "user", "content": "What is in the fridge?"}]  # fmt: skip
 LOOK: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -126,6 +129,23 @@ async def test_turns_outlive_the_policy_service(both: Services) -> None:
     assert (one.parent, two.parent) == (None, "1.0")
 
 
+async def test_a_turn_takes_two_round_trips_and_one_more_for_what_others_have_answered(
+    both: Services,
+) -> None:
+    made = await both.begin()
+    both.says("one", "two", "three")
+    more = {"role": "user", "content": "Go on."}
+    async with both.another_policy() as url, both.client(made) as here, both.client(made, url) as there:  # fmt: skip
+        history = [*ASK, await chat(here, ASK), more]
+        both.broker.trips.clear()
+        history += [await chat(here, history), more]
+        assert both.broker.trips == ["count", "put"]
+        both.broker.trips.clear()
+        await chat(there, history)  # finds the session, counts, reads two turns, keeps the third
+        assert both.broker.trips == ["get", "count", "get", "put"]
+    assert [turn.parent for turn in await both.turns(made)] == [None, "1.0", "2.0"]
+
+
 # ---- rewards ----
 
 
@@ -146,6 +166,25 @@ async def test_a_reward_is_kept_with_its_turns_and_given_once(both: Services) ->
     other = await both.tell(made, "reward", score=1.0)
     assert other.status_code == 409
     assert "it is given once" in other.json()["detail"]
+
+
+async def test_turns_are_forgotten_long_after_a_session_and_its_reward_stays(
+    both: Services,
+) -> None:
+    made, young = await both.begin(), await both.begin()
+    both.says("one")
+    for each in (made, young):
+        async with both.client(each) as client:
+            await chat(client, ASK)
+        assert (await both.tell(each, "reward", score=0.5)).status_code == 200
+    with both.database.write() as session:
+        session.get_one(SessionRow, made.session.id).expires_at -= 2 * 86_400
+    SessionStore(both.database).prune(86_400.0)
+    assert len(await both.turns(young)) == 1
+    gone = await both.tell(made, "trace")
+    assert (gone.status_code, "are gone" in gone.json()["detail"]) == (404, True)
+    assert (await both.tell(made, "reward", score=0.5)).status_code == 200
+    assert (await both.tell(made, "reward", score=1.0)).status_code == 409
 
 
 async def test_an_agent_may_go_on_after_its_reward(both: Services) -> None:
@@ -185,9 +224,16 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
         assert "expected ids of this session's responses" in await said("reward", 422, steps={"7": 1.0})  # fmt: skip
         with pytest.raises(openai.UnprocessableEntityError, match=r"body\.colour: unknown field"):
             await chat(client, ASK, extra_body={"colour": "red"})
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        with pytest.raises(openai.UnprocessableEntityError, match="only text is taken"):
+        image = {
+            "type": "image_url",
+            "image_url": {"url": data_uri(describe(png(28, 28)), png(28, 28))},
+        }
+        with pytest.raises(
+            openai.UnprocessableEntityError, match="the model that serves sees none"
+        ):
             await chat(client, [{"role": "user", "content": [image]}])
+        with pytest.raises(openai.UnprocessableEntityError, match="images with tools"):
+            await chat(client, [{"role": "user", "content": [image]}], tools=[LOOK])
         with pytest.raises(openai.AuthenticationError, match="not the key of session"):
             await chat(client.with_options(api_key=other.key), ASK)
         with pytest.raises(openai.AuthenticationError, match="not the key of session"):
@@ -199,6 +245,15 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
             session.get_one(SessionRow, made.session.id).expires_at = time.time() - 1
     assert "no reward came before it expired" in await said("reward", 409, score=1.0)
     assert len(await both.turns(made)) == 1
+
+
+async def test_what_clients_add_to_an_answer_of_ours_is_taken_back(both: Services) -> None:
+    made = await both.begin()
+    both.says("one", "two")
+    async with both.client(made) as client:
+        said = await chat(client, ASK) | {"provider_specific_fields": {"refusal": None}}  # litellm
+        await chat(client, [*ASK, said, {"role": "user", "content": "Go on."}])
+    assert [turn.parent for turn in await both.turns(made)] == [None, "1.0"]
 
 
 async def test_a_body_that_is_no_dialect_is_refused(both: Services) -> None:

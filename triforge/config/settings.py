@@ -44,6 +44,9 @@ class Settings(Section):
     """Where traces go (OTLP over HTTP; extra `otel`); empty: where OpenTelemetry's variables say."""
     policy_model_url: Url = "http://127.0.0.1:8001"
     """Policy service, role policy."""
+    agents_url: OptionalUrl = NOWHERE
+    """The same service as agents in sessions reach it (`https://triforge.example.com`), where that is
+    another address; `none`: the one above."""
     reward_model_url: OptionalUrl = "http://127.0.0.1:8011"
     """Policy service, role reward; `none` where no run asks for votes."""
     rewriter_model_url: OptionalUrl = "http://127.0.0.1:8021"
@@ -138,6 +141,8 @@ class Settings(Section):
     `/v1/judge`); a larger one is answered with 413. Bodies of other routes have less."""
     max_upload_mb: Positive = 256
     """MiB of an upload to `POST /v1/pools`, which is read from disk."""
+    session_days: Positive = 30
+    """Days after a session's time is over for which its turns are kept; records of runs have theirs for good."""
     lease_s: Seconds = 10.0
     """Lease of a job; renewed while a worker works."""
     resend_s: Seconds = 20.0

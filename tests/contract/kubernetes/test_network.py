@@ -44,7 +44,7 @@ CALLS = {
     *(("toolbox", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
     *((f"{role}-model", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
 }  # fmt: skip
-APIS = {("env-adapter", 8003), ("trainer", 8004)}
+APIS = {("env-adapter", 8003), ("trainer", 8004), ("policy-model", 8001)}
 METRICS = {*SERVICES.items(), ("dashboard", 8005), *((who, 9100) for who in (*WORKERS, *LEARNERS))}
 INGRESS = {"triforge.dev/ingress": "true"}
 
