@@ -6,20 +6,23 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
 from tests.service.test_policy_http import serving
 from tests.service.test_session_groups import RUN, Run, run
 from triforge.cli.agent import Agents
+from triforge.cli.verifier import verified
 from triforge.config import Settings
+from triforge.errors import ConfigError
 from triforge.store.tables import SessionRow
-from triforge.types import RunState
+from triforge.types import RunState, SessionReward, Task
 
 __all__ = ["run"]
-STATE = RunState.model_validate_json(
-    (Path(__file__).parents[1] / "contract" / "types" / "RunState.json").read_text()
-)
+TYPES = Path(__file__).parents[1] / "contract" / "types"
+STATE = RunState.model_validate_json((TYPES / "RunState.json").read_text())
+TASK = Task.model_validate_json((TYPES / "Task.json").read_text())
 # An agent with nothing but Python: asks once, and gives its own reward.
 ASKS = """
 import json, os, urllib.request as web
@@ -88,6 +91,41 @@ async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_
         else:
             assert (outcome.value, outcome.score) == expected
             assert [step.response for step in trajectory.steps] == ["left"]
+
+
+@pytest.mark.parametrize(("answer", "score"), [("4", 1.0), ("5", 0.0)])
+async def test_the_tasks_own_verifier_grades_a_final_answer(answer: str, score: float) -> None:
+    params = {"prompt": "2 + 2?", "columns": {"answer": "4"}}
+    task = TASK.model_copy(update={"family": "prompts", "instruction": "2 + 2?", "params": params})
+    options = {"reward": "environments.prompts.rewards:exact", "success_at": 1.0}
+    assert await verified(task, options, answer) == SessionReward(score=score, success=score == 1.0)
+
+
+async def test_a_family_that_verifies_no_answer_alone_ends_the_run(run: Run) -> None:
+    stopped, app = list[str](), FastAPI()
+
+    @app.get("/v1/runs/{run_id}")
+    def show(run_id: str) -> RunState:
+        return STATE.model_copy(update={"id": run_id, "status": "running"})
+
+    @app.post("/v1/runs", status_code=201)
+    def submit() -> RunState:
+        return show(RUN)
+
+    @app.post("/v1/runs/{run_id}/stop")
+    def stop(run_id: str) -> RunState:
+        stopped.append(run_id)
+        return show(run_id)
+
+    run.both.says("left")
+    playing = run.play(run.group(rollouts=1))
+    async with serving(app) as (url, _):
+        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+        agents = Agents(settings, [sys.executable, "-c", ASKS + "print('left')"], 1, verify=True)
+        with pytest.raises(ConfigError, match="given tasks of the family household, expected"):
+            await asyncio.wait_for(agents.serve("pool", "", "", {}), 30)
+    assert stopped == [RUN]
+    playing.cancel()
 
 
 async def test_an_agent_that_asks_nothing_measures_nothing(run: Run) -> None:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import IO, Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
@@ -19,11 +19,19 @@ from pydantic import ValidationError
 from triforge.cli.deployment import running
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
 from triforge.cli.terminal import say
+from triforge.cli.verifier import verified
 from triforge.cli.watch import said
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
-from triforge.errors import BusyError, ConflictError, InputError, UnavailableError
+from triforge.errors import (
+    BusyError,
+    ConfigError,
+    ConflictError,
+    InputError,
+    TriforgeError,
+    UnavailableError,
+)
 from triforge.types import ENDED, MadeSession, RunState, SessionReward
 
 agent_app = typer.Typer(no_args_is_help=True)
@@ -31,7 +39,7 @@ agent_app = typer.Typer(no_args_is_help=True)
 _LOOK_S: Final = 0.5  # how often the run and busy groups are asked
 _STOP_S: Final = 5.0  # for an agent that is asked to end
 _SUCCESS, _FAILURE = 0, 1  # exit statuses; with any other nothing was measured
-_REWARD, _STDERR = "reward", "stderr"  # files of a session
+_REWARD, _STDOUT, _STDERR = "reward", "stdout", "stderr"  # files of a session
 _MOST = 65_536  # bytes of a reward file
 
 
@@ -42,6 +50,9 @@ def agent_run(
     run: Annotated[str, typer.Option(help="Play for this run instead.")] = "",
     parallel: Annotated[int, typer.Option(min=1, help="Copies at a time.")] = 8,
     name: Annotated[str, typer.Option(help="Name of the new run.")] = "",
+    reward: Annotated[
+        Literal["agent", "verifier"], typer.Option(help="Who says what an episode was worth.")
+    ] = "agent",
     config: OverlayOption = None,
     set_: SetOption = None,
     state: StateOption = STATE,
@@ -51,12 +62,17 @@ def agent_run(
     Each copy finds OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, the task in
     TRIFORGE_INSTRUCTION and as JSON in the file TRIFORGE_TASK. Its reward is what was posted to TRIFORGE_SESSION_URL/reward,
     else what it writes to the file TRIFORGE_REWARD (a number, or the JSON of a reward), else its exit status: 0 is success, 1 is
-    failure, and with any other nothing was measured.
+    failure, and with any other nothing was measured. With `--reward verifier` the task's family grades what the agent prints, if
+    it ends with 0.
     """
     if bool(pool) == bool(run):
         raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
     over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
-    ended = asyncio.run(Agents(running(state), command, parallel).serve(pool, run, name, over))
+    ended = asyncio.run(
+        Agents(running(state), command, parallel, verify=reward == "verifier").serve(
+            pool, run, name, over
+        )
+    )
     say(f"{ended.id} at step {max(ended.step, 0)} of {ended.steps}: {said(ended.status, ended.reason)}")  # fmt: skip
     if ended.status == "failed":
         raise typer.Exit(1)
@@ -65,8 +81,10 @@ def agent_run(
 class Agents:
     """Copies of a command, as many at a time as may be."""
 
-    def __init__(self, found: Settings, command: Sequence[str], parallel: int) -> None:
-        self._command, self._parallel = command, parallel
+    def __init__(
+        self, found: Settings, command: Sequence[str], parallel: int, *, verify: bool = False
+    ) -> None:
+        self._command, self._parallel, self._verify = command, parallel, verify
         key = found.key.get_secret_value()
         self._env = EnvAdapterClient(found.env_adapter_url, api_key=key)
         self._trainer = TrainerClient(found.trainer_url, api_key=key)
@@ -83,6 +101,10 @@ class Agents:
             players = [asyncio.create_task(self._play_on(run.id)) for _ in range(self._parallel)]
             try:
                 return await self._until_ended(run.id, players)
+            except ConfigError:  # no session of ours will have a reward
+                if not run_id:
+                    await self._trainer.stop(run.id)
+                raise
             finally:
                 for player in players:
                     player.cancel()
@@ -126,21 +148,31 @@ class Agents:
                 await self._env.end_session(session_id)
                 return
             try:
-                found = _reward(code, Path(folder))
+                found = await self._reward(made, code, Path(folder))
                 await self._env.reward_session(session_id, found)
-            except (InputError, ConflictError) as error:  # nothing was measured
-                say(f"session {session_id}: {error.detail}")
+            except TriforgeError as error:  # nothing was measured
                 await self._env.end_session(session_id, error=error.detail)
+                if isinstance(error, ConfigError):
+                    raise
+                say(f"session {session_id}: {error.detail}")
+
+    async def _reward(self, made: MadeSession, code: int, folder: Path) -> SessionReward:
+        if not self._verify:
+            return _reward(code, folder)
+        if code != _SUCCESS or made.task is None:
+            return _of_status(code, folder)
+        answer = (folder / _STDOUT).read_text(encoding="utf-8", errors="replace").strip()
+        return await verified(made.task, made.options, answer)
 
     async def _run(self, made: MadeSession, folder: Path) -> int:
         """The command's exit status; one that goes on longer than its session is ended."""
         given = {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
-        with _opened(folder / _STDERR) as errors:
+        with _opened(folder / _STDOUT) as answer, _opened(folder / _STDERR) as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env=given | self._session(made, folder),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
+                stdout=answer if self._verify else asyncio.subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
             )
@@ -189,6 +221,10 @@ def _reward(code: int, folder: Path) -> SessionReward:
     """The reward of a command that has ended; InputError if nothing was measured."""
     with contextlib.suppress(FileNotFoundError):
         return _parsed((folder / _REWARD).read_bytes()[:_MOST])
+    return _of_status(code, folder)
+
+
+def _of_status(code: int, folder: Path) -> SessionReward:
     if code in (_SUCCESS, _FAILURE):
         return SessionReward(success=code == _SUCCESS)
     errors = (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
