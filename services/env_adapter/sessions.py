@@ -14,7 +14,7 @@ from typing import Final
 from services.env_adapter.requests import SessionEnd, SessionRequest
 from services.env_adapter.session_store import SessionStore, Settled, demand_open_to
 from triforge.broker.sessions import SessionLog, Turns
-from triforge.errors import ConflictError, InputError
+from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.rollout.episode import trajectory_id
 from triforge.rollout.lineages import Place, pack
 from triforge.rollout.protocols import Observation, StepResult
@@ -73,6 +73,10 @@ class Sessions:
         """All turns of a session so far."""
         state = await self.get(session_id, key)
         kept = await asyncio.to_thread(self.store.turns, session_id)
+        if kept is None and state.status == "finished":
+            raise NotFoundError(
+                f"session {session_id}: its turns were kept for a while and are gone; its run's record has them"
+            )
         turns = await self.log.all(session_id) if kept is None or state.status == "open" else kept
         return SessionTrace(session=state, turns=turns)
 
@@ -133,9 +137,9 @@ def trajectory_of(settled: Settled, task: Task, group: GroupTask) -> Trajectory:
     segments, places = pack(turns)
     rewards = step_rewards(turns, state.reward.steps) if state.reward else {}
     shown = sorted((t for t in turns if t.id in places), key=lambda t: (t.answer, t.choice))
-    followed = {turn.parent: turn.observation for turn in reversed(shown)}
+    followed = {turn.parent: turn for turn in reversed(shown)}
     steps = tuple(
-        _step(number, turn, places[turn.id], followed.get(turn.id, ""), rewards.get(turn.id))
+        _step(number, turn, places[turn.id], followed.get(turn.id), rewards.get(turn.id))
         for number, turn in enumerate(shown)
     )
     return Trajectory(
@@ -153,14 +157,18 @@ def trajectory_of(settled: Settled, task: Task, group: GroupTask) -> Trajectory:
     )
 
 
-def _step(number: int, turn: Turn, place: Place, following: str, reward: float | None) -> Step:
+def _step(
+    number: int, turn: Turn, place: Place, following: Turn | None, reward: float | None
+) -> Step:
     segment, start, end = place
     return Step(
         index=number,
         observation=turn.observation,
         response=turn.output.text,
         action=turn.output.text,
-        next_observation=following,
+        next_observation=following.observation if following else "",
+        images=tuple(placed.image for placed in turn.images),
+        next_images=tuple(placed.image for placed in following.images) if following else (),
         segment=segment,
         start=start,
         end=end,

@@ -34,6 +34,21 @@ class _Text(_Block):
     citations: None = None
 
 
+class _Source(_Strict):
+    type: Literal["base64"]
+    media_type: str
+    data: str
+
+
+class _Image(_Block):
+    type: Literal["image"]
+    source: _Source
+
+    def chat(self) -> dict[str, Any]:
+        url = f"data:{self.source.media_type};base64,{self.source.data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+
+
 class _ToolUse(_Block):
     type: Literal["tool_use"]
     id: str
@@ -49,7 +64,9 @@ class _ToolResult(_Block):
     is_error: bool = False
 
 
-_Content = str | list[Annotated[_Text | _ToolUse | _ToolResult, Field(discriminator="type")]]
+_Content = (
+    str | list[Annotated[_Text | _Image | _ToolUse | _ToolResult, Field(discriminator="type")]]
+)
 
 
 class _Message(_Strict):
@@ -61,9 +78,15 @@ class _Message(_Strict):
         blocks = [] if isinstance(self.content, str) else self.content
         for block in blocks:
             if isinstance(block, _ToolResult):
-                text = _text(block.content)
-                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-        text = _text(self.content)
+                found = _text(block.content)
+                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": found}
+        text: Any = _text(self.content)
+        if any(isinstance(block, _Image) for block in blocks):
+            text = [
+                block.chat() if isinstance(block, _Image) else {"type": "text", "text": block.text}
+                for block in blocks
+                if isinstance(block, _Image | _Text)
+            ]
         calls = [_call(block) for block in blocks if isinstance(block, _ToolUse)]
         if calls:
             yield {"role": self.role, "content": text, "tool_calls": calls}

@@ -88,13 +88,13 @@ class _ChatMessage(_Strict):
         """Whether it calls a tool or is what one has answered."""
         return self.role == "tool" or bool(self.tool_calls)
 
+    @property
+    def pictured(self) -> bool:
+        """Whether it holds images."""
+        return isinstance(self.content, list) and any(isinstance(p, _Image) for p in self.content)
+
     def shown(self) -> dict[str, Any]:
-        """As templates take it, with calls and results of tools."""
-        parts = self.content if isinstance(self.content, list) else []
-        if any(isinstance(part, _Image) for part in parts):
-            raise InputError(
-                "messages: given images with tools or in a session, where only text is taken"
-            )
+        """As templates take it, with calls and results of tools; without images."""
         role = "system" if self.role == "developer" else self.role
         found: dict[str, Any] = {"role": role, "content": self._text()}
         if self.tool_calls:
@@ -218,16 +218,26 @@ class ChatRequest(OpenAIRequest):
         return GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
 
     def _prompt(self, held: dict[str, bytes], renderer: Renderer) -> dict[str, Any]:
-        """Messages that the service renders, or ids where there are tools, which no message of ours can hold."""
-        offered = self._offered()
-        if not offered and not any(message.tooled for message in self.messages):
-            return {"messages": tuple(message.plain(held) for message in self.messages)}
+        """Messages that the service renders, or ids where there are tools."""
+        if not self.tooled:
+            return {"messages": tuple(self.plain(held))}
         return {"prefix_ids": tuple(self.prompt_ids(renderer))}
+
+    @property
+    def tooled(self) -> bool:
+        """Whether tools are offered, called or have answered, which no message of ours can hold."""
+        return bool(self._offered()) or any(message.tooled for message in self.messages)
+
+    def plain(self, held: dict[str, bytes]) -> list[ChatMessage]:
+        """The messages as ours; the bytes of their images go to `held`, by id."""
+        return [message.plain(held) for message in self.messages]
 
     def prompt_ids(
         self, renderer: Renderer, prefix: Sequence[int] = (), held: int = 0
     ) -> list[int]:
         """The ids of the conversation; with a `prefix` that holds the first messages, it and what the others add."""
+        if any(message.pictured for message in self.messages):
+            raise InputError("messages: given images with tools, beside which only text is taken")
         shown = [message.shown() for message in self.messages[held:]]
         try:
             tools = [tool.model_dump() for tool in self._offered()]

@@ -10,9 +10,9 @@ import asyncio
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -28,10 +28,12 @@ from triforge.errors import ConflictError, NotFoundError, PolicyError, Unauthori
 from triforge.rollout.lineages import Forest, digests
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
+    ChatMessage,
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
     OpenSession,
+    PlacedImage,
     Sampling,
     Turn,
 )
@@ -64,11 +66,14 @@ class Call:
 
     session: OpenSession
     body: ChatRequest
+    messages: Sequence[dict[str, Any]]
+    pictures: Mapping[str, bytes]  # images of all messages, by id
     number: int
     parent: str | None
     held: int  # messages that the parent holds
     prompt: Sequence[int]
     new: int  # ids of the prompt that are new
+    images: tuple[PlacedImage, ...]  # that are new
     wanted: GenerateRequest
     extras: Extras
     again: bool
@@ -116,24 +121,48 @@ class Sessions:
         if asked:
             number = await self._log.repeated(session.id, number, asked, body.model_dump_json())
         forest = self._forest(session)
-        messages = [message.shown() for message in body.messages]
+        messages, pictures = [message.shown() for message in body.messages], dict[str, bytes]()
+        plain: list[ChatMessage] = []
+        if any(message.pictured for message in body.messages) and not body.tooled:
+            plain = await asyncio.to_thread(body.plain, pictures)  # images take a while
+            messages = [m | {"images": p.images} for m, p in zip(messages, plain, strict=True)]
         held, roles = _conversations(body, messages), [m["role"] for m in messages]
         place = forest.continued(held, roles)
         if place[0] is None and "assistant" in roles:  # others may have answered it
             missing = [n for n in range(1, number) if n not in forest.answers]
             self._add(session.id, forest, await self._log.read(session.id, missing))
             place = forest.continued(held, roles)
-        work = partial(self._prepare, session, body, number, place, forest.ids(place[0]))
-        short = sum(len(m["content"]) for m in messages) < _SHORT
-        call = work() if short else await asyncio.to_thread(work)
-        return replace(call, again=bool(asked))
+        work = partial(self._rendered, body, place, forest, plain)
+        short = sum(len(m["content"]) for m in messages) < _SHORT and not plain
+        parent, ids, new, images = work() if short else await asyncio.to_thread(work)
+        wanted, extras = self._wanted(session, body, number)
+        seen = (*forest.images(parent), *images)
+        update = {"prefix_ids": tuple(ids), "prefix_images": seen, "affinity": session.affinity}
+        wanted = wanted.model_copy(update=update)
+        return Call(
+            session, body, messages, pictures, number, parent, place[1], ids, new, images, wanted, extras, again=bool(asked)
+        )  # fmt: skip
 
-    def _prepare(
-        self, session: OpenSession, body: ChatRequest, number: int, place: tuple[str | None, int], prefix: Sequence[int]
-    ) -> Call:  # fmt: skip
-        renderer = self._gateway.weights.renderer
-        parent, held = place
-        ids = body.prompt_ids(renderer, prefix, held)
+    def _rendered(
+        self, body: ChatRequest, place: tuple[str | None, int], forest: Forest, plain: Sequence[ChatMessage]
+    ) -> tuple[str | None, list[int], int, tuple[PlacedImage, ...]]:  # fmt: skip
+        """The turn that a call continues, its prompt, and what is new of that: how many ids, which images."""
+        renderer, (parent, held) = self._gateway.weights.renderer, place
+        prefix, seen = forest.ids(parent), forest.images(parent)
+        if not plain:
+            ids = body.prompt_ids(renderer, prefix, held)
+            return parent, ids, len(ids) - len(prefix), ()
+        ids, placed = renderer.extend_seeing(prefix, seen, plain[held:])
+        if (
+            ids[: len(prefix)] != prefix
+        ):  # an image token was sampled, which engines cannot be given
+            return None, ids, len(ids), placed
+        return parent, ids, len(ids) - len(prefix), placed[len(seen) :]
+
+    def _wanted(
+        self, session: OpenSession, body: ChatRequest, number: int
+    ) -> tuple[GenerateRequest, Extras]:
+        """What is asked of the engines, but for the prompt."""
         extras, wanted = body.extras(body.top_logprobs), body.unprompted()
         if session.sampling is not None:
             extras = Extras(top_logprobs=extras.top_logprobs)
@@ -141,10 +170,7 @@ class Sessions:
             given = body.max_completion_tokens or body.max_tokens
             sampling = _held_to(session.sampling, wanted.sampling, given, seed)
             wanted = wanted.model_copy(update={"sampling": sampling})
-        update = {"prefix_ids": tuple(ids), "affinity": session.affinity}
-        wanted = wanted.model_copy(update=update)
-        new = len(ids) - len(prefix)
-        return Call(session, body, number, parent, held, ids, new, wanted, extras, again=False)
+        return wanted, extras
 
     def _forest(self, session: OpenSession) -> Forest:
         """The turns of a session as far as they are known here."""
@@ -173,7 +199,9 @@ class Sessions:
         async with self._once(call) as turns:
             if turns:
                 return _reply(call, turns, 0), [()] * len(turns)
-            ((reply, samples),) = await self._gateway.answer([call.wanted], extras=call.extras)
+            ((reply, samples),) = await self._gateway.answer(
+                [call.wanted], call.pictures, call.extras
+            )
             turns = await self._keep(call, reply.outputs)
         same = turns[0].output == reply.outputs[0]
         tops: list[Tops] = [sample.tops for sample in samples] if same else [()] * len(turns)
@@ -184,7 +212,7 @@ class Sessions:
         ended: dict[int, Partial] = {}
         async with self._once(call) as turns:
             if not turns:
-                pieces = self._gateway.stream(call.wanted, extras=call.extras)
+                pieces = self._gateway.stream(call.wanted, call.pictures, call.extras)
                 async with aclosing(pieces):
                     async for number, piece in pieces:
                         if piece.finish is None:
@@ -211,14 +239,20 @@ class Sessions:
         """Keep what was sampled; another process may have answered the same request first."""
         if any(output.finish == "abort" for output in outputs):
             raise PolicyError("the engine gave up a sample, nothing of it was kept; ask again")
-        messages = [message.shown() for message in call.body.messages]
+        messages = call.messages
         system, observation = _seen(messages[call.held :])
+        if call.session.sampling is not None:  # of a run, which trains on them
+            for placed in call.images:
+                await self._log.keep_image(
+                    call.session.id, placed.image, call.pictures[placed.image.id]
+                )
         turns = [
             Turn(
                 answer=call.number,
                 choice=choice,
                 parent=call.parent,
                 new_ids=tuple(call.prompt[len(call.prompt) - call.new :]),
+                images=call.images,
                 output=output,
                 conversation=_conversations(call.body, [*messages, _said(call.body, output)])[-1],
                 system=system,

@@ -130,11 +130,14 @@ def _rows(ids: Any) -> list[Any]:
 
 
 @contextlib.asynccontextmanager
-async def services(folder: Path) -> AsyncIterator[Services]:
+async def services(
+    folder: Path, model: Path | None = None, kind: type[FakeEngine] = FakeEngine
+) -> AsyncIterator[Services]:
     """Both services, as long as they are needed."""
-    model = chatml_folder(folder / "model")
-    (model / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
-    engine, broker, database = FakeEngine(model_path=str(model), version="4"), CountingBroker(), fresh(folder)  # fmt: skip
+    if model is None:
+        model = chatml_folder(folder / "model")
+        (model / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
+    engine, broker, database = kind(model_path=str(model), version="4"), CountingBroker(), fresh(folder)  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
         deep, _ = await stack.enter_async_context(serving(engine))
         url, renderer = await stack.enter_async_context(policy(deep, model, broker))

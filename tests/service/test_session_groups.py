@@ -21,6 +21,7 @@ from tests.service.session_services import Services, services
 from triforge.algorithms.algorithm import resolve
 from triforge.broker import JUDGE_QUEUE, SessionLog
 from triforge.environments import registry
+from triforge.rollout.protocols import KeepImage
 from triforge.store.tables import RunRow, SessionRow
 from triforge.testing import FakeGenerate
 from triforge.types import GroupTask, MadeSession, Sampling, TrajectoryGroup
@@ -31,7 +32,7 @@ RUN = "run-1"
 class Run:
     """A run that agents play, with a rollout worker and a pool of two tasks."""
 
-    def __init__(self, both: Services, tasks: list[str]) -> None:
+    def __init__(self, both: Services, tasks: list[str], keep: KeepImage | None = None) -> None:
         self.both, self.tasks = both, tasks
         store = SessionStore(both.database)
         self.worker = RolloutWorker(
@@ -39,7 +40,7 @@ class Run:
             generate=FakeGenerate(["unasked"]),
             read_task=PoolStore(both.database).task,
             family=registry.family,
-            sessions=SessionGroups(store, SessionLog(both.broker), look_s=0.02),
+            sessions=SessionGroups(store, SessionLog(both.broker), keep=keep, look_s=0.02),
         )
 
     def group(self, name: str = "g", **more: Any) -> GroupTask:
@@ -87,17 +88,21 @@ class Run:
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Run]:
     async with services(tmp_path) as both:
-        pool = {"name": "kitchen", "environment": "household", "generate": {"count": 2, "seed": 1}}
-        made = (await both.env.post("/v1/pools", json=pool)).json()
-        listed = (await both.env.get(f"/v1/pools/{made['id']}/tasks")).json()["items"]
-        with both.database.write() as session:
-            session.add(
-                RunRow(
-                    id=RUN, name="r", pool_id=made["id"], status="running", step=0, policy_version=0, reward_version=0,
-                    config={"env_adapter": {"played_by": "sessions"}}, state={}, reason="", created_at=0.0, updated_at=0.0,
-                )
-            )  # fmt: skip
-        yield Run(both, [task["id"] for task in listed])
+        yield await run_of(both)
+
+
+async def run_of(both: Services, keep: KeepImage | None = None) -> Run:
+    pool = {"name": "kitchen", "environment": "household", "generate": {"count": 2, "seed": 1}}
+    made = (await both.env.post("/v1/pools", json=pool)).json()
+    listed = (await both.env.get(f"/v1/pools/{made['id']}/tasks")).json()["items"]
+    with both.database.write() as session:
+        session.add(
+            RunRow(
+                id=RUN, name="r", pool_id=made["id"], status="running", step=0, policy_version=0, reward_version=0,
+                config={"env_adapter": {"played_by": "sessions"}}, state={}, reason="", created_at=0.0, updated_at=0.0,
+            )
+        )  # fmt: skip
+    return Run(both, [task["id"] for task in listed], keep)
 
 
 async def test_sessions_become_a_group_that_is_judged_and_trained_on(run: Run) -> None:

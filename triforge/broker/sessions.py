@@ -4,12 +4,14 @@ session         OpenSession          env_adapter, when it is made
 session-closed  why it has ended     env_adapter
 session-asked   number of an answer  policy service, by idempotency key, before it samples
 session-turns   turns of an answer   policy service, before the answer leaves; first writer wins
+session-image   image, base64        policy service, before the turn that has seen it; until a rollout worker has taken it
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -17,7 +19,7 @@ from pydantic import TypeAdapter
 
 from triforge.broker.protocol import PAYLOAD_TTL_S, Broker, key
 from triforge.errors import ConflictError
-from triforge.types import OpenSession, Turn
+from triforge.types import ImageRef, OpenSession, Turn
 
 _TURNS: Final = TypeAdapter(tuple[Turn, ...])
 Turns = tuple[Turn, ...]
@@ -75,6 +77,20 @@ class SessionLog:
         (text,) = await self._broker.get(place)
         return tuple(turns) if text is None else _TURNS.validate_json(text)
 
+    async def keep_image(self, session_id: str, image: ImageRef, data: bytes) -> None:
+        """Keep an image of a session, once."""
+        await self._broker.put(_image(session_id, image), b64encode(data).decode())
+
+    async def image(self, session_id: str, image: ImageRef) -> bytes | None:
+        """An image of a session; None if it does not lie here."""
+        (text,) = await self._broker.get(_image(session_id, image))
+        return None if text is None else b64decode(text)
+
+    async def forget_images(self, images: Sequence[tuple[str, ImageRef]]) -> None:
+        """Delete images, each with its session; they are kept elsewhere."""
+        if images:
+            await self._broker.delete(*(_image(*each) for each in images))
+
     async def read(self, session_id: str, answers: Iterable[int]) -> Turns:
         """The turns of these answers, as far as they are there."""
         places = [_place(session_id, number) for number in answers]
@@ -93,6 +109,10 @@ class SessionLog:
 
 def _counter(session_id: str) -> str:
     return key("session-count", session_id)
+
+
+def _image(session_id: str, image: ImageRef) -> str:
+    return key("session-image", f"{session_id}:{image.id}")
 
 
 def _place(session_id: str, answer: int) -> str:

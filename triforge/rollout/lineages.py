@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from triforge.types import Segment, Turn, VersionSpan
+from triforge.types import PlacedImage, Segment, Turn, VersionSpan
 
 _FOREST, _TURN = 1_200, 800  # bytes beside the ids
 Place = tuple[int, int, int]  # segment, and the tokens [start, end) of it
@@ -42,7 +42,9 @@ def _canonical(message: Mapping[str, Any]) -> str:
         [call["function"]["name"], call["function"]["arguments"]]
         for call in message.get("tool_calls") or ()
     ]
-    return json.dumps([message["role"], (message["content"] or "").strip(), calls], sort_keys=True)
+    seen = [image.id for image in message.get("images") or ()]
+    parts = [message["role"], (message["content"] or "").strip(), calls, *([seen] if seen else [])]
+    return json.dumps(parts, sort_keys=True)
 
 
 class Forest:
@@ -50,6 +52,7 @@ class Forest:
 
     def __init__(self) -> None:
         self._ids: dict[str, tuple[str | None, array[int]]] = {}  # parent; new ids and response
+        self._images: dict[str, tuple[PlacedImage, ...]] = {}  # new ones, of turns that have any
         self._led_to: dict[str, str] = {}  # turn by digest of its conversation
         self.answers: set[int] = set()
         self.size = _FOREST
@@ -60,6 +63,8 @@ class Forest:
             return
         ids = array("i", (*turn.new_ids, *turn.output.ids))
         self._ids[turn.id] = turn.parent, ids
+        if turn.images:
+            self._images[turn.id] = turn.images
         self._led_to[turn.conversation] = turn.id
         self.answers.add(turn.answer)
         self.size += _TURN + ids.itemsize * len(ids)
@@ -84,6 +89,14 @@ class Forest:
             turn, part = self._ids[turn]
             parts.append(part)
         return [token for part in reversed(parts) for token in part]
+
+    def images(self, turn: str | None) -> tuple[PlacedImage, ...]:
+        """The images in the prompt of a turn."""
+        found: tuple[PlacedImage, ...] = ()
+        while turn is not None:
+            found = self._images.get(turn, ()) + found
+            turn, _ = self._ids[turn]
+        return found
 
 
 def pack(turns: Sequence[Turn]) -> tuple[tuple[Segment, ...], dict[str, Place]]:
@@ -129,4 +142,7 @@ def _segment(lineage: Sequence[Turn], number: int, places: dict[str, Place]) -> 
             VersionSpan(version=s.version, start=start + s.start, end=start + s.end)
             for s in output.versions
         ]
-    return Segment(ids=tuple(ids), logprobs=tuple(logprobs), versions=tuple(versions))
+    images = tuple(placed for turn in lineage for placed in turn.images)
+    return Segment(
+        ids=tuple(ids), logprobs=tuple(logprobs), versions=tuple(versions), images=images
+    )

@@ -9,7 +9,7 @@ from pydantic import Field
 from triforge.config import Sampling
 from triforge.config.base import Params
 from triforge.types.base import Message
-from triforge.types.policy import GenerateOutput
+from triforge.types.policy import GenerateOutput, PlacedImage
 from triforge.types.rollout import Task
 
 SessionStatus = Literal["open", "ended", "finished", "failed"]
@@ -35,13 +35,14 @@ class Turn(Message):
     """One sample of one answer in a session. Produced by: policy service. Consumed by: env_adapter, people.
 
     The prompt is the prompt of `parent`, the response of `parent`, and `new_ids`; without a parent it is `new_ids`. `answer`
-    counts the session's calls, `choice` the samples of one. `conversation` is the digest of all messages with this one.
+    counts the session's calls, `choice` the samples of one. `images` are the new ones, where they stand in the whole prompt. `conversation` is the digest of all messages with this one.
     """
 
     answer: Annotated[int, Field(ge=1)]
     choice: Annotated[int, Field(ge=0)] = 0
     parent: str | None = None
     new_ids: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
     output: GenerateOutput
     conversation: str
     system: str = ""

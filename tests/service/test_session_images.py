@@ -1,0 +1,104 @@
+"""Images in sessions: what the model has seen stands in the turns, is kept with the trajectory, and is not tokenised again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.tiny_models import build_tiny_vision_model
+from tests.service.session_services import Services, services
+from tests.service.test_session_dialects import post
+from tests.service.test_session_groups import run_of
+from tests.unit.policy.test_pictures import ASSISTANT, BEGIN, END, GO, PAD, SEE, STOP, USER, Seeing
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.images import ImageStore
+from triforge.testing.pictures import png
+from triforge.vision.files import data_uri, describe
+
+SHOT = png(60, 90)
+REF = describe(SHOT)
+URI = data_uri(REF, SHOT)
+SEEN = [BEGIN, *[PAD] * 6, STOP]
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Services]:
+    model = build_tiny_vision_model(tmp_path / "model", ("go", "see", "cup"))
+    async with services(tmp_path, model, Seeing) as found:
+        found.engine.answer = lambda *_: [GO, END]
+        yield found
+
+
+def shown(text: str) -> dict[str, Any]:
+    image = {"type": "image_url", "image_url": {"url": URI}}
+    return {"role": "user", "content": [image, {"type": "text", "text": text}]}
+
+
+async def test_images_continue_a_lineage_and_reach_the_trajectory(
+    both: Services, tmp_path: Path
+) -> None:
+    store = ImageStore(ArtifactStore(str(tmp_path / "kept")))
+    run = await run_of(both, store.put)
+    playing = run.play(run.group(rollouts=1))
+    made = await run.begin()
+    async with both.client(made) as client:
+        history: list[Any] = [shown("see")]
+        for _ in range(2):
+            answer = await client.chat.completions.create(model="m", messages=history)
+            history += [{"role": "assistant", "content": answer.choices[0].message.content}, shown("go")]  # fmt: skip
+    one, two = await both.turns(made)
+    assert (one.parent, two.parent) == (None, "1.0")
+    assert list(one.new_ids) == [USER, *SEEN, SEE, ASSISTANT]
+    assert [(p.image, p.start, p.end) for p in (*one.images, *two.images)] == [
+        (REF, 2, 8),
+        (REF, 15, 21),
+    ]
+    asked = [body for path, body in both.engine.calls if path == "/generate"][-1]
+    assert asked["image_data"] == [[URI, URI]]
+    assert (await both.tell(made, "reward", success=True)).status_code == 200
+    await asyncio.wait_for(playing, 5)
+    (trajectory,) = (await run.played()).trajectories
+    (segment,) = trajectory.segments
+    assert segment.images == (*one.images, *two.images)
+    assert [segment.ids[p.start : p.end] for p in segment.images] == [(PAD,) * 6] * 2
+    assert [(s.images, s.next_images) for s in trajectory.steps] == [((REF,), (REF,)), ((REF,), ())]
+    assert await store.get(REF) == SHOT
+    assert not [key for key in both.broker._texts if "session-image" in key]
+
+
+async def test_another_image_is_another_conversation_in_either_dialect(both: Services) -> None:
+    made = await both.begin()
+    source = {"type": "base64", "media_type": "image/png", "data": URI.partition(",")[2]}
+    see: Any = {
+        "role": "user",
+        "content": [{"type": "image", "source": source}, {"type": "text", "text": "see"}],
+    }
+    reply = await post(made, "messages", {"max_tokens": 4, "messages": [see]})
+    assert reply.status_code == 200, reply.text
+    said = {"role": "assistant", "content": reply.json()["content"][0]["text"]}
+    for first in (shown("see"), {"role": "user", "content": "see"}):
+        reply = await post(
+            made, "chat/completions", {"messages": [first, said, {"role": "user", "content": "go"}]}
+        )
+        assert reply.status_code == 200, reply.text
+    assert [turn.parent for turn in await both.turns(made)] == [None, "1.0", None]
+
+
+async def test_a_session_whose_images_are_lost_measures_nothing(
+    both: Services, tmp_path: Path
+) -> None:
+    run = await run_of(both, ImageStore(ArtifactStore(str(tmp_path / "kept"))).put)
+    playing = run.play(run.group(rollouts=1, retries=0))
+    made = await run.begin()
+    async with both.client(made) as client:
+        await client.chat.completions.create(model="m", messages=[shown("see")])
+    both.broker._texts = {k: v for k, v in both.broker._texts.items() if "session-image" not in k}
+    await both.tell(made, "reward", success=True)
+    await asyncio.wait_for(playing, 5)
+    (trajectory,) = (await run.played()).trajectories
+    assert trajectory.outcome.error is not None
+    assert "is lost" in trajectory.outcome.error.detail
