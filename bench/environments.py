@@ -34,6 +34,7 @@ LIMIT_MS = 50.0
 ELSEWHERE = {
     "alfworld": "its engine has processes of its own; python -m bench.household measures them",
     "harbor": "plays task folders: what a script costs stands in its README",
+    "mcp": "plays on servers of others",
     "openenv": "plays on another server",
     "osworld": "drives a machine elsewhere",
 }

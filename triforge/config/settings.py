@@ -119,6 +119,8 @@ class Settings(Section):
     plugins: str = ""
     """Modules of yours that pools and runs may name as `module:NAME`, separated by commas: families, reward
     functions, estimators and the like (docs/security.md). Empty: none where keys are asked for, else `any`."""
+    mcp_servers: str = ""
+    """JSON file of the MCP servers whose tools tasks of the family `mcp` may name (docs/security.md)."""
     cors_origins: str = ""
     """Comma-separated web origins whose pages may ask the APIs; empty allows none."""
     handover: Literal["disk", "distributed"] = "disk"

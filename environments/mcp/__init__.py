@@ -1,0 +1,1 @@
+"""Tools of MCP servers as the actions of an environment."""

@@ -1,0 +1,158 @@
+"""Tools of MCP servers: which servers there are is the operator's word, and all episodes share what is open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.mcp.family import FAMILY, holds
+from environments.mcp.servers import connected
+from triforge.errors import EnvError, InputError
+from triforge.rollout.protocols import StepResult
+from triforge.testing.check_environment import check_environment, require
+from triforge.types import Params, Task
+
+pytest.importorskip("mcp", reason="pip install -e '.[mcp]'")
+SERVER = Path(__file__).with_name("mcp_accounts.py")
+TASK: Params = {
+    "server": "accounts",
+    "instruction": "Pay 30 out of the account.",
+    "setup": [{"tool": "open_account", "arguments": {"account": "$episode", "amount": 100}}],
+    "check": {"tool": "state", "arguments": {"account": "$episode"}},
+    "expected": {"amount": 70},
+    "fixed": {"account": "$episode"},
+    "solution": [{"tool": "pay", "arguments": {"amount": 30}}],
+    "horizon": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's file: one server, shared and alone."""
+    program = {
+        "command": sys.executable,
+        "args": ["-I", "-S", str(SERVER)],
+    }
+    servers = {
+        "accounts": program,
+        "alone": {**program, "per_episode": True},
+        "absent": {"command": "/no/such/program"},
+        "silent": {"command": sys.executable, "args": ["-c", "input()"], "timeout_s": 0.5},
+    }  # fmt: skip
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    monkeypatch.setenv("TRIFORGE_MCP_SERVERS", str(tmp_path / "servers.json"))
+
+
+def task_of(**changed: Any) -> Task:
+    draft = FAMILY.validate(TASK | changed)
+    return Task(
+        id="t", pool_id="p", slot="t", family="mcp", params=draft.params, instruction=draft.instruction
+    )  # fmt: skip
+
+
+async def play(task: Task, *responses: str) -> list[StepResult]:
+    episode = FAMILY.make({})
+    try:
+        await episode.reset(task, seed=0)
+        return [await episode.step(one) for one in responses]
+    finally:
+        await episode.close()
+
+
+def call(tool: str, **arguments: Any) -> str:
+    return json.dumps({"tool": tool, "arguments": arguments})
+
+
+async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:
+    require(await check_environment(FAMILY, tasks=[TASK]))
+    paid, nothing = await asyncio.gather(
+        play(task_of(), call("pay", amount=30), "done"), play(task_of(), "done")
+    )
+    assert [step.observation.text for step in paid] == ["70", "Done."]
+    assert (paid[-1].success, nothing[-1].success) == (True, False)
+
+
+async def test_what_is_no_call_is_said_and_costs_a_step() -> None:
+    said = await play(
+        task_of(),
+        "pay 30",
+        call("open_account", amount=500),
+        call("pay", amount=999),
+        call("state"),
+    )
+    assert [step.action_valid for step in said] == [False, False, True, False]
+    assert "There is no tool 'open_account'" in said[1].observation.text
+    assert "not covered" in said[2].observation.text
+    assert (said[3].done, said[3].success) == (True, False)
+
+
+async def test_another_account_is_out_of_reach_and_fixed_arguments_are_not_shown() -> None:
+    episode = FAMILY.make({})
+    try:
+        begun = await episode.reset(task_of(tools=["pay", "state"]), seed=0)
+        assert '"account"' not in begun.system
+        assert '"amount"' in begun.system
+        seen = await episode.step(call("state", account="somebody's"))
+        assert json.loads(seen.observation.text)["amount"] == 100
+    finally:
+        await episode.close()
+
+
+async def test_512_calls_are_in_flight_over_one_connection() -> None:
+    async def one() -> Any:
+        async with connected("accounts") as connection:
+            return await connection.call("together", {"count": 512})
+
+    answers = await asyncio.gather(*(one() for _ in range(512)))
+    assert len({json.dumps(answer) for answer in answers}) == 1, "one process answered all"
+    assert all(fine for _, fine in answers)
+
+
+async def test_a_server_of_an_episode_is_its_own() -> None:
+    both = task_of(server="alone", expected={"amount": 70, "accounts": 1})
+    for steps in await asyncio.gather(*(play(both, call("pay", amount=30), "done") for _ in "ab")):
+        assert steps[-1].success
+
+
+async def test_a_server_that_fails_leaves_the_episode_unmeasured_and_the_next_one_starts_it_anew() -> (
+    None
+):
+    with pytest.raises(EnvError, match="server 'accounts' fails at leave"):
+        await play(task_of(), call("leave"))
+    assert (await play(task_of(), call("pay", amount=30), "done"))[-1].success
+    for name, sentence in (("absent", "does not start: FileNotFound"), ("silent", "silent' ")):
+        with pytest.raises(EnvError, match=sentence):
+            await play(task_of(server=name), "done")
+
+
+def test_a_task_names_what_the_operator_has_named_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(
+        InputError, match=r"given 'rm', .*there are: absent, accounts, alone, silent"
+    ):
+        FAMILY.validate(TASK | {"server": "rm"})
+    with pytest.raises(InputError, match="field command: unknown"):
+        FAMILY.validate(TASK | {"command": "rm"})
+    monkeypatch.delenv("TRIFORGE_MCP_SERVERS")
+    with pytest.raises(InputError, match="there are: none"):
+        FAMILY.validate(TASK)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        ({"a": 1, "b": {"c": [1]}}, {"b": {"c": [1]}}, True),
+        ({"a": 1}, {"a": 1, "b": None}, False),
+        (1, True, False),
+        ("x", "x", True),
+        (None, {"a": 1}, False),
+    ],
+)
+def test_an_answer_is_held_against_what_is_expected(found: Any, expected: Any, same: bool) -> None:
+    assert holds(found, expected) is same
