@@ -48,6 +48,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "proposal": ("pools:proposal_app", "Rewrites of tasks."),
     "env": ("environments:env_app", "Environments."),
     "agent": ("agent:agent_app", "Agents of yours."),
+    "mcp": (
+        "mcp_server:serve",
+        "Serve pools, runs and reports as the tools of an MCP server over standard input and output.",
+    ),
     "key": ("keys:key_app", "API keys."),
     "tenant": ("keys:tenant_app", "Tenants and their bounds."),
 }
