@@ -89,7 +89,9 @@ class ValueModel(nn.Module):
     def forward(self, batch: TokenBatch) -> Tensor:
         """Values [N], float32, with gradient."""
         narrow = self.dtype != torch.float32
-        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=narrow):
+        with torch.autocast(
+            batch.ids.device.type, dtype=torch.bfloat16, enabled=narrow, cache_enabled=False
+        ):
             hidden = (self._vision or self.body)(**batch.arguments()).last_hidden_state
         picked = hidden.reshape(-1, hidden.shape[-1])[batch.predict].float()
         values: Tensor = self.head(picked)[:, 0]

@@ -101,7 +101,10 @@ class Scorer(nn.Module):
 
     def _autocast(self, device: torch.device) -> Any:
         narrow = self.dtype != torch.float32
-        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=narrow)
+        # A pass uses each weight once: kept copies would be the whole model again, sharded or not.
+        return torch.autocast(
+            device.type, dtype=torch.bfloat16, enabled=narrow, cache_enabled=False
+        )
 
 
 class ScoringModel:

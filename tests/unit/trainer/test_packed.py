@@ -113,6 +113,20 @@ def test_bfloat16_is_near_and_leaves_weights_and_scores_in_float32():
     assert relative(gradient, exact[1]) < 0.05
 
 
+def test_half_precision_keeps_no_copies_of_weights_until_a_pass_has_ended():
+    """They would be the whole model again, also where recomputing or sharding leaves one block at a time."""
+    model, sequences = build(LlamaConfig(**SMALL)), family()
+    model.compute(precision="bfloat16", checkpointing=True)
+    kept: list[bool] = []
+    model.module.model.layers[0].register_forward_hook(
+        lambda *_: kept.append(
+            torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
+        )
+    )
+    model.score(model.batch(sequences, [0, 1]), 1.0)
+    assert kept == [False]
+
+
 def test_a_kernel_of_half_precision_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch):
     model = build(LlamaConfig(**SMALL, initializer_range=1.0))
     real = packed_attention.tree_attention
