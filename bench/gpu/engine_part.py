@@ -23,7 +23,7 @@ from services.local_engine.request import Prompt, SamplingParams
 from services.local_engine.scheduler import Limits, Scheduler
 from services.local_engine.sequence import Sequence
 
-_EXACT, _HALF = 1e-3, 0.1
+_EXACT, _HALF = 1e-3, 0.15
 
 
 def _contract(only: str) -> dict[str, Any]:

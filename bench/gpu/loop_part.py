@@ -20,8 +20,8 @@ from rich.console import Console
 from bench.gpu.pack import GGUF_SHA256, pieces
 from bench.gpu.supervise import SkipCase
 from services.trainer.smollm2 import NAME, default_cache, smollm2_folder
+from triforge.cli.deployment import settings
 from triforge.cli.evaluate import held_out
-from triforge.cli.terminal import settings
 from triforge.cli.training import Training, conduct, deployment
 from triforge.clients.trainer import TrainerClient
 
@@ -55,41 +55,40 @@ def _smollm2() -> Path:
     return smollm2_folder(fetch=joined)
 
 
-def _train(tiny: bool, steps: int, groups: int) -> dict[str, Any]:
+def _train(
+    model: str, steps: int, groups: int, rollouts: int, max_steps: int, held: int
+) -> dict[str, Any]:
     """Steps of policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
-    run: dict[str, Any] = {
-        "groups_per_step": groups,
-        "eval_every": max(1, steps // 4),
-        "eval_tasks": 4 if tiny else 32,
-        "eval_greedy": False,
-        "keep_checkpoints": 1,
-    }
-    over: dict[str, Any] = {"run": run, "adaptation": {"controller": "none"}}
+    over: dict[str, Any] = {
+        "run": {
+            "groups_per_step": groups, "eval_every": max(1, steps // 4), "eval_tasks": held, "eval_greedy": False,
+            "keep_checkpoints": 1,
+        },
+        "adaptation": {"controller": "none"},
+        "env_adapter": {"rollouts": rollouts, "max_steps": max_steps},
+    }  # fmt: skip
+    own: dict[str, Any] = {"model": "tiny"}
+    if model != "tiny":
+        folder = str(_smollm2())
+        over["env_adapter"]["admissible_only"] = True
+        over |= {
+            "models": {"policy": {"max_new_tokens": 16}, "reward": {"max_new_tokens": 8, "regex": r"\\boxed\{-?1\}"}},
+            "reward": {"votes": 2, "prompt": "rubric"},
+            "trainer": {"policy": _LEARNER, "reward": _LEARNER},
+            "algorithm": {"preset": "rlanything", "overrides": {"reward_band": "none"}},
+        }  # fmt: skip
+        own = {"model": folder, "reward_model": folder, "generate": _GAMES, "options": _TEXT}
     with tempfile.TemporaryDirectory() as scratch:
-        if tiny:
-            over |= {"env_adapter": {"rollouts": 8, "max_steps": 24}}
-            asked = Training(
-                model="tiny",
-                env="household",
-                steps=steps,
-                tasks=8,
-                heldout=4,
-                seed=1,
-                state=Path(scratch),
-                overrides=over,
-            )
-        else:
-            folder = str(_smollm2())
-            over |= {
-                "models": {"policy": {"max_new_tokens": 16}, "reward": {"max_new_tokens": 8, "regex": r"\\boxed\{-?1\}"}},
-                "env_adapter": {"rollouts": 8, "max_steps": 8, "admissible_only": True},
-                "reward": {"votes": 2, "prompt": "rubric"},
-                "trainer": {"policy": _LEARNER, "reward": _LEARNER},
-            }  # fmt: skip
-            asked = Training(
-                model=folder, reward_model=folder, env="household", preset="rlanything", steps=steps, tasks=128, heldout=32,
-                seed=1, generate=_GAMES, options=_TEXT, state=Path(scratch), overrides=over,
-            )  # fmt: skip
+        asked = Training(
+            env="household",
+            steps=steps,
+            tasks=max(8, 32 * groups),
+            heldout=held,
+            seed=1,
+            state=Path(scratch),
+            overrides=over,
+            **own,
+        )
         return asyncio.run(_conducted(asked))
 
 
@@ -139,5 +138,11 @@ def _speeds(steps: list[Any]) -> dict[str, float]:
 
 def cases(*, rehearse: bool) -> dict[str, Callable[[], dict[str, Any]]]:
     if rehearse:
-        return {"tiny": partial(_train, True, 2, 4)}
-    return {"smollm2": partial(_train, False, 100, 4), "tiny": partial(_train, True, 40, 8)}
+        return {
+            "tiny": partial(_train, "tiny", 2, 4, 8, 24, 4),
+            "smollm2": partial(_train, "smollm2", 1, 1, 2, 2, 1),
+        }
+    return {
+        "smollm2": partial(_train, "smollm2", 100, 4, 8, 8, 32),
+        "tiny": partial(_train, "tiny", 40, 8, 8, 24, 64),
+    }

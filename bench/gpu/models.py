@@ -46,6 +46,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(layers=2, hidden=64, inner=128, heads=4, groups=2, width=16, vocabulary=1000),
+    "tinier": Shape(layers=1, hidden=64, inner=128, heads=4, groups=2, width=16, vocabulary=1000),
     "0.6B": Shape(layers=28, hidden=1024, inner=3072, heads=16),
     "1.7B": Shape(layers=28, hidden=2048, inner=6144, heads=16),
     "4B": Shape(layers=36, hidden=2560, inner=9728, heads=32),
@@ -72,14 +73,19 @@ def peak_gib() -> float:
 @contextmanager
 def emptied() -> Iterator[None]:
     """A device that holds nothing of the case before, nor afterwards of this one."""
+    _free()  # also what a case that failed has left
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     try:
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
         yield
     finally:
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        _free()
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -18,13 +18,15 @@ def _groups(name: str, prefix: int, answer: int, groups: int, budget: int) -> di
     lengths = [(prefix, answer)] * (_GROUP * groups)
     for shared in (True, False):
         heads = [
-            [3 + i // _GROUP + i % _GROUP * (not shared), *_words(prefix, vocabulary)]
+            [3 + (i // _GROUP if shared else i), *_words(prefix, vocabulary)]
             for i in range(len(lengths))
         ]
         with emptied():
             given = rows(lengths, vocabulary, prefixes=heads)
             figure = figures(learner(name), given, budget, activation_checkpointing=budget > 4096)
         which = "shared" if shared else "apart"
+        once = groups if shared else len(lengths)  # times that a prefix is computed
+        assert figure["computed_tokens"] <= 3 * (once * prefix + len(lengths) * answer), figure
         found |= {
             f"{which}_{n}": figure[n]
             for n in ("seconds", "tokens_per_s", "computed_tokens", "peak_gib")
