@@ -51,7 +51,7 @@ async def play(both: Services, python: Path, agent: Path, folder: Path) -> list[
 
 async def main(names: list[str]) -> int:
     """Run the programs; 1 if one of them failed."""
-    python = ensure("agents", _HERE) / "python"
+    python = ensure("agents", folder=_HERE) / "python"
     failed = 0
     for agent in sorted(_HERE.glob("agents/*.py")):
         if names and agent.stem not in names:
