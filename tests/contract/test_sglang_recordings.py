@@ -17,8 +17,8 @@ from services.policy.pool import Member
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_folder import Version
 from services.policy.weight_loader import WeightLoader
+from tests.fake_engine import FakeEngine
 from triforge.errors import InputError, PolicyError, WeightsError
-from triforge.testing import FakeEngine
 from triforge.types import Sampling, VersionSpan
 
 TOLD = read(Path(__file__).parent / "sglang")

@@ -17,6 +17,7 @@ from services.policy.pool import Pool
 from services.policy.sessions import Sessions
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
+from tests.fake_engine import FakeEngine
 from tests.service.env_service import api
 from tests.service.keyed import fresh
 from tests.service.test_policy_http import serving
@@ -24,7 +25,6 @@ from triforge.broker import MemoryBroker, SessionLog
 from triforge.broker.protocol import PAYLOAD_TTL_S
 from triforge.rendering import Renderer
 from triforge.store.database import Database
-from triforge.testing import FakeEngine
 from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
 from triforge.types import MadeSession, SessionTrace, Turn
 

@@ -17,10 +17,10 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
+from tests.fake_engine import FakeEngine
 from tests.service.test_policy_http import serving
 from tests.unit.local_engine.models import build_folder, byte_tokenizer, new_engine
 from triforge.rendering import Renderer
-from triforge.testing import FakeEngine
 from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
 
 END = 2

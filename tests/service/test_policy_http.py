@@ -20,10 +20,10 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Limits, Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
+from tests.fake_engine import FakeEngine
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client
 from triforge.errors import UnavailableError, WeightsError
-from triforge.testing import FakeEngine
 from triforge.testing.model_folders import words_folder
 from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from services.policy.__main__ import main
+from tests.fake_engine import FakeEngine
 from tests.service.test_policy_http import serving
 from triforge import __version__
 from triforge.clients.transport import get_json, http_client
 from triforge.errors import UnavailableError
-from triforge.testing import FakeEngine
 from triforge.testing.model_folders import words_folder
 
 ROOT = Path(__file__).parents[2]

@@ -25,6 +25,7 @@ from services.policy.weight_folder import Version
 from services.policy.weight_loader import Broadcasts, Seat, Way, WeightLoader
 from services.policy.weight_sync import WeightSync
 from services.trainer.broadcast import Broadcaster, create_api, open_api
+from tests.fake_engine import FakeEngine
 from tests.unit.local_engine.models import (
     build_folder,
     edit_weights,
@@ -34,7 +35,6 @@ from tests.unit.local_engine.models import (
 )
 from triforge.store.manifests import write_manifest
 from triforge.supervisor.layout import free_port
-from triforge.testing import FakeEngine
 from triforge.types import (
     BroadcastOffer,
     ChatMessage,

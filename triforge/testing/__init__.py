@@ -2,13 +2,11 @@
 
 check_environment    the contract of environment families, walked; `require` its results
 fakes                a sampler, a judge, an environment family
-fake_engine          SGLang's HTTP API without a model
 model_folders        tokenizers; `tiny_run` what random models of whole words can play; `pictures` image files
 entry_points         environment families that are not installed
 """
 
 from triforge.testing.check_environment import check_environment, not_applicable, require
-from triforge.testing.fake_engine import FakeEngine
 from triforge.testing.fakes import (
     FAKE_LOGPROB,
     FakeEnvironment,

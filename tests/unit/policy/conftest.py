@@ -14,7 +14,7 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
-from triforge.testing import FakeEngine
+from tests.fake_engine import FakeEngine
 from triforge.testing.model_folders import words_folder
 
 WORDS = ("go", "take", "cup", "fridge", "you", "see", "a")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from triforge.testing import FakeEngine
+from tests.fake_engine import FakeEngine
 
 
 @dataclass(eq=False)

@@ -14,12 +14,11 @@ import pytest
 
 from services.policy.adapters import Adapted, Adapters, MixedError
 from services.policy.weight_loader import WeightLoader
+from tests.fake_engine import FakeEngine, Floats, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import PolicyError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.model_digest import model_digest
-from triforge.testing import FakeEngine
-from triforge.testing.fake_engine import Floats, write_tensors
 from triforge.types import ChatMessage, GenerateRequest, VersionSpan, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

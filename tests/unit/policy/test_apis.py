@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge import __version__
-from triforge.testing import FakeEngine
 from triforge.types import GenerateReply
 
 GO = {"messages": [{"role": "user", "content": "go fridge"}]}

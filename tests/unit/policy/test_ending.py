@@ -6,8 +6,8 @@ import asyncio
 
 import httpx
 
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
-from triforge.testing import FakeEngine
 
 GO = {"requests": [{"messages": [{"role": "user", "content": "go"}]}]}
 

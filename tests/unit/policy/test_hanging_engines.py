@@ -13,10 +13,10 @@ import pytest
 from services.policy.engine import Engine
 from services.policy.weight_folder import Version
 from services.policy.weight_loader import Broadcasts, Seat, WeightLoader
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import UnavailableError
 from triforge.supervisor.layout import free_port
-from triforge.testing import FakeEngine
 from triforge.types import BroadcastOffer, ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

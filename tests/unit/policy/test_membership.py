@@ -15,9 +15,9 @@ from services.policy.gateway import Gateway
 from services.policy.pool import STRIKES, Limits, Pool
 from services.policy.sglang import SGLangEngine, SGLangRouter
 from services.policy.weight_sync import WeightSync
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.fake_router import FakeRouter
 from triforge.errors import BusyError, PolicyError, UnavailableError
-from triforge.testing import FakeEngine
 from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

@@ -15,10 +15,10 @@ from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
 from services.trainer.tiny_models import build_tiny_vision_model
+from tests.fake_engine import FakeEngine
 from triforge.errors import InputError, NotFoundError, PolicyError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
-from triforge.testing import FakeEngine
 from triforge.testing.pictures import png
 from triforge.types import ChatMessage, GenerateRequest, ImagePart, ImageRef, Sampling, TextPart
 from triforge.vision.files import data_uri, describe

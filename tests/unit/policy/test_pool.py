@@ -6,9 +6,9 @@ import pytest
 
 from services.policy.pool import SPILL_OVER, Pool
 from services.policy.sglang import SGLangEngine
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.testing import FakeEngine
 from triforge.types import ChatMessage, GenerateRequest
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

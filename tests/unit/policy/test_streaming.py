@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from services.policy.gateway import merged
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
-from triforge.testing import FakeEngine
 
 CHAT = {"model": "policy", "messages": [{"role": "user", "content": "go fridge"}], "stream": True}
 

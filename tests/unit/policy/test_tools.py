@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.policy.tools import Tool, begun, call_schema, said
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import InputError
-from triforge.testing import FakeEngine
 from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
 
 END = 2  # <|im_end|>

@@ -18,10 +18,10 @@ from services.policy.weight_folder import (
     compare_rows,
     read_weights,
 )
+from tests.fake_engine import write_tensors
 from triforge.errors import WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.tensor_files import all_finite, read_folder, read_header
-from triforge.testing.fake_engine import write_tensors
 
 CONFIG = {
     "model_type": "llama",

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from services.policy.weight_loader import Way, WeightLoader
+from tests.fake_engine import FakeEngine, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
-from triforge.testing import FakeEngine
-from triforge.testing.fake_engine import write_tensors
 from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

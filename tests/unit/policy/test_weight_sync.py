@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import ConflictError, UnavailableError, WeightsError
-from triforge.testing import FakeEngine
 from triforge.testing.model_folders import words_folder
 from triforge.types import ChatMessage, GenerateRequest, WeightsState, WeightsUpdate
 

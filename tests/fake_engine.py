@@ -1,6 +1,6 @@
-"""A fake engine, and a fake of SGLang's router, that speak the part of SGLang's HTTP API that we use.
+"""A fake engine that speaks the part of SGLang's HTTP API that we use.
 
-Both are plain ASGI callables: give them to `httpx.ASGITransport`, or to any ASGI server. The engine has no model. Its answers
+It is a plain ASGI callable: give it to `httpx.ASGITransport`, or to any ASGI server. It has no model. Its answers
 are a function of the prompt, one token at a time, so that a pause or a change of weights happens in the middle of an answer
 as it does in a real engine. Shapes follow the recordings in the contract tests.
 """
@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
-from triforge.testing.fakes import FAKE_LOGPROB
+from triforge.testing import FAKE_LOGPROB
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,27 +33,8 @@ _FILE = "model.safetensors"
 
 
 def write_tensors(folder: Path, tensors: dict[str, Floats]) -> None:
-    """Write `model.safetensors` into a folder; float32 only."""
-    header: Body = {}
-    at = 0
-    for name, values in tensors.items():
-        offsets = [at, at + values.nbytes]
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": offsets}
-        at += values.nbytes
-    text = json.dumps(header).encode()
-    data = b"".join(values.astype("<f4").tobytes() for values in tensors.values())
-    (folder / _FILE).write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def parse_tensors(data: bytes) -> dict[str, Floats]:
-    """The tensors of a safetensors file's bytes."""
-    length = int.from_bytes(data[:8], "little")
-    found = {}
-    for name, about in json.loads(data[8 : 8 + length]).items():
-        if name != "__metadata__":
-            start, end = (8 + length + at for at in about["data_offsets"])
-            found[name] = np.frombuffer(data[start:end], "<f4").reshape(about["shape"])
-    return found
+    """Write `model.safetensors` into a folder."""
+    save_file(tensors, folder / _FILE)
 
 
 @dataclass
@@ -66,7 +48,7 @@ class FakeWeights:
         """Read a folder; one without weights changes nothing."""
         path = Path(folder) / _FILE
         if path.is_file() and not self.stale:
-            self.held = parse_tensors(path.read_bytes())
+            self.held = load_file(path)
 
 
 @dataclass
