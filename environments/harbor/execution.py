@@ -32,7 +32,7 @@ _PASSWD: Final[Entry] = (
     "YWdlbnQ6eDo2NTUzNDo2NTUzNDo6L3Jvb3Q6L2Jpbi9iYXNoCg==",
 )  # fmt: skip  (agent:x:65534:65534::/root:/bin/bash)
 _LOGS: Final = "/logs/verifier"
-_REWARDS: Final = (f"{_LOGS}/reward.json", f"{_LOGS}/reward.txt")  # the first that is there counts
+_REWARDS: Final = (f"{_LOGS}/reward.json", f"{_LOGS}/reward.txt")
 _SPARE_S: Final = 20.0  # of a run, to lay files out and to gather them
 
 
@@ -92,8 +92,11 @@ class Workspace:
             found["status"] is None or found["status"] < 0
         ):  # what is ended from outside says nothing
             return 0.0, f"the tests were ended: {found['output']}"
-        read = [found["read"][path] for path in _REWARDS if path in found["read"]]
-        return (_number(read[0]) if read else 0.0), str(found["output"])
+        if not found["clean"]:
+            what = "the tests left processes behind, or they or the reward were changed meanwhile"
+            return 0.0, f"{what}: {found['output']}"
+        read = [_number(text) for text in found["read"].values()]
+        return min(read, default=0.0), str(found["output"])
 
     def _call(
         self,

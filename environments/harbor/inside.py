@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,8 +75,37 @@ def _bytes(path: str, most: int = -1) -> bytes:
         return file.read(most)
 
 
-def run(given: dict[str, Any]) -> tuple[int | None, str]:
-    """The script's status, None when its time was up, and what it printed, the middle left out where that is much."""
+def marks(tree: list[Entry]) -> list[tuple[int, int]]:
+    """What changes when somebody writes to a file, replaces it, or closes a folder; the time of a change cannot be set."""
+    seen = [(os.lstat(path), kind) for path, _, kind, _ in tree]
+    return [(one.st_ino, one.st_mode if kind == "d" else one.st_ctime_ns) for one, kind in seen]
+
+
+def sound(given: dict[str, Any], before: list[tuple[int, int]]) -> bool:
+    """Whether what was added is as it was laid out, and what is read could be written to until the end."""
+    try:
+        written = [os.lstat(path) for path in given["read"] if os.path.lexists(path)]
+        kept = marks(given["added"]) == before
+    except OSError:
+        return False
+    return kept and all(
+        stat.S_ISREG(one.st_mode) and one.st_mode & 0o600 == 0o600 for one in written
+    )
+
+
+def alone() -> bool:
+    """Whether nothing that the script has started is left, or is gone in a moment."""
+    for _ in range(20):
+        try:
+            os.kill(-1, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def run(given: dict[str, Any]) -> tuple[int | None, str, bool]:
+    """The script's status, None when its time was up, what it printed, shortened in the middle, and whether it ended all it began."""
     child = subprocess.Popen(  # noqa: S603
         given["script"], cwd=given["cwd"], env=given["env"], stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -87,13 +117,14 @@ def run(given: dict[str, Any]) -> tuple[int | None, str]:
     status = None
     with suppress(subprocess.TimeoutExpired):
         status = child.wait(given["seconds"])
+    ended_all = alone() if given["read"] else True
     with suppress(
         ProcessLookupError
     ):  # all but this process and process 1: nothing of the script is left
         os.kill(-1, signal.SIGKILL)
     child.wait()
     reader.join()
-    return status, said.decode("utf-8", "replace")
+    return status, said.decode("utf-8", "replace"), ended_all
 
 
 def _read(pipe: BinaryIO, said: bytearray, shown: int) -> None:
@@ -112,13 +143,15 @@ def answer(given: dict[str, Any]) -> dict[str, Any]:
     lay_out(given["tree"], strictly=False)
     lay_out(given["added"], strictly=True)
     os.makedirs(given["cwd"], exist_ok=True)  # noqa: PTH103
-    status, output = run(given)
+    before = marks(given["added"])
+    status, output, ended_all = run(given)
     read = {}
     for path in given["read"]:
         with suppress(OSError):
             read[path] = _bytes(path, 65536).decode("utf-8", "replace")
     tree = found("/", set(given["leave"])) if given["keep"] else []
-    return {"status": status, "output": output, "read": read, "tree": tree}
+    clean = ended_all and (not given["read"] or sound(given, before))
+    return {"status": status, "output": output, "read": read, "tree": tree, "clean": clean}
 
 
 def main() -> None:
