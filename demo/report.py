@@ -11,6 +11,7 @@ from rich.table import Table
 from demo.episodes import Pair
 from demo.theory import TITLES, answers, lines, shown
 from services.dashboard import charts, pages
+from services.dashboard.tasks import differences
 from triforge.cli.training import Trained
 from triforge.types import RunStep
 
@@ -161,7 +162,7 @@ def write_report(
         turns=list(zip_longest(pair.before.turns, pair.after.turns)) if pair else [],
         pictures=[entry for entry in drawn if entry[1] is not None],
         theory=(TITLES, lines(steps), answers(steps)),
-        differences=pages.differences,
+        differences=differences,
         columns=[key for key in _STEP_KEYS if any(key in s.metrics for s in steps)],
     )
     path.parent.mkdir(parents=True, exist_ok=True)

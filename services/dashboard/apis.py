@@ -88,12 +88,19 @@ class Apis:
 
     async def fetch(self, api: str, path: str, key: str, **params: Any) -> httpx.Response:
         """What an API answers at a path, as it is; a refusal is raised."""
-        client = self._clients[api]
         query = {name: value for name, value in params.items() if value != ""}
+        return await self._ask("GET", api, path, key, params=query or None)
+
+    async def change(self, api: str, path: str, key: str, body: Any) -> None:
+        """Ask an API for a change; a refusal is raised."""
+        await self._ask("POST", api, path, key, json=body)
+
+    async def _ask(self, method: str, api: str, path: str, key: str, **more: Any) -> httpx.Response:
+        client = self._clients[api]
         try:
-            reply = await client.get(path, params=query or None, headers=_bearer(key))
+            reply = await client.request(method, path, headers=_bearer(key), **more)
         except LOST as error:
-            raise unreachable(client, "GET", path, error) from error
+            raise unreachable(client, method, path, error) from error
         if not reply.is_success:
             raise _refusal(reply)
         return reply

@@ -37,7 +37,7 @@ def create_app(*, apis: Apis, origins: OriginPolicy = OriginPolicy()) -> FastAPI
 
     app = FastAPI(title="triforge dashboard", version="1", lifespan=lifespan, openapi_url=None)
     pages = Pages(apis)
-    install(app, origins=origins)
+    install(app, origins=origins, media={"POST /actions": "application/x-www-form-urlencoded"})
     app.include_router(routes(apis, pages))
 
     async def problem(_: Request, error: Exception) -> HTMLResponse:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import difflib
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -17,26 +15,20 @@ from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, View, draw, legend
 from services.dashboard.compare import Compare
 from services.dashboard.rollouts import Rollouts
+from services.dashboard.tasks import Tasks
 from services.dashboard.timeline import Timelines
-from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
 from triforge.types import (
-    Lineage,
-    Measurement,
     Page,
     PoolState,
     Proposal,
-    ProposalDetail,
     ProposalState,
     RunState,
     RunStep,
     Task,
     TaskState,
     WeightsRecord,
-    mean_score,
 )
-
-Part = tuple[Literal["same", "gone", "new"], str]
 
 PAGE = 50  # rows of a table
 _MOST_STEPS = 10_000  # what the trainer gives at once
@@ -88,6 +80,7 @@ class Pages:
         self._templates = templates()
         self.rollouts = Rollouts(apis, self._page)
         self.compare = Compare(apis, self._page)
+        self.tasks = Tasks(apis, self._page)
         self.timelines = Timelines(apis, self._page)
 
     def _page(self, name: str, **values: Any) -> str:
@@ -174,71 +167,11 @@ class Pages:
             rewrite_states=REWRITE_STATES,
         )
 
-    async def lineage(self, key: str, task_id: str) -> str:
-        """All versions of a task."""
-        lineage = await self._apis.read(
-            Lineage, "env_adapter", f"/v1/tasks/{segment(task_id)}/lineage", key
-        )
-        texts = {version.task.id: version.task.instruction for version in lineage.versions}
-        versions = [
-            (
-                version,
-                differences(texts.get(version.task.parent_id or "", ""), version.task.instruction)
-                if version.task.parent_id
-                else [("same", version.task.instruction)],
-                _success(version.measurements),
-            )
-            for version in lineage.versions
-        ]
-        return self._page("lineage", lineage=lineage, versions=versions, wanted=task_id)
-
-    async def proposal(self, key: str, proposal_id: str) -> str:
-        """A rewrite."""
-        detail = await self._apis.read(
-            ProposalDetail, "env_adapter", f"/v1/proposals/{segment(proposal_id)}", key
-        )
-        made = detail.proposal
-        return self._page(
-            "proposal",
-            proposal=made,
-            changed=differences(made.instruction_before, made.instruction_after),
-            parent=_success(m for m in detail.measurements if m.purpose == "measure_parent"),
-            candidate=_success(m for m in detail.measurements if m.purpose != "measure_parent"),
-            measurements=detail.measurements,
-            changes=detail.changes,
-        )
-
-
-def differences(before: str, after: str) -> list[Part]:
-    """What changed, word by word, in reading order: `same` and `gone` are `before`, `same` and `new` are `after`."""
-    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    found: list[Part] = []
-    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if what == "equal":
-            found.append(("same", "".join(old[a:b])))
-            continue
-        if b > a:
-            found.append(("gone", "".join(old[a:b])))
-        if d > c:
-            found.append(("new", "".join(new[c:d])))
-    return found
-
 
 def _columns(steps: list[RunStep]) -> list[tuple[str, str]]:
     """The measures that this run has."""
     known = {name for step in steps for name in step.metrics}
     return [(title, name) for title, name in COLUMNS if name in known]
-
-
-def _success(measurements: Any) -> dict[str, float]:
-    """Successes of measured rollouts and the 95 % interval of their share; their mean score where it says more."""
-    rows: list[Measurement] = list(measurements)
-    measured, successes = sum(row.measured for row in rows), sum(row.successes for row in rows)
-    found: dict[str, float] = {"measured": measured, "scored": 0}
-    if measured:
-        low, high = wilson(successes, measured)
-        found |= {"successes": successes, "share": successes / measured, "low": low, "high": high}
-    return found | mean_score(rows)
 
 
 def _when(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The pages. They read and show; nothing here changes anything."""
+"""The pages, and the one route by which their forms change something."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl
 
 import httpx
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.dashboard.apis import Apis
@@ -20,6 +21,7 @@ from services.dashboard.compare import Compare
 from services.dashboard.pages import Pages
 from services.dashboard.rollouts import Rollouts
 from triforge.clients.transport import LOST
+from triforge.errors import ForbiddenError
 
 _ASSETS = {
     "style.css": "text/css",
@@ -77,12 +79,19 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
     @router.get("/tasks/{task_id}")
     async def task(task_id: str, key: Key) -> str:
         """All versions of a task, with what changed from each to the next and how each was measured."""
-        return await pages.lineage(key, task_id)
+        return await pages.tasks.lineage(key, task_id)
 
     @router.get("/proposals/{proposal_id}")
     async def proposal(proposal_id: str, key: Key) -> str:
         """A rewrite with everything said about it."""
-        return await pages.proposal(key, proposal_id)
+        return await pages.tasks.proposal(key, proposal_id)
+
+    @router.post("/actions")
+    async def act(request: Request, key: Key) -> RedirectResponse:
+        """What people decide about a task or a rewrite, from a form on its page."""
+        _demand_own_page(request)
+        fields = dict(parse_qsl((await request.body()).decode(errors="replace")))
+        return RedirectResponse(await pages.tasks.act(key, fields), status_code=303)
 
     router.include_router(_run_routes(apis, pages))
     router.include_router(_rollout_routes(pages.rollouts))
@@ -98,6 +107,15 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         return Response(content, media_type=_ASSETS[name], headers=headers)
 
     return router
+
+
+def _demand_own_page(request: Request) -> None:
+    """Pass a form of ours: browsers send a key that they remember to whoever asks for this address."""
+    origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
+    if origin not in (f"http://{host}", f"https://{host}"):
+        raise ForbiddenError(
+            f"Origin: given {origin[:80]!r}, expected this page's own; changes are made on the page"
+        )
 
 
 def _run_routes(apis: Apis, pages: Pages) -> APIRouter:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.dashboard.alarms import Alarm, alarms
 from services.dashboard.charts import Chart, View, draw, legend
-from services.dashboard.pages import differences
+from services.dashboard.tasks import differences
 from triforge.types import RunStep
 
 SECONDS = Chart("Seconds", "s", {"play": "a", "train": "b"})

@@ -15,6 +15,7 @@ import uvicorn
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
 from tests.unit.dashboard.recorded_run import RecordedRun
+from tests.unit.dashboard.test_pages import SERVICES, Deployment, golden
 from triforge.supervisor.layout import free_port
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -31,10 +32,28 @@ _FLAGS = (
 )
 
 
+class Both(httpx.AsyncBaseTransport):
+    """The trainer's own routes, and canned answers of all others."""
+
+    def __init__(self, trainer: httpx.ASGITransport, canned: Deployment) -> None:
+        self._trainer, self._canned = trainer, canned
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        one = self._trainer if request.url.host == "trainer" else self._canned
+        return await one.handle_async_request(request)
+
+
 @pytest.fixture(scope="module")
-def address(trainer: httpx.ASGITransport, recorded: RecordedRun) -> Iterator[str]:
+def canned() -> Deployment:
+    return Deployment()
+
+
+@pytest.fixture(scope="module")
+def address(
+    trainer: httpx.ASGITransport, recorded: RecordedRun, canned: Deployment
+) -> Iterator[str]:
     """The run's address on a dashboard that serves."""
-    apis = Apis({"trainer": "http://trainer", "env_adapter": "http://trainer"}, transport=trainer)
+    apis = Apis({name: f"http://{name}" for name in SERVICES}, transport=Both(trainer, canned))
     port = free_port()
     config = uvicorn.Config(create_app(apis=apis), port=port, log_level="error")
     server = uvicorn.Server(config)
@@ -76,6 +95,8 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
         f"rollouts/{group}-02",
         f"rollouts/{group}-02/tokens?form=table",
         f"groups/{group}",
+        "../../tasks/task-1",
+        "../../proposals/p-1",
     )
     for page in pages:
         browser.get(f"{address}/{page}" if page[:1] != "?" else f"{address}{page}")
@@ -104,6 +125,18 @@ def test_the_pointer_and_the_keys_say_the_values_of_a_curve(browser: Any, addres
         document.querySelector(".png").dispatchEvent(new MouseEvent("click", {bubbles: true}));
     """
     assert browser.execute_async_script(taken) == "Success of the policy.png"
+
+
+def test_a_task_is_pinned_from_its_page(browser: Any, address: str, canned: Deployment) -> None:
+    task = golden("Lineage")["active_id"]
+    canned.answers[f"/v1/tasks/{task}/lineage"] = canned.answers["/v1/tasks/task-1/lineage"]
+    canned.answers[f"/v1/tasks/{task}/pin"] = (200, {})
+    browser.get(f"{address}/../../tasks/task-1")
+    form = browser.find_element("css selector", ".act")
+    form.find_element("name", "reason").send_keys('<b>&"well known')
+    form.find_element("css selector", "[value=pin]").click()
+    assert browser.current_url.endswith(f"/tasks/{task}")
+    assert canned.changed[-1] == (f"/v1/tasks/{task}/pin", {"reason": '<b>&"well known'})
 
 
 def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, address: str) -> None:

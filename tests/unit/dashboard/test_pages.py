@@ -34,6 +34,7 @@ class Deployment(httpx.AsyncBaseTransport):
         answers: status and body by path.
         asked: (host and path, query, authorization) of every request.
         down: hosts that do not answer.
+        changed: path and body of every request for a change.
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class Deployment(httpx.AsyncBaseTransport):
         }
         self.asked: list[tuple[str, str, str]] = []
         self.down: set[str] = set()
+        self.changed: list[tuple[str, Any]] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(
@@ -67,6 +69,8 @@ class Deployment(httpx.AsyncBaseTransport):
                 request.headers.get("authorization", ""),
             )
         )
+        if request.method == "POST":
+            self.changed.append((request.url.path, json.loads(request.content)))
         if request.url.host in self.down:
             raise httpx.ConnectError("refused", request=request)
         if request.url.path.endswith("/events"):
@@ -244,6 +248,86 @@ async def test_a_task_whose_groups_have_scores_shows_their_mean(
     text = (await browser.get("/tasks/task-1")).text
     assert shown in text
     assert ("mean score" in text) == ("mean score" in shown)
+
+
+async def test_a_task_is_a_tree_with_both_measurements_the_critic_and_curves(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    lineage = golden("Lineage")
+    child = next(v for v in lineage["versions"] if v["made_by"])
+    said = {"diagnosis": f"it never opens the fridge {EVIL}", "state": "awaiting"}
+    child["made_by"] |= said | {
+        "parent_counts": [[8, 8], [7, 8]],
+        "candidate_counts": [[4, 8], [3, 8]],
+    }
+    deployment.answers["/v1/tasks/task-1/lineage"] = (200, lineage)
+    text = (await browser.get("/tasks/task-1")).text
+    assert text.count("<li id=") == len(lineage["versions"])
+    assert "it never opens the fridge" in text
+    assert "<img" not in text
+    assert "before 0.938 <small>[0.717, 0.989], 15 of 16</small>" in text
+    assert "after 0.438 <small>[0.231, 0.668], 7 of 16</small>" in text
+    assert f"Success in {lineage['versions'][0]['measurements'][0]['run_id']}" in text
+    for verb in ("pin", "pause", "approve", "reject", "rollback"):
+        assert f'<button name="verb" value="{verb}">' in text, verb
+    assert f'name="to" value="{lineage["slot"]}"' in text
+
+
+OWN = {"origin": "http://dashboard", "content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("form", "asked", "body"),
+    [
+        ("kind=tasks&id=a%2Fb&verb=pause&reason=x%26y", "/v1/tasks/a/b/pause", {"reason": "x&y"}),
+        (
+            "kind=tasks&id=t1&verb=rollback&to=t0",
+            "/v1/tasks/t1/rollback",
+            {"reason": "", "to": "t0"},
+        ),
+        ("kind=proposals&id=p1&verb=approve&to=t0", "/v1/proposals/p1/approve", {"reason": ""}),
+    ],
+)
+async def test_a_form_of_a_page_changes_what_its_key_may(
+    browser: httpx.AsyncClient, deployment: Deployment, form: str, asked: str, body: dict[str, str]
+) -> None:
+    deployment.answers[asked] = (200, {})
+    headers = OWN | {"authorization": basic("tfk_1_ab")}
+    reply = await browser.post("/actions", content=form, headers=headers)
+    assert (reply.status_code, deployment.changed) == (303, [(asked, body)])
+    assert reply.headers["location"] == asked.removeprefix("/v1").rpartition("/")[0].replace(
+        "a/b", "a%2Fb"
+    )
+    assert deployment.asked[-1][2] == "Bearer tfk_1_ab"
+    deployment.refuse(asked, 403, "the key may only read")
+    reply = await browser.post("/actions", content=form, headers=headers)
+    assert (reply.status_code, "may only read" in reply.text) == (401, True)
+
+
+@pytest.mark.parametrize(
+    ("form", "headers", "status"),
+    [
+        ("kind=tasks&id=t1&verb=pin", {"origin": "http://evil.example"}, 403),
+        ("kind=tasks&id=t1&verb=pin", {"origin": "null"}, 403),
+        ("kind=tasks&id=t1&verb=pin", {"origin": ""}, 403),
+        ("kind=tasks&id=t1&verb=pin", {"sec-fetch-site": "cross-site"}, 403),
+        ("kind=tasks&id=t1&verb=pin", {"content-type": "text/plain"}, 415),
+        ("kind=tasks&id=t1&verb=retire", {}, 422),
+        ("kind=pools&id=t1&verb=pause", {}, 422),
+        ("kind=proposals&id=&verb=approve", {}, 422),
+        ("", {}, 422),
+        (b"kind=\xff&id=t1&verb=pin", {}, 422),
+    ],
+)
+async def test_nothing_is_changed_for_another_page_nor_by_what_no_form_sends(
+    browser: httpx.AsyncClient,
+    deployment: Deployment,
+    form: str | bytes,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    reply = await browser.post("/actions", content=form, headers=OWN | headers)
+    assert (reply.status_code, deployment.changed) == (status, [])
 
 
 async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
