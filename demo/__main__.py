@@ -13,8 +13,10 @@ from rich.console import Console
 
 from demo.episodes import Pair, find_pair, judged
 from demo.prepare import prepare, settings_of
-from demo.report import console_table, write_report
+from demo.report import PAGES, console_table, write_report
 from demo.settings import ROOT
+from services.dashboard import folder
+from services.dashboard.apis import Apis
 from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.clients.transport import http_client
 from triforge.config import Settings
@@ -75,7 +77,8 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
         tasks=settings.train_tasks, heldout=settings.heldout_tasks, seed=settings.seed, state=state,
         export=state / "run.parquet",
     )  # fmt: skip
-    record, pair = asyncio.run(_play(wanted, console, tell))
+    record, pair, files = asyncio.run(_play(wanted, console, tell))
+    folder.write(files, report.parent / PAGES)
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
     write_report(record, notes, report, pair)
     console.print(console_table(record))
@@ -89,13 +92,22 @@ SMOLLM2_NOTE = (
 )
 
 
-async def _play(wanted: Training, console: Console, tell: Any) -> tuple[Trained, Pair | None]:
+_MOST_PAGES = 300
+
+
+async def _play(
+    wanted: Training, console: Console, tell: Any
+) -> tuple[Trained, Pair | None, dict[str, bytes]]:
     document = wanted.document(tell)
     async with deployment(document, wanted.state, tell) as where:
         record = await conduct(wanted, document, where, console, tell)
         pair = await _pair(record, wanted.state, where, tell)
+        apis = Apis.of(where)
+        key = where.key.get_secret_value()
+        files = await folder.pages_of(apis, key, record.run.id, _MOST_PAGES)
+        await apis.close()
         tell("run ended; stopping everything")
-    return record, pair
+    return record, pair, files
 
 
 async def _pair(record: Trained, state: Path, where: Settings, tell: Any) -> Pair | None:

@@ -17,6 +17,7 @@ from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]
 
+PAGES = "run"  # the folder beside the report with the dashboard's pages of the run
 _PICTURES = charts.CHARTS[:7]  # what was learnt, and how long it took
 
 MEANINGS = {
@@ -137,7 +138,7 @@ def console_table(record: Trained) -> Table:
 def write_report(
     record: Trained, notes: Sequence[str], path: Path, pair: Pair | None = None
 ) -> None:
-    """Write the page; everything it needs is in the file, so that it can be sent around.
+    """Write the page; everything it needs is in the file. It links to the dashboard's pages if they lie beside it.
 
     Args:
         record: what the run left behind.
@@ -153,6 +154,7 @@ def write_report(
         record=record,
         run=record.run,
         notes=notes,
+        pages=f"{PAGES}/index.html" if (path.parent / PAGES).is_dir() else "",
         judged=any("judge/votes" in s.metrics for s in steps),
         style=(pages.TEMPLATES / "style.css").read_text(encoding="utf-8"),
         tiles=[row for row in table if row[0] in _TILES],

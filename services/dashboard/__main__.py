@@ -1,21 +1,57 @@
-"""`python -m services.dashboard`: the only wiring of this service."""
+"""`python -m services.dashboard [--run RUN --to FOLDER]`: the only wiring of this service."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Serve the pages."""
-    argparse.ArgumentParser(
+    """Serve the pages, or write those of a run."""
+    parser = argparse.ArgumentParser(
         prog="python -m services.dashboard",
-        description="Serve the pages that people look at, until SIGTERM.",
+        description="Serve the pages that people look at, until SIGTERM; or write those of one run into a folder.",
         epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
-    ).parse_args(arguments)
+    )
+    parser.add_argument("--run", help="id of a run whose pages are written")
+    parser.add_argument("--to", type=Path, help="new folder of its pages")
+    parser.add_argument("--pages", type=int, default=1000, help="most pages (default 1000)")
+    given = parser.parse_args(arguments)
+    if bool(given.run) != bool(given.to):
+        parser.error("--run and --to go together")
+    return _write(given.run, given.to, given.pages) if given.run else _serve()
+
+
+def _write(run_id: str, target: Path, most: int) -> int:
+    from services.dashboard.apis import Apis
+    from services.dashboard.folder import pages_of, write
+    from triforge.config import Settings
+    from triforge.errors import TriforgeError
+
+    async def work() -> dict[str, bytes]:
+        settings = Settings.from_env()
+        apis = Apis.of(settings)
+        try:
+            return await pages_of(apis, settings.key.get_secret_value(), run_id, most)
+        finally:
+            await apis.close()
+
+    try:
+        write(asyncio.run(work()), target)
+    except (TriforgeError, OSError) as error:
+        detail = error.detail if isinstance(error, TriforgeError) else str(error)
+        sys.stderr.write(f"triforge: {detail}\n")
+        return 1
+    sys.stdout.write(f"wrote {target / 'index.html'}\n")
+    return 0
+
+
+def _serve() -> int:
     import uvicorn
 
     from services.dashboard.apis import Apis
@@ -35,13 +71,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
-    names = ["trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model"]
-    addresses = {
-        name: str(getattr(settings, f"{name}_url")) for name in names if settings.has(name)
-    }
-    apis = Apis({name: url.partition("#")[0] for name, url in addresses.items()})
     config = uvicorn.Config(
-        create_app(apis=apis, origins=policy_of(settings)),
+        create_app(apis=Apis.of(settings), origins=policy_of(settings)),
         host=settings.host,
         port=urlsplit(settings.dashboard_url).port or 8005,
         **server_options(),

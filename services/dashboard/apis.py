@@ -18,6 +18,7 @@ from triforge.clients.transport import (
     segment,
     unreachable,
 )
+from triforge.config import Settings
 from triforge.errors import TriforgeError
 
 M = TypeVar("M")
@@ -49,6 +50,15 @@ class Apis:
             for name, url in addresses.items()
         }
         self.addresses = dict(addresses)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Apis:
+        """Those of a deployment that its settings name."""
+        names = [
+            "trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model",
+        ]  # fmt: skip
+        addresses = {n: str(getattr(settings, f"{n}_url")) for n in names if settings.has(n)}
+        return cls({name: url.partition("#")[0] for name, url in addresses.items()})
 
     async def close(self) -> None:
         """Close all connections."""

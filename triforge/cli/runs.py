@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from triforge.cli.deployment import ask_trainer
+from triforge.cli.deployment import ask_trainer, running
 from triforge.cli.models import save_model, version_of
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
 from triforge.cli.rollouts import show
@@ -186,9 +188,23 @@ def run_export(
 @run_app.command("report")
 def run_report(
     run_id: RunArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, .parquet or .jsonl.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File of its steps, .parquet or .jsonl.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="New folder of its dashboard pages, to be sent.")
+    ] = None,
+    pages: Annotated[int, typer.Option(min=1, help="With --html: at most so many.")] = 1000,
     state: StateOption = STATE,
 ) -> None:
-    """Save what each finished step measured: a row a step."""
-    ask_trainer(state, lambda client: client.report(run_id, out))
-    say(f"wrote {out}")
+    """Save what a run's finished steps measured, a row a step, or its pages as files that need no service."""
+    if (out is None) == (html is None):
+        raise typer.BadParameter("expected one of --out and --html")
+    if out is not None:
+        ask_trainer(state, lambda client: client.report(run_id, out))
+        say(f"wrote {out}")
+    if html is not None:
+        command = [sys.executable, "-m", "services.dashboard", "--run", run_id]
+        command += ["--to", str(html), "--pages", str(pages)]
+        given = running(state).environment() | dict(os.environ)
+        os.execve(sys.executable, command, given)  # noqa: S606  the service takes this process over

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import uvicorn
 
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
+from services.dashboard.folder import pages_of, write
 from tests.unit.dashboard.recorded_run import RecordedRun
 from tests.unit.dashboard.test_pages import SERVICES, Deployment, golden
 from triforge.supervisor.layout import free_port
@@ -105,6 +107,19 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
         assert browser.get_log("browser") == [], page
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+async def test_pages_of_a_folder_open_without_a_service(
+    browser: Any, trainer: httpx.ASGITransport, recorded: RecordedRun, tmp_path: Path
+) -> None:
+    apis = Apis({"trainer": "http://trainer", "env_adapter": "http://trainer"}, transport=trainer)
+    write(await pages_of(apis, "", recorded.run_id, 20), tmp_path / "sent")
+    browser.get(f"file://{tmp_path}/sent/index.html")
+    for _ in range(2):  # the run, and a rollout of the table behind it
+        paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert paper in ("rgb(255, 255, 255)", "rgb(22, 22, 26)")
+        browser.find_element("css selector", "main a[href*=rollouts]").click()
+    assert browser.get_log("browser") == []
 
 
 def test_the_pointer_and_the_keys_say_the_values_of_a_curve(browser: Any, address: str) -> None:

@@ -121,6 +121,9 @@ def test_the_page_shows_the_pair_needs_no_network_and_takes_no_text_for_html(
     assert 'name="viewport"' in page
     assert not re.search(r"<script|<img|<link|(src|href)=[\"']|url\(|@import", page)
     assert "&lt;img" in page
+    (tmp_path / "run").mkdir()
+    write_report(record([step(0, row)]), (), tmp_path / "report.html")
+    assert '<a href="run/index.html">' in (tmp_path / "report.html").read_text()
 
 
 def test_every_measure_of_the_table_is_explained() -> None:

@@ -1,0 +1,67 @@
+"""A run's pages as a folder: every page that it links to is there, every link leads to a file, nothing needs a service."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from services.dashboard.apis import Apis
+from services.dashboard.folder import pages_of, write
+from tests.unit.dashboard.recorded_run import EVIL, RecordedRun
+from triforge.errors import InputError, TriforgeError
+
+
+@pytest.fixture
+async def apis(trainer: httpx.ASGITransport) -> AsyncIterator[Apis]:
+    found = Apis({"trainer": "http://trainer", "env_adapter": "http://trainer"}, transport=trainer)
+    yield found
+    await found.close()
+
+
+async def test_every_link_of_the_folder_leads_to_a_file_of_it(
+    apis: Apis, recorded: RecordedRun, tmp_path: Path
+) -> None:
+    target = tmp_path / "sent"
+    write(await pages_of(apis, "", recorded.run_id, 1000), target)
+    pages = sorted(target.rglob("*.html"))
+    linked = {target / "index.html"}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert "<form" not in text
+        assert "live.js" not in text
+        assert "data-events" not in text
+        assert "default-src 'none'" in text
+        for value in re.findall(r'(?:href|src)="([^"]*)"', text):
+            parts = urlsplit(html.unescape(value))
+            if parts.scheme == "data" or not parts.path:
+                continue
+            file = (page.parent / parts.path).resolve()
+            assert file.is_file(), (page, value)
+            linked.add(file)
+    assert set(pages) <= linked
+    rollout = f"runs/{recorded.run_id}/rollouts/{recorded.group(2)}-02"
+    shown = (target / f"{rollout}.html").read_text(encoding="utf-8")
+    assert html.escape(EVIL, quote=False).partition("=")[0] in shown
+    assert EVIL not in shown
+    assert (target / rollout / "tokens.html").is_file()
+    with pytest.raises(InputError, match="--html"):
+        write({}, target)
+
+
+async def test_the_pages_nearest_to_the_run_come_first(apis: Apis, recorded: RecordedRun) -> None:
+    files = await pages_of(apis, "", recorded.run_id, 3)
+    pages = [name for name in files if name.endswith(".html")]
+    assert pages[0] == "index.html"
+    assert len(pages) == 3
+    assert "assets/style.css" in files
+
+
+async def test_a_run_that_is_not_there_is_said(apis: Apis) -> None:
+    with pytest.raises(TriforgeError, match="does not exist"):
+        await pages_of(apis, "", "run-nowhere", 10)
