@@ -8,7 +8,7 @@
 
     client    `Sandbox`: the API, for any thread and any event loop of a service
     limits    `Limits` in, `RunResult` out
-    jail      how bubblewrap is called: what a program sees, and nothing else
+    jail      how bubblewrap is called: what a program sees, and nothing else; with a shell or without
     filters   the system calls that it may not make
     runner    the process beside the service that starts, bounds and reaps; `runs`, `kernel` and `groups` are its parts
     cases     programs against tests: input in, output compared

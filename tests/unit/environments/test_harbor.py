@@ -201,6 +201,6 @@ def test_what_of_a_response_is_the_script(response: str, script: str | None) -> 
     assert script_of(response, "block") == script
 
 
-async def test_the_shipped_folders_keep_the_contract(sandbox: Sandbox) -> None:
-    tasks = [read_folder(folder) for folder in sorted(FOLDERS.iterdir())[:2]]
-    require(await check_environment(HarborFamily(sandbox), tasks=tasks, options={"horizon": 4}))
+async def test_a_shipped_folder_keeps_the_contract(sandbox: Sandbox) -> None:
+    tasks = [read_folder(FOLDERS / "mend-mean")]
+    require(await check_environment(HarborFamily(sandbox), tasks=tasks, options={"horizon": 2}))
