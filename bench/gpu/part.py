@@ -41,11 +41,17 @@ def cases_of(part: str, *, rehearse: bool) -> dict[str, Callable[[], dict[str, A
     return found
 
 
+def summary(case: Any) -> str:
+    """What a case is; of one with arguments, what the function or the one that it wraps is."""
+    said = vars(case).get("__doc__") or getattr(case, "func", case).__doc__
+    return str(said).splitlines()[0]
+
+
 def _list(*, rehearse: bool) -> int:
     for part in PARTS:
         print(part)
         for name, case in cases_of(part, rehearse=rehearse).items():
-            print(f"    {name:28s} {(getattr(case, 'func', case).__doc__ or '').splitlines()[0]}")
+            print(f"    {name:28s} {summary(case)}")
     return 0
 
 
