@@ -56,7 +56,7 @@ class JudgesSettings(VotesSettings):
     )
 
     def warm_start(self, seed: int) -> DemoSettings:
-        """The judge's labels say whether the shortest plan got shorter."""
+        """The judge's labels say whether the shortest plan got shorter than it ever was."""
         return replace(super().warm_start(seed), options=_OPTIONS)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:

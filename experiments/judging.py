@@ -58,7 +58,7 @@ class Truth:
 
     async def labelled(self, trajectory: Trajectory) -> Trajectory:
         """With the labels that the environment's option `labels = "progress"` gives, which plans anew at every step."""
-        found = await self.of(trajectory, "progress")
+        found = await self.of(trajectory, "best")
         steps = [
             step.model_copy(update={"label": sign})
             for step, sign in zip(trajectory.steps, found, strict=True)

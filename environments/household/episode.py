@@ -43,7 +43,7 @@ class Episode:
         self._expert = Expert(world)
         self._expert.see(self.state)
         self._offered = self._wording.offered(world, self.state)
-        self._left = self._commands_left() if options.labels == "progress" else 0
+        self._nearest = self._commands_left() if options.labels == "progress" else 0
 
     def start(self) -> Reset:
         text = self._wording.first(self.world, self.instruction)
@@ -69,8 +69,9 @@ class Episode:
             if self.success:
                 text = self._wording.won(text)
             if self.options.labels == "progress":
-                before, self._left = self._left, self._commands_left()
-                label = 1 if self._left < before else -1
+                left = self._commands_left()
+                label = 1 if left < self._nearest else -1
+                self._nearest = min(self._nearest, left)
         self.done = self.success or self.steps >= self.world.horizon
         return StepResult(
             observation=Observation(text=text) if self.done else self._observation(text),
