@@ -36,8 +36,9 @@ from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.step_records import SCHEMA, write_step_records
+from triforge.store.timelines import write_timeline
 from triforge.testing.model_folders import words_folder
-from triforge.types import RunStep
+from triforge.types import RunStep, Span
 
 WANTED_MS = 300.0
 ROLLOUTS, TURNS, TOKENS, GROUP = (
@@ -98,6 +99,19 @@ def records(run_id: str, step: int, rng: random.Random) -> list[dict[str, Any]]:
     return made
 
 
+def spans(name: str, rng: random.Random) -> list[Span]:
+    """When 8 processes played and judged a step's rollouts."""
+    found = []
+    for number in range(ROLLOUTS):
+        trajectory = f"{name}-{number // GROUP:04d}-{number % GROUP:02d}"
+        start, work = rng.uniform(0.0, 30.0), rng.uniform(1.0, 10.0)
+        played = {"name": trajectory, "start": start, "end": start + work}
+        found.append(Span(lane=f"rollout {number % 4}", kind="play", **played))
+        judged = {"name": trajectory, "start": start + work, "end": start + work + 0.5}
+        found.append(Span(lane=f"judge {number % 4}", kind="judge", **judged))
+    return found
+
+
 def fill(
     store: RunStore, artifacts: ArtifactStore, model: Path, steps: int
 ) -> tuple[str, dict[str, float]]:
@@ -113,9 +127,10 @@ def fill(
         lines = [line(run.id, step, n, rng) for n in range(ROLLOUTS)] if step % 2 else []
         if step == 2 * steps - 1:
             uri = write_step_records(artifacts, "bench.parquet", records(run.id, step, rng))
+            write_timeline(artifacts, run.id, step, spans(f"{run.id}-{step:05d}-train", rng))
         made = RunStep(
             run_id=run.id, step=step, at=60.0 * step, policy_version=step, reward_version=step,
-            metrics={name: rng.random() for name in _MEASURES}, artifacts={"step_record": uri} if uri else {},
+            metrics={name: rng.random() for name in _MEASURES} | {"judge/alarm": float(step % 100 == 0)}, artifacts={"step_record": uri} if uri else {},
         )  # fmt: skip
         started = time.perf_counter()
         store.commit_step(made, lines=lines)
@@ -131,6 +146,7 @@ def addresses(run_id: str, steps: int) -> dict[str, str]:
     found = {
         "run": "",
         "run, smoothed, by time": "?x=time&smooth=0.9",
+        "timeline": f"/timeline?step={2 * steps - 1}",
         "rollouts, newest": "/rollouts",
         "one step": "/rollouts?step=1",
         "votes against the outcome": "/rollouts?against=true",

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from triforge.types import RunStep
 
+_MOST: Final = 40  # that are shown
 _LOST: Final = 0.05  # share of a step's rollouts
 _FALLEN: Final = 0.5  # of what success was at least before
 _CERTAIN: Final = 0.1  # of the entropy that the run began with
@@ -40,12 +41,12 @@ class Alarm:
 
 
 def alarms(steps: Sequence[RunStep]) -> list[Alarm]:
-    """The alarms of a run, in order."""
+    """The newest alarms of a run, in order."""
     rules: tuple[tuple[Letter, Callable[[Measures], str]], ...] = (
         ("J", _gamed), ("C", _Collapse(steps)), ("I", _lost),
     )  # fmt: skip
     found = [alarm for letter, rule in rules for alarm in _in_a_row(letter, rule, steps)]
-    return sorted(found, key=lambda alarm: (alarm.first, alarm.letter))
+    return sorted(found, key=lambda alarm: (alarm.first, alarm.letter))[-_MOST:]
 
 
 def _in_a_row(

@@ -14,6 +14,7 @@ from services.dashboard.alarms import READ, alarms
 from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, View, draw, legend
 from services.dashboard.compare import Compare
+from services.dashboard.deployment import Deployments
 from services.dashboard.rollouts import Rollouts
 from services.dashboard.tasks import Tasks
 from services.dashboard.timeline import Timelines
@@ -80,6 +81,7 @@ class Pages:
         self._templates = templates()
         self.rollouts = Rollouts(apis, self._page)
         self.compare = Compare(apis, self._page)
+        self.deployments = Deployments(apis, self._page)
         self.tasks = Tasks(apis, self._page)
         self.timelines = Timelines(apis, self._page)
 

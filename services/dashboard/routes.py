@@ -58,6 +58,11 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         """Services, runs (`older` is a cursor) and pools."""
         return await pages.overview(key, older)
 
+    @router.get("/deployment")
+    async def deployment(key: Key) -> str:
+        """What waits, who works, and which versions are live."""
+        return await pages.deployments.show(key)
+
     @router.get("/pools/{pool}")
     async def pool(
         pool: str,

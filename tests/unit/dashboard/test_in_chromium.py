@@ -99,6 +99,7 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
         f"groups/{group}",
         "../../tasks/task-1",
         "../../proposals/p-1",
+        "../../deployment",
     )
     for page in pages:
         browser.get(f"{address}/{page}" if page[:1] != "?" else f"{address}{page}")

@@ -58,6 +58,7 @@ class Deployment(httpx.AsyncBaseTransport):
             "/v1/proposals/p-1": (200, golden("ProposalDetail")),
         }
         self.asked: list[tuple[str, str, str]] = []
+        self.texts = {"/metrics": ""}
         self.down: set[str] = set()
         self.changed: list[tuple[str, Any]] = []
 
@@ -76,6 +77,8 @@ class Deployment(httpx.AsyncBaseTransport):
         if request.url.path.endswith("/events"):
             lines = b'id: 5-0\nevent: step\ndata: {"kind": "step"}\n\n'
             return httpx.Response(200, content=lines, request=request)
+        if request.url.path in self.texts:
+            return httpx.Response(200, text=self.texts[request.url.path], request=request)
         status, body = self.answers.get(
             request.url.path, (404, {"detail": "there is no such thing"})
         )
@@ -109,6 +112,36 @@ async def test_the_first_page_shows_services_runs_and_pools(
     assert '<a href="/pools/pool-1">kitchen</a>' in reply.text
     assert "no answer (ConnectError)" in reply.text
     assert reply.text.count(">ready<") == len(SERVICES) - 1
+
+
+async def test_queues_engines_and_what_is_under_way_stand_on_one_page(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    deployment.answers["/v1/weights"] = (
+        200,
+        golden("WeightsState", version=7, uri=EVIL, engines=2, ready=1),
+    )
+    deployment.texts["/metrics"] = (
+        "# TYPE triforge_trainer_queue_depth gauge\n"
+        'triforge_trainer_queue_depth{queue="rollout"} 12\ntriforge_trainer_queue_depth{queue="judge"} 0\n'
+        "# TYPE triforge_trainer_queue_oldest_seconds gauge\n"
+        'triforge_trainer_queue_oldest_seconds{queue="rollout"} 301\n'
+    )
+    deployment.down.add("reward_model")
+    reply = await browser.get("/deployment", headers={"authorization": basic("tfk_1_ab")})
+    assert reply.status_code == 200, reply.text
+    rollout, judge = (
+        reply.text.partition(f'<th scope="row">{name}<')[2].partition("</tr>")[0]
+        for name in ("rollout", "judge")
+    )
+    assert ("12</td>" in rollout, "waits for long" in rollout) == (True, True)
+    assert ("0</td>" in judge, "waits for long" in judge) == (True, False)
+    assert "1 of 2</span>" in reply.text
+    assert reply.text.count("no answer</span>") == 1
+    assert "<img" not in reply.text
+    assert {key for path, _, key in deployment.asked if path.endswith("/metrics")} == {""}
+    deployment.refuse("/v1/runs", 401, "a key is needed")
+    assert (await browser.get("/deployment")).status_code == 401
 
 
 async def test_older_runs_are_a_page_further(
