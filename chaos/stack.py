@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from chaos.proxy import Proxy
+from chaos.tiny_run import tiny_run, tiny_words
 from chaos.volume import SmallDisk
 from chaos.waiting import until
 from environments.household.catalogue import GOAL_TYPES
@@ -24,7 +25,6 @@ from triforge.errors import UnavailableError
 from triforge.supervisor.layout import Layout, free_port, plan_layout
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.supervisor.supervise import Supervisor
-from triforge.testing.tiny_run import tiny_run, tiny_words
 
 _DISK_MB = 256
 _STATE_MB = 512

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from chaos.tiny_run import tiny_run, tiny_words
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
 from services.trainer.tiny_models import build_tiny_model
@@ -24,7 +25,6 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 from triforge.store.database import Database
-from triforge.testing.tiny_run import tiny_run, tiny_words
 from triforge.types import GenerateSpec, PoolRequest, RunState
 
 _START_S = 120.0

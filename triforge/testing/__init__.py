@@ -2,7 +2,7 @@
 
 check_environment    the contract of environment families, walked; `require` its results
 fakes                a sampler, a judge, an environment family
-model_folders        tokenizers; `tiny_run` what random models of whole words can play; `pictures` image files
+model_folders        tokenizers; `pictures` image files
 entry_points         environment families that are not installed
 """
 
