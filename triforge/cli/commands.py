@@ -50,7 +50,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "agent": ("agent:agent_app", "Agents of yours."),
     "mcp": (
         "mcp_server:serve",
-        "Serve pools, runs and reports as the tools of an MCP server over standard input and output.",
+        "Serve pools, runs and reports of a deployment as tools, over standard input and output, until that is closed.",
     ),
     "key": ("keys:key_app", "API keys."),
     "tenant": ("keys:tenant_app", "Tenants and their bounds."),
