@@ -12,6 +12,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from packaging.markers import Marker
+
 ROOT = Path(__file__).parents[1]
 DEMO = ("trainer", "local-engine", "smollm2")
 TEST = (
@@ -30,6 +32,7 @@ LOCKED = """\
 # Python Package Index. Without torch and what only its CUDA build needs: which build of torch is installed is the user's choice.
 """
 WITH_TORCH = "# With torch. The images of the services leave out what follows.\n"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 NOT_PINNED = {"triforge", "pip", "setuptools", "wheel", "uv"}
 OF_TORCH = re.compile(r"(torch|triton|nvidia-\S+|cuda-\S+)==")
 
@@ -61,8 +64,10 @@ def locked(extras: tuple[str, ...]) -> list[str]:
 
 
 def foreign(block: str) -> bool:
-    """Whether a package is for other systems than Linux alone."""
-    return bool(re.search(r"(sys_platform|os_name) == '(?!linux|posix)\w+'", block.partition("\n")[0]))  # fmt: skip
+    """Whether no Python on Linux asks for a package."""
+    _, _, marker = block.partition("\n")[0].rstrip(" \\").partition(" ; ")
+    versions = [{"python_version": v, "python_full_version": f"{v}.0"} for v in PYTHONS]
+    return bool(marker) and not any(Marker(marker).evaluate(dict(v)) for v in versions)
 
 
 def write(name: str, user: str, *parts: str) -> None:
