@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from services.trainer.gamed import gamed
 from services.trainer.gauges import PROGRESS, STEPS
 from services.trainer.parts import Parts
 from services.trainer.reporting import Reporting
 from services.trainer.untrained import untrained
+from services.trainer.vote_alarm import vote_alarm
 from triforge.store.step_records import write_step_records
 from triforge.store.timelines import write_timeline
 from triforge.telemetry import about
@@ -66,7 +66,7 @@ class RunRecord:
     ) -> None:
         """Move the run to a step, with the orchestrator's notes and the lines of its trajectories, in one transaction; then say so.
 
-        What is said of a step that trained the policy on nothing, or of a judge that is being gamed, is the run's reason until
+        What is said of a step that trained the policy on nothing, or of votes that cannot be read or are gamed, is the run's reason until
         the next step.
         """
         policy, reward = versions["policy"], versions["reward"]
@@ -80,7 +80,7 @@ class RunRecord:
             artifacts=artifacts,
         )
         note = untrained([measures], self._answer) if step else ""
-        alarm = gamed(measures)
+        alarm = vote_alarm(measures)
         reason = "; ".join(filter(None, (note, alarm)))
         await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason, lines)
         STEPS.show(record, self._run.pool_id)

@@ -11,6 +11,8 @@ from triforge.algorithms import advantages, credit, filters, imitation
 
 _SHOWN: Final = 200  # characters of the sample answer
 _ALIKE: Final = "give tasks that the policy solves now and then, or raise env_adapter.rollouts and models.policy.temperature"
+_FEW: Final = 0.5  # of the answers
+_INADMISSIBLE: Final = "most answers are no admissible action: set env_adapter.admissible_only = true, or show the policy how to answer"
 _LOST: Final = "see `triforge logs rollout` and `triforge logs judge`"
 _MENDS: Final = {
     advantages.ZERO_SPREAD: _ALIKE,
@@ -49,6 +51,9 @@ def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
     if whys:
         why = max(whys, key=lambda name: whys[name])
         said.append(f"{whys[why]:.0f} of {sum(whys.values()):.0f} answers left out: {why}")
-        said += [f"to change: {_MENDS[why]}"] if why in _MENDS else []
+        if total["valid_actions"] < _FEW * total["taken"] and "valid_actions" in total:
+            said.append(f"to change: {_INADMISSIBLE}")
+        elif why in _MENDS:
+            said.append(f"to change: {_MENDS[why]}")
     said += [f"a sample answer: {answer[:_SHOWN]!r}"] if answer else []
     return "; ".join(said)

@@ -93,6 +93,31 @@ async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_
             assert [step.response for step in trajectory.steps] == ["left"]
 
 
+async def test_an_agent_that_breaks_before_it_asks_is_told_with_what_it_said_and_not_for_ever(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, app = ["running"], FastAPI()
+
+    @app.get("/v1/runs/{run_id}")
+    def show(run_id: str) -> RunState:
+        return STATE.model_copy(update={"id": run_id, "status": status[0]})
+
+    code = [sys.executable, "-c", "import nosuch_agent"]
+    async with serving(app) as (url, _):
+        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+        serve = asyncio.create_task(Agents(settings, code, parallel=3).serve("", RUN, "", {}))
+        await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
+        status[0] = "finished"
+        await asyncio.wait_for(serve, 10)
+    told = " ".join(capsys.readouterr().out.split())
+    assert (
+        told.count("the agent ended with 1: ModuleNotFoundError: No module named 'nosuch_agent'")
+        == 3
+    )
+    assert told.count("has asked the model nothing") == 3
+    assert told.count("further sessions that end like this are not shown") == 1
+
+
 @pytest.mark.parametrize(("answer", "score"), [("4", 1.0), ("5", 0.0)])
 async def test_the_tasks_own_verifier_grades_a_final_answer(answer: str, score: float) -> None:
     params = {"prompt": "2 + 2?", "columns": {"answer": "4"}}

@@ -9,6 +9,7 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Literal
@@ -41,6 +42,7 @@ _STOP_S: Final = 5.0  # for an agent that is asked to end
 _SUCCESS, _FAILURE = 0, 1  # exit statuses; with any other nothing was measured
 _REWARD, _STDOUT, _STDERR = "reward", "stdout", "stderr"  # files of a session
 _MOST = 65_536  # bytes of a reward file
+_REPEATS: Final = 3  # sessions of one ending that are told
 
 
 @agent_app.command("run")
@@ -89,6 +91,7 @@ class Agents:
         self._env = EnvAdapterClient(found.env_adapter_url, api_key=key)
         self._trainer = TrainerClient(found.trainer_url, api_key=key)
         self._url = found.env_adapter_url
+        self._said = Counter[str]()
 
     async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
         """Play for a run until it has ended."""
@@ -154,7 +157,21 @@ class Agents:
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):
                     raise
-                say(f"session {session_id}: {error.detail}")
+                self._say_once(
+                    session_id,
+                    error.detail,
+                    f"the agent ended with {code}: {_last_line(Path(folder))}",
+                )
+
+    def _say_once(self, session_id: str, why: str, ended: str) -> None:
+        """Why nothing was measured; what has been said often enough is not said again."""
+        self._said[ended] += 1
+        if self._said[ended] > _REPEATS:
+            return
+        detail = why.removeprefix(f"session {session_id} ")
+        say(f"session {session_id}: {detail}{'' if ended in detail else f'; {ended}'}")
+        if self._said[ended] == _REPEATS:
+            say("further sessions that end like this are not shown")
 
     async def _reward(self, made: MadeSession, code: int, folder: Path) -> SessionReward:
         if not self._verify:
@@ -227,9 +244,13 @@ def _reward(code: int, folder: Path) -> SessionReward:
 def _of_status(code: int, folder: Path) -> SessionReward:
     if code in (_SUCCESS, _FAILURE):
         return SessionReward(success=code == _SUCCESS)
+    raise InputError(f"the agent ended with {code}: {_last_line(folder)}")
+
+
+def _last_line(folder: Path) -> str:
+    """Of what the agent wrote to standard error."""
     errors = (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
-    last = "".join(errors.strip().splitlines()[-1:])
-    raise InputError(f"the agent ended with {code}: {last[:500] or 'it said nothing'}")
+    return "".join(errors.strip().splitlines()[-1:])[:500] or "it said nothing"
 
 
 def _parsed(text: bytes) -> SessionReward:

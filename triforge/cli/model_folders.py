@@ -9,6 +9,8 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,10 @@ TINY_DOCUMENT: Final[dict[str, Any]] = {
     "trainer": {"policy": {"learning_rate": 5e-4}},
 }
 """What a run of a tiny model begins with: its words are few, and its weights want large steps."""
+_ALSO: Final = (
+    "; tiny is made for policies alone, and the tiny judge of `make demo` is named in var/demo/demo.toml",
+    ", or tiny",
+)
 _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 
@@ -52,11 +58,11 @@ def model_folder(
         return folder.resolve()
     if given == TINY and role == "policy":
         return _tiny(tell, env, generate, options)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", given):  # ./name is a folder
         return _from_hub(given, tell)
     raise ConfigError(
         f"models.{role}: given {given!r}, expected a model folder that exists, the id of a model on the Hugging Face hub "
-        f"(ORGANISATION/NAME){', or tiny' * (role == 'policy')}"
+        f"(ORGANISATION/NAME){_ALSO[role == 'policy']}"
     )
 
 
@@ -107,10 +113,19 @@ def _asked(*given: Params) -> list[str]:
 
 
 def tiny_folder(env: str, generate: Params, options: Params) -> Path:
-    """Where the tiny model of an environment and its options is kept: another place when a file that an option names changes."""
-    files = filter(None, map(_content, (*generate.values(), *options.values())))
+    """Where the tiny model of an environment and its options is kept: another place when a file that an option names, or the file of a family of yours, changes."""
+    files = filter(None, map(_content, (*generate.values(), *options.values(), _module(env))))
     key = "\0".join((env, *_asked(generate, options), *files))
     return cache_folder() / TINY / hashlib.sha256(key.encode()).hexdigest()[:12]
+
+
+def _module(env: str) -> str:
+    """The file of a family that is named by its path."""
+    module, colon, _ = env.partition(":")
+    with suppress(ImportError, ValueError):
+        found = find_spec(module) if colon else None
+        return (found and found.origin) or ""
+    return ""
 
 
 def _content(value: JsonValue) -> str:

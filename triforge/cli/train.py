@@ -35,8 +35,14 @@ def train(
     options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
     data: Annotated[Path | None, typer.Option(help="Generator's option `data`: a file.")] = None,
     reward: Annotated[str, typer.Option(help="Option `reward`: MODULE:NAME of a function.")] = "",
-    tasks: Annotated[int, typer.Option(min=1, help="Training tasks to generate.")] = 64,
-    heldout: Annotated[int, typer.Option(min=0, help="Held-out tasks to generate.")] = 64,
+    tasks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training tasks to generate; else 64, or what the data have."),
+    ] = None,
+    heldout: Annotated[
+        int | None,
+        typer.Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
+    ] = None,
     pool: Annotated[str, typer.Option(help="A pool that exists, instead of a new one.")] = "",
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Tasks of the new pool: JSON or JSONL.")

@@ -38,6 +38,7 @@ _T = TypeVar("_T")
 Tell = Callable[[str], None]
 DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
 _ANSWER_S = 3.0
+_TASKS = 64  # of either kind
 _STOP_S = 120.0  # how long a run that is asked to stop may finish what it does
 
 
@@ -55,8 +56,8 @@ class Training:
     rewriter_model: str = ""
     generate: Params = field(default_factory=dict)
     options: Params = field(default_factory=dict)
-    tasks: int = 64
-    heldout: int = 64
+    tasks: int | None = None
+    heldout: int | None = None
     pool: str = ""
     file: Path | None = None
     seed: int | None = None
@@ -72,7 +73,7 @@ class Training:
             return read_document(self.state / DOCUMENT)
         base: dict[str, Any] = TINY_DOCUMENT if self.model == TINY else {}
         if not (self.pool or self.file):
-            base = merge(base, {"run": {"eval_tasks": self.heldout}})
+            base = merge(base, {"run": {"eval_tasks": self.counts()[1]}})
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
         over = {
@@ -90,6 +91,19 @@ class Training:
         parse(document)  # what is wrong with it is said before a model is fetched or made
         self._demand_pool(document)
         return merge(document, {"models": self._models(tell)})
+
+    def counts(self) -> tuple[int, int]:
+        """Tasks to generate for training and for evaluation: as asked, or 64 each; of a shorter file a fifth is held out."""
+        data = str(self.generate.get("data", ""))
+        if self.tasks is None and self.heldout is None and data.endswith(".jsonl"):
+            with contextlib.suppress(OSError), Path(data).open("rb") as file:
+                rows = sum(bool(line.strip()) for line in file)
+                if 1 < rows < 2 * _TASKS:
+                    return rows - max(1, rows // 5), max(1, rows // 5)
+        return (
+            _TASKS if self.tasks is None else self.tasks,
+            _TASKS if self.heldout is None else self.heldout,
+        )
 
     def _demand_run(self) -> None:
         if deployed(self.state) is None:
@@ -120,12 +134,14 @@ class Training:
         name = f"{re.sub('[^a-z0-9]+', '-', self.env.lower())}-{int(time.time())}"
         if self.file:
             return name, pool_file.read(self.file)
-        generate = {"count": self.tasks, "heldout": self.heldout, "options": self.generate}
+        count, heldout = self.counts()
+        generate = {"count": count, "heldout": heldout, "options": self.generate}
         seed = parse(document).run.seed
         return name, {"options": self.options, "generate": {**generate, "seed": seed}}
 
     def _models(self, tell: Tell) -> dict[str, Any]:
-        named = {"policy": self.model, "reward": self.reward_model, "rewriter": self.rewriter_model}
+        # the policy last: a tiny one takes a minute, and what is wrong with the others is said before
+        named = {"reward": self.reward_model, "rewriter": self.rewriter_model, "policy": self.model}
         folder = partial(
             model_folder, tell=tell, env=self.env, generate=self.generate, options=self.options
         )

@@ -20,7 +20,7 @@ from services.env_adapter.pools import PoolMaker
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
-from triforge.cli.training import follow
+from triforge.cli.training import Training, follow
 from triforge.environments.registry import family
 from triforge.errors import ConfigError, TriforgeError
 from triforge.store.database import open_database
@@ -250,6 +250,35 @@ def test_a_model_without_a_chat_template_is_refused_before_the_services_start(
     (mine / "model" / "tokenizer_config.json").write_text("{}")
     with pytest.raises(TriforgeError, match="no chat template"):
         library.train(**PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "counts"),
+    [
+        (60, {}, (48, 12)),
+        (2, {}, (1, 1)),
+        (128, {}, (64, 64)),
+        (60, {"tasks": 50}, (50, 64)),
+        (60, {"tasks": 50, "heldout": 0}, (50, 0)),
+    ],
+)
+def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
+    tmp_path: Path, rows: int, asked: dict[str, int], counts: tuple[int, int]
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "x"}\n\n' * rows)
+    assert Training(generate={"data": str(data)}, **asked).counts() == counts
+
+
+def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_family_of_two.py").write_text("one = 1")
+    first = tiny_folder("my_family_of_two:FAMILY", {}, {})
+    assert first == tiny_folder("my_family_of_two:FAMILY", {}, {})
+    (tmp_path / "my_family_of_two.py").write_text("two = 2")
+    assert first != tiny_folder("my_family_of_two:FAMILY", {}, {})
 
 
 def test_a_tiny_model_is_kept_by_what_its_data_say(tmp_path: Path) -> None:
