@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.fake_engine import FakeEngine
 from triforge.errors import EnvError, PolicyError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.testing import (
-    FakeEngine,
     FakeFamily,
     FakeGenerate,
     check_environment,
