@@ -155,7 +155,7 @@ class Table1Settings(Settings):
         return self.tasks
 
     def warm_start(self, seed: int) -> DemoSettings:
-        """Demonstrations of rooms of all sizes but the largest; the judge's labels say whether the shortest plan got shorter than ever."""
+        """Demonstrations of games of all sizes but the largest; the judge's labels say whether the shortest plan got shorter than ever."""
         return DemoSettings(seed=seed, generate=SHOWN, options=_OPTIONS, warm_start=self.warm)
 
     def strong(self) -> DemoSettings:

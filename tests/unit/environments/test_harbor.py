@@ -174,13 +174,13 @@ def test_a_task_that_its_solution_does_not_win_is_refused_and_one_that_is_won_al
 def test_a_dockerfile_lays_out_files_as_docker_does() -> None:
     dockerfile = (
         '# a comment\nFROM docker.io/library/debian:12-slim\nENV A=1 B="two words"\nENV C three\n'
-        'WORKDIR /work\nWORKDIR sub\nCOPY --chown=me data \\\n  ./d/\nCOPY ["notes.txt", "as.txt"]\nCOPY data/x notes.txt /srv/\nCMD ["bash"]\n'
+        'WORKDIR /app\nWORKDIR sub\nCOPY --chown=me data \\\n  ./d/\nCOPY ["notes.txt", "as.txt"]\nCOPY data/x notes.txt /srv/\nCMD ["bash"]\n'
     )
     layout = laid_out(task(**{DOCKERFILE: dockerfile, "environment/data/x": "x"}))
-    assert layout.workdir == "/work/sub"
+    assert layout.workdir == "/app/sub"
     assert layout.env == {"A": "1", "B": "two words", "C": "three"}
     assert {path for path, *_ in layout.tree} == {
-        "/work/sub/d/x", "/work/sub/as.txt", "/srv/x", "/srv/notes.txt",
+        "/app/sub/d/x", "/app/sub/as.txt", "/srv/x", "/srv/notes.txt",
     }  # fmt: skip
 
 
