@@ -1,4 +1,4 @@
-"""FrozenLake and Taxi as an environment family."""
+"""FrozenLake, Taxi and a two-armed bandit as an environment family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pydantic import Field
 
 from environments.toy_text.games import (
     PLACES,
+    BanditParams,
     Game,
+    Given,
     LakeParams,
     TaxiParams,
     check,
@@ -24,21 +26,28 @@ from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.types import Params
 
-Given = LakeParams | TaxiParams
-Name = Literal["frozen_lake", "taxi"]
-_NAMES: Final[tuple[Name, ...]] = ("frozen_lake", "taxi")
+Name = Literal["frozen_lake", "taxi", "bandit"]
+_PARAMS: Final[dict[str, type[Given]]] = {
+    "frozen_lake": LakeParams,
+    "taxi": TaxiParams,
+    "bandit": BanditParams,
+}
+_CALM: Final = ("anchor", "harbour", "meadow", "oak", "pillow", "tortoise")
+_WILD: Final = ("blaze", "comet", "dragon", "falcon", "storm", "volcano")
 _LADDER_SIZE: Final = 12  # rows of the largest lake
 
 
 class GeneratorOptions(Strict):
     """What games are generated; README.md explains each option."""
 
-    games: list[Name] = Field(default_factory=lambda: list(_NAMES), min_length=1)
+    games: list[Name] = Field(default=["frozen_lake", "taxi"], min_length=1)
     size: int = Field(default=4, ge=2, le=20)
     ice: float = Field(default=0.8, gt=0.0, le=1.0)
     slippery: bool = False
     success_rate: float = Field(default=1 / 3, gt=0.0, le=1.0)
     horizon: int = Field(default=40, ge=1, le=1000)
+    sure: float = Field(default=0.15, ge=0.0, le=1.0)
+    chance: float = Field(default=0.25, ge=0.0, le=1.0)
 
 
 class ToyEpisode:
@@ -61,18 +70,22 @@ class ToyEpisode:
         word = " ".join(part_of(response, self._options.answer).lower().split())
         valid = word in self._game.useful(self._engine, self._state)
         success = over = False
+        more: dict[str, float] = {}
         if word in self._game.words:
-            state, reward, over, _, _ = self._engine.step(self._game.words.index(word))
+            state, reward, over, _, more = self._engine.step(self._game.words.index(word))
             self._state, success = int(state), bool(over) and float(reward) > 0
         self._left -= 1
         self.done = bool(over) or self._left == 0
+        score = more.get("score") if self.done else None
         said = "You are there." if success else "It is over." if over else ""
+        said = said if score is None else f"It pays {score:g}."
         return StepResult(
             observation=self._observe(said if valid or over else "Nothing happens."),
             action=word[:200],
             action_valid=valid,
             done=self.done,
             success=success,
+            score=score,
         )
 
     def _observe(self, above: str) -> Observation:
@@ -87,12 +100,12 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
 
     name = "toy_text"
     about = About(
-        what="gymnasium's FrozenLake and Taxi-v4 in words",
+        what="gymnasium's FrozenLake and Taxi-v4 in words, and a two-armed bandit",
         tasks="generated",
         licence="MIT (gymnasium)",
         extra="gymnasium",
         needs=("gymnasium",),
-        papers="RAGEN (FrozenLake)",
+        papers="RAGEN (FrozenLake, bandit)",
         steps_per_s=40_000,
     )
     never_blocks = True
@@ -100,13 +113,12 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
 
     def read(self, params: Params) -> Given:
         game = params.get("game")
-        if game == "frozen_lake":
-            return parse_model(LakeParams, params, "toy_text params")
-        if game == "taxi":
-            return parse_model(TaxiParams, params, "toy_text params")
-        raise InputError(
-            f"toy_text params: field game: given {game!r}, known are {', '.join(_NAMES)}"
-        )
+        kind = _PARAMS.get(str(game))
+        if kind is None:
+            raise InputError(
+                f"toy_text params: field game: given {game!r}, known are {', '.join(_PARAMS)}"
+            )
+        return parse_model(kind, params, "toy_text params")
 
     def instruction(self, given: Given) -> str:
         return game_of(given).instruction
@@ -152,7 +164,18 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
 
 def _generate(wanted: GeneratorOptions, seed: int, index: int) -> Params:
     rng = Random(f"toy_text {seed} {index}")  # noqa: S311
-    if wanted.games[index % len(wanted.games)] == "taxi":
+    game = wanted.games[index % len(wanted.games)]
+    if game == "bandit":
+        arms = [rng.choice(_CALM), rng.choice(_WILD)]
+        risky = rng.randrange(2)
+        return {
+            "game": game,
+            "arms": list(arms if risky else reversed(arms)),
+            "risky": risky,
+            "sure": wanted.sure,
+            "chance": wanted.chance,
+        }
+    if game == "taxi":
         passenger, destination = rng.sample(tuple(PLACES), 2)
         return {
             "game": "taxi",

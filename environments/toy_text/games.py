@@ -1,4 +1,4 @@
-"""The two games: how a task becomes one of gymnasium's environments, and how its state is put into words."""
+"""The games: how a task becomes an engine, which is gymnasium's but for the bandit, and how its state is put into words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from copy import copy
 from functools import lru_cache
 from importlib import import_module
+from random import Random
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -18,6 +19,7 @@ _COLOURS: Final = tuple(PLACES)
 _IN_TAXI: Final = 4  # gymnasium's number of the place "in the taxi"
 _LAST: Final = 4  # of the taxi's rows and columns
 Place = Literal["red", "green", "yellow", "blue"]
+Arm = Annotated[str, Field(pattern=r"^[a-z]{1,40}$")]
 
 
 class LakeParams(Strict):
@@ -41,6 +43,17 @@ class TaxiParams(Strict):
     passenger: Place
     destination: Place
     horizon: int = Field(default=200, ge=1, le=1000)
+
+
+class BanditParams(Strict):
+    """Two arms, pulled once: the one named by the index `risky` pays 1 with probability `chance`, the other always `sure`."""
+
+    game: Literal["bandit"]
+    arms: Annotated[list[Arm], Field(min_length=2, max_length=2)]
+    risky: int = Field(ge=0, le=1)
+    sure: float = Field(default=0.15, ge=0.0, le=1.0)
+    chance: float = Field(default=0.25, ge=0.0, le=1.0)
+    horizon: Literal[1] = 1
 
 
 @lru_cache(256)
@@ -137,16 +150,65 @@ class Taxi:
         return tuple(word for word, some in zip(self.words, mask, strict=True) if some)
 
 
-Game = Lake | Taxi
+class Bandit:
+    """Two arms and one pull (RAGEN, arXiv 2504.20073); an engine of its own, whose chance is drawn from the seed.
+
+    The score is what the pull paid; it is a success if that arm pays more on average, whatever it paid.
+    """
+
+    rules = (
+        "You stand before two slot machines and pull one of them once. The pay of one is small and certain, the other pays "
+        "much or nothing. Their names tell which is which."
+    )
+    kind = "bandit"
+
+    def __init__(self, params: BanditParams) -> None:
+        self._params, self._random = params, Random(0)  # noqa: S311
+        self.words = tuple(params.arms)
+        self.instruction = f"Pull {params.arms[0]} or {params.arms[1]}."
+        self._best = params.risky if params.chance > params.sure else 1 - params.risky
+        # as gymnasium's tables: state, action -> (probability, next state, reward, over)
+        self.P = {0: {a: [(1.0, 0, float(a == self._best), True)] for a in (0, 1)}}
+
+    def engine(self) -> Bandit:
+        return self
+
+    def start(self, engine: Any, seed: int) -> int:  # noqa: ARG002
+        self._random = Random(seed)  # noqa: S311
+        return 0
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, float]]:
+        """As an engine of gymnasium; what was paid stands beside the reward, which is 1 for the better arm."""
+        given = self._params
+        pays = float(self._random.random() < given.chance) if action == given.risky else given.sure
+        return 0, float(action == self._best), True, False, {"score": pays}
+
+    def draw(self, state: int) -> str:  # noqa: ARG002
+        return f"Machines: {', '.join(self.words)}"
+
+    def useful(self, engine: Any, state: int) -> tuple[str, ...]:  # noqa: ARG002
+        return self.words
 
 
-def game_of(params: LakeParams | TaxiParams) -> Game:
+Game = Lake | Taxi | Bandit
+Given = LakeParams | TaxiParams | BanditParams
+
+
+def game_of(params: Given) -> Game:
     """The game of checked parameters."""
+    if isinstance(params, BanditParams):
+        return Bandit(params)
     return Lake(params) if isinstance(params, LakeParams) else Taxi(params)
 
 
-def check(params: LakeParams | TaxiParams) -> None:
+def check(params: Given) -> None:
     """What the types do not say."""
+    if isinstance(params, BanditParams):
+        if params.arms[0] == params.arms[1] or params.chance == params.sure:
+            raise InputError(
+                "toy_text params: field arms: expected two names, and a chance other than sure: neither arm is the better one"
+            )
+        return
     if isinstance(params, TaxiParams):
         if params.passenger == params.destination:
             raise InputError(

@@ -27,6 +27,7 @@ CASES: list[tuple[str, Params, Params]] = [
     ("toy_text", {}, {}),
     ("toy_text", {"answer": "boxed"}, {"slippery": True, "size": 6}),
     ("toy_text", {"guide": False}, {"games": ["taxi"]}),
+    ("toy_text", {}, {"games": ["bandit"]}),
 ]
 
 

@@ -13,6 +13,7 @@ gymnasium = pytest.importorskip(
     "gymnasium", reason="pip install -c constraints.txt -e '.[gymnasium]'"
 )
 LAKE: Params = {"game": "frozen_lake", "map": ["SFF", "FHF", "HFG"]}
+BANDIT: Params = {"game": "bandit", "arms": [*("oak", "comet")], "risky": 1}
 RIDE: Params = {"game": "taxi", "taxi": [0, 1], "passenger": "red", "destination": "yellow"}
 
 
@@ -68,6 +69,33 @@ async def test_a_ride_needs_the_passenger_before_the_drop_off() -> None:
     assert (result.done, result.success) == (True, True)
 
 
+async def pulled(arm: str, seed: int) -> tuple[bool | None, float | None]:
+    environment = FAMILY.make({})
+    await environment.reset(task(BANDIT), seed=seed)
+    result = await environment.step(arm)
+    assert result.done
+    return result.success, result.score
+
+
+async def test_a_bandit_pays_what_it_drew_and_succeeds_by_what_it_pays_on_average() -> None:
+    assert await pulled("oak", 0) == (False, 0.15)
+    wild = [await pulled("comet", seed) for seed in range(400)]
+    assert {success for success, _ in wild} == {True}
+    assert {score for _, score in wild} == {0.0, 1.0}
+    assert 0.2 < sum(score or 0.0 for _, score in wild) / 400 < 0.3
+    assert wild[:8] == [await pulled("comet", seed) for seed in range(8)]
+    assert await pulled("elephant", 0) == (False, None)
+
+
+def test_bandits_name_a_calm_arm_and_a_wild_one_in_either_order() -> None:
+    made = FAMILY.generate(count=32, seed=1, options={"games": ["bandit"], "chance": 0.1})
+    assert {params["risky"] for params in made} == {0, 1}
+    for params in made:
+        draft = FAMILY.validate(params)
+        gold = FAMILY.gold(task(params), {})
+        assert gold == [params["arms"][1 - params["risky"]]], draft  # type: ignore[operator,index]
+
+
 @pytest.mark.parametrize(("name", "place"), PLACES.items())
 def test_the_places_of_the_taxi_are_gymnasiums(name: str, place: tuple[int, int]) -> None:
     engine = gymnasium.make("Taxi-v4").unwrapped
@@ -79,7 +107,10 @@ def test_the_places_of_the_taxi_are_gymnasiums(name: str, place: tuple[int, int]
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({"game": "chess"}, "known are frozen_lake, taxi"),
+        ({"game": "chess"}, "known are frozen_lake, taxi, bandit"),
+        ({**BANDIT, "arms": ["oak", "oak"]}, "two names"),
+        ({**BANDIT, "sure": 0.25}, "neither arm is the better one"),
+        ({**BANDIT, "arms": ["oak", "two words"]}, "arms"),
         ({**LAKE, "map": ["SFF", "FG"]}, "same length"),
         ({**LAKE, "map": ["SF", "FF"]}, "1 S and 0 G"),
         ({**LAKE, "map": ["SH", "HG"]}, "no way"),
