@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Literal
 
@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from triforge.cli.deployment import running
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
 from triforge.cli.terminal import say
+from triforge.cli.train import show
+from triforge.cli.training import Trained, left_by
 from triforge.cli.verifier import verified
-from triforge.cli.watch import said
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
@@ -70,14 +71,18 @@ def agent_run(
     if bool(pool) == bool(run):
         raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
     over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
-    ended = asyncio.run(
-        Agents(running(state), command, parallel, verify=reward == "verifier").serve(
-            pool, run, name, over
-        )
-    )
-    say(f"{ended.id} at step {max(ended.step, 0)} of {ended.steps}: {said(ended.status, ended.reason)}")  # fmt: skip
-    if ended.status == "failed":
+    found = running(state)
+    agents = Agents(found, command, parallel, verify=reward == "verifier")
+    ended = asyncio.run(_serve(found, agents.serve(pool, run, name, over)))
+    show(ended)
+    if ended.run.status == "failed":
         raise typer.Exit(1)
+
+
+async def _serve(found: Settings, playing: Coroutine[Any, Any, RunState]) -> Trained:
+    started = time.monotonic()
+    run = await playing
+    return await left_by(run.id, found, time.monotonic() - started)
 
 
 class Agents:

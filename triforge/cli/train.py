@@ -90,7 +90,7 @@ def show(trained: Trained) -> None:
     if trained.model is None:
         say(f"nothing was trained; the model is as it was: {initial_policy(run) or 'as served'}")
     else:
-        say(f"trained model: {trained.model}")
+        say(f"trained model: {trained.model} (version {run.policy_version}; 1 is the given one)")
         whole = not (trained.model / "adapter_config.json").is_file()
         say(
             "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"

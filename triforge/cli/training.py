@@ -240,15 +240,23 @@ async def conduct(
     wanted: Training, document: Mapping[str, Any], found: Settings, console: Console, tell: Tell
 ) -> Trained:
     """Make pool and run on a deployment that serves, and show the run until it has ended."""
-    key = found.key.get_secret_value()
-    pools = EnvAdapterClient(found.env_adapter_url, api_key=key)
-    trainer = TrainerClient(found.trainer_url, api_key=key)
     started = time.monotonic()
-    try:
+    async with _clients(found) as (pools, trainer):
         run = await _begin(wanted, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
         await follow(wanted.state, run, trainer, console, tell)
-        return await _result(wanted, run.id, pools, trainer, time.monotonic() - started)
+        if wanted.export and (await trainer.run(run.id)).step > 0:
+            await trainer.export(run.id, wanted.export)
+    return await left_by(run.id, found, time.monotonic() - started)
+
+
+@contextlib.asynccontextmanager
+async def _clients(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
+    key = found.key.get_secret_value()
+    pools = EnvAdapterClient(found.env_adapter_url, api_key=key)
+    trainer = TrainerClient(found.trainer_url, api_key=key)
+    try:
+        yield pools, trainer
     finally:
         await pools.close()
         await trainer.close()
@@ -350,20 +358,18 @@ async def follow(
         raise
 
 
-async def _result(
-    wanted: Training, run_id: str, pools: EnvAdapterClient, trainer: TrainerClient, seconds: float
-) -> Trained:
-    run, steps = await trainer.run(run_id), await trainer.steps(run_id)
-    newest = trained_policy(run, await trainer.weights(run_id))
-    if wanted.export and run.step > 0:
-        await trainer.export(run_id, wanted.export)
-    return Trained(
-        run=run,
-        steps=steps,
-        before=held_out(steps[:1]),
-        after=held_out(steps),
-        model=Path(newest.uri) if newest else None,
-        pool=await pools.pool(run.pool_id),
-        proposals=await pools.proposals(run.pool_id),
-        seconds=seconds,
-    )
+async def left_by(run_id: str, found: Settings, seconds: float) -> Trained:
+    """What a run has left behind."""
+    async with _clients(found) as (pools, trainer):
+        run, steps = await trainer.run(run_id), await trainer.steps(run_id)
+        newest = trained_policy(run, await trainer.weights(run_id))
+        return Trained(
+            run=run,
+            steps=steps,
+            before=held_out(steps[:1]),
+            after=held_out(steps),
+            model=Path(newest.uri) if newest else None,
+            pool=await pools.pool(run.pool_id),
+            proposals=await pools.proposals(run.pool_id),
+            seconds=seconds,
+        )

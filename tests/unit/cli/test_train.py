@@ -81,7 +81,7 @@ def test_a_model_is_trained_in_one_command_on_the_deployment_that_runs(
     assert config["algorithm"] == {"preset": "grpo"}
     assert config["run"] == {"steps": 3, "eval_tasks": 16, "seed": 7}
     assert config["adaptation"] == {"controller": "none"}, "no rewriter was named"
-    for text in (GRPO, "0.250", "0.500", "trained model: /w/policy/7", "Hugging Face folder"):
+    for text in (GRPO, "0.250", "0.500", "/w/policy/7", "Hugging Face folder"):
         assert text in out
 
 
@@ -392,3 +392,10 @@ async def test_ctrl_c_stops_the_run_and_says_how_to_go_on() -> None:
         await following
     assert "run-1 stopped at step 2 of 9" in said[-1]
     assert said[-1].endswith("triforge train --resume run-1 --state here")
+
+
+def test_agents_end_with_what_training_ends_with(triforge: Triforge, trained: Services) -> None:
+    code, out, _ = triforge("agent", "run", "--run", "run-1", "--", "true")
+    assert code == 0
+    for text in ("0.250", "0.500", "/w/policy/7"):
+        assert text in out
