@@ -43,8 +43,10 @@ def prepare(
     name = CONFIGS[smollm2]
     clear(state)
     tell(f"models are kept in {cache_folder()}; everything else goes to {state}")
-    rewriter = warm_start.smollm2(tell)
-    policy, judge = (rewriter, rewriter) if smollm2 else warm_start.tiny_models(settings, tell)
+    fetched = warm_start.smollm2(tell)
+    tiny = None if smollm2 else warm_start.tiny_models(settings, tell)
+    rewriter = fetched()
+    policy, judge = tiny or (rewriter, rewriter)
     models = {"policy": policy, "reward": judge, "rewriter": rewriter}
     state.mkdir(parents=True, exist_ok=True)
     for role, folder in models.items():  # a fixed name for each, for who starts the engines

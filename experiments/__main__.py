@@ -123,7 +123,7 @@ def _play(
     for seed in seeds:
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
-        smollm2(tell)
+        smollm2(tell)()
         if strong := settings.strong():
             tiny_models(strong, tell)
     quick = ["--quick"] if options.quick else []
@@ -155,7 +155,7 @@ def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
     start, strong = start_of(state, study, settings, job.seed), settings.strong()
     models = Models(policy, reward, None, start=start, keep=keep)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
-        models.rewrites = policy if quick else smollm2(_silent)
+        models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:
             models.strong = policy if quick else tiny_models(strong, _silent)[0]
     import_module(study.run).play(

@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 async def _run(what: str, state: Path, tell: Tell) -> int:
     install = await asyncio.to_thread(ensure, tell)
     tell(f"SGLang {install.version} for a {'GPU' if install.gpu else 'CPU'}: {install.python}")
-    model = await asyncio.to_thread(smollm2, tell)
+    model = await asyncio.to_thread(smollm2(tell))
     if what == "record":
         await record(install, model, state, tell)
         return 0
