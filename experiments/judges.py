@@ -1,6 +1,6 @@
 """What a reward model is to learn from: a judge trained towards each target beside a policy that does not listen to it.
 
-docs/experiments/judges.md is its plan. The policy learns from outcomes alone, so the episodes of a seed are the same in all arms.
+docs/experiments/judges.md is its plan. The policy learns from outcomes alone, and each target has a judge of its own on the same episodes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ TARGETS: dict[str, dict[str, Any]] = {
 }
 """Options of the arithmetic. Where a group of one outcome teaches nothing by itself, or no outcome takes part, no band is needed."""
 
-ARMS = {
-    f"{name}@{rate}": Arm(title=name, config={"options": options, "rate": float(rate)})
-    for name, options in TARGETS.items()
-    for rate in RATES
-}
+ARMS = {rate: Arm(title=f"rate {rate}", config={"rate": float(rate)}) for rate in RATES}
+"""By the judges' learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +57,24 @@ class JudgesSettings(VotesSettings):
         return replace(super().warm_start(seed), options=_OPTIONS)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration: the policy is credited by outcomes, the votes train the judge alone."""
+        """The policy's run: credited by outcomes, nobody judges."""
         plain = replace(arm, config={"options": {"use_votes": False}, "rate": 5e-4})
         document = super().document(plain, seed, models)
-        document["algorithm"]["overrides"] |= {"train_reward_model": True, **arm.config["options"]}
-        document["trainer"]["reward"] |= {"learning_rate": arm.config["rate"], "max_rows": 0}
         document["env_adapter"]["options"] = _OPTIONS
         document["reward"]["votes"] = 3
         return document
 
+    def judge(
+        self, arm: Arm, seed: int, models: Mapping[str, str], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The same with a judge that trains on all votes as `options` say."""
+        document = self.document(arm, seed, models)
+        document["algorithm"]["overrides"] |= {"train_reward_model": True, **options}
+        document["trainer"]["reward"] |= {"learning_rate": arm.config["rate"], "max_rows": 0}
+        return document
 
-_FULL = JudgesSettings(late_evals=(0,))
+
+_FULL = JudgesSettings(steps=30, late_evals=(0,))
 STUDY = Study(
     name="judges",
     arms=ARMS,
@@ -81,8 +85,8 @@ STUDY = Study(
         heldout_tasks=QUICK.heldout_tasks,
         warm=replace(QUICK.warm, judge_data=Referenced(**vars(QUICK.warm.judge_data))),
     ),
-    run="experiments.loop",
+    run="experiments.judges_run",
     report="experiments.judges_report",
-    smoke=[f"{name}@{RATES[0]}" for name in TARGETS],
+    smoke=RATES[:1],
     starts_alike=True,
 )  # fmt: skip

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.judges import ARMS
+from experiments.judges import ARMS, TARGETS
 from experiments.report import Results, Value, by_seed, cell, markdown, of, summary
 
 _MEASURES = ("within", "label", "cosine")
 _TITLES = (
-    "arm", "seeds",
+    "target, rate", "seeds",
     *(f"{measure}, {whose} episodes" for measure in _MEASURES for whose in ("first", "last")),
-    "votes trained on",
+    "votes trained on a step",
 )  # fmt: skip
 
 
 def table(results: Results) -> str:
     """The judge before its training and what training changed, on the episodes of the first and of the last step."""
-    rows = [_row(results, name) for name in ARMS if any(arm == name for arm, _ in results)]
+    there = [name for name in ARMS if any(arm == name for arm, _ in results)]
+    rows = [_row(results, name, target) for target in TARGETS for name in there]
     if not rows:
         return "nothing is on file\n"
     return (
@@ -29,30 +30,29 @@ def table(results: Results) -> str:
     )
 
 
-def changed(measure: str, whose: str) -> Value:
-    """What training made of a measure on the same episodes."""
+def changed(target: str, measure: str, whose: str) -> Value:
+    """What training towards a target made of a measure on the same episodes."""
 
     def value(result: Mapping[str, Any]) -> float | None:
         first, last = (
-            of("judge", f"{measure}/judge_{which}/policy_{whose}")(result)
-            for which in ("first", "last")
+            of("judge", f"{measure}/{who}/policy_{whose}")(result)
+            for who in ("judge_first", f"{target}/judge_last")
         )
         return None if first is None or last is None else last - first
 
     return value
 
 
-def _row(results: Results, name: str) -> list[str]:
-    row = [f"`{name}`", str(len(by_seed(results, name, lambda _: 1.0)))]
+def _row(results: Results, name: str, target: str) -> list[str]:
+    row = [f"`{target}`, {name}", str(len(by_seed(results, name, lambda _: 1.0)))]
     for measure in _MEASURES:
         for whose in ("first", "last"):
             before = summary(results, name, of("judge", f"{measure}/judge_first/policy_{whose}"))
-            change = cell(summary(results, name, changed(measure, whose)), sign=True)
+            change = cell(summary(results, name, changed(target, measure, whose)), sign=True)
             row.append(f"{'-' if before is None else f'{before.value:.3f}'} {change}")
-    return [*row, cell(summary(results, name, _trained))]
 
+    def trained(result: Mapping[str, Any]) -> float | None:
+        found: list[int] = result["tasks"][target]["rows"]
+        return sum(found) / len(found) if found else None
 
-def _trained(result: Mapping[str, Any]) -> float | None:
-    """Votes a step."""
-    found: list[float] = [step.get("rows/reward", 0.0) for step in result["steps"]]
-    return sum(found) / len(found) if found else None
+    return [*row, cell(summary(results, name, trained))]

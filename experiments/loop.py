@@ -210,8 +210,8 @@ class Run:
                 algorithm=self._algorithm,
                 policy_version=self._versions["policy"],
                 reward_version=self._versions["reward"],
-                policy_limits=_limits(trainer.policy),
-                reward_limits=_limits(trainer.reward),
+                policy_limits=limits_of(trainer.policy),
+                reward_limits=limits_of(trainer.reward),
                 seed=nth_seed(self._config.run.seed, step),
                 trust=trust,
             ),
@@ -372,7 +372,8 @@ class Run:
         return found
 
 
-def _limits(section: LearnerSection) -> Limits:
+def limits_of(section: LearnerSection) -> Limits:
+    """Of a learner's rows."""
     return Limits(max_tokens=section.max_tokens, max_rows=section.max_rows)
 
 
