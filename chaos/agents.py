@@ -13,7 +13,7 @@ import httpx
 from chaos.evidence import Row
 from chaos.rounds import Round
 from chaos.waiting import until
-from triforge.rollout.episode import trajectory_id
+from triforge.rollout.transcript import trajectory_id
 
 _AGENTS, _TURNS = 16, 3
 _AGAIN_S: Final = 0.2  # before a request that was not answered is sent again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 if sys.platform == "win32":
@@ -50,3 +50,16 @@ async def end_task(task: asyncio.Task[None]) -> None:
 
 
 __all__ = ["collect_seldom", "end_task", "new_event_loop", "run"]
+
+
+async def together(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Await all of them at once, results in order; the first error ends the others and is raised as it is."""
+    parts = [*work]
+    if len(parts) < 2:  # the loop need not be asked
+        return [await part for part in parts]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in parts]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

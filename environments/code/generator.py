@@ -22,7 +22,7 @@ from environments.code.params import FunctionParams, ProgramParams, params_of
 from environments.code.recipes import MAX_STEPS, Recipe, names
 from triforge.environments.kit import ORDERED, Strict, parse_model
 from triforge.errors import ConfigError, EnvError, InputError, install_command
-from triforge.sandbox.cases import together
+from triforge.event_loop import together
 from triforge.sandbox.client import Sandbox
 from triforge.types import Params
 

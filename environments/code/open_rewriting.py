@@ -20,9 +20,9 @@ from environments.code import mutations
 from environments.code.execution import score
 from environments.code.params import ProgramParams, TestParams, instruction, kind_of
 from triforge.errors import InputError
+from triforge.event_loop import together
 from triforge.prompt_escaping import neutralise
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
-from triforge.sandbox.cases import together
 from triforge.sandbox.client import Sandbox
 from triforge.types import CheckResult, Direction
 

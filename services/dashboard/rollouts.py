@@ -113,13 +113,14 @@ class Rollouts:
             self._apis.read(Page[TrajectoryRecord], "trainer", f"{path}/groups/{segment(group_id)}", key),
         )  # fmt: skip
         rows = [record.summary for record in page.items]
+        tree = any(step.get("state") for record in page.items for step in record.steps)
         parted = parts([[step["action"] for step in record.steps] for record in page.items])
         steps = zip_longest(*(record.steps for record in page.items))
         lines = [(n, [*zip(cells, parted[n], strict=True)]) for n, cells in enumerate(steps)]
         first = next((n for n, marks in enumerate(parted) if any(marks)), None)
         instruction = max((record.instruction for record in page.items), key=len, default="")
         return self._draw(
-            "group", run=run, group=group_id, rows=rows, lines=lines, first=first, instruction=instruction
+            "group", run=run, group=group_id, rows=rows, lines=lines, first=None if tree else first, instruction=instruction, tree=tree,
         )  # fmt: skip
 
     async def _read(

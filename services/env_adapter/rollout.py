@@ -18,9 +18,10 @@ from services.env_adapter.session_groups import SessionGroups
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
-from triforge.rollout.episode import Ended, judge_task, run_group, trajectory_id, unit_test_task
+from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
+from triforge.rollout.transcript import trajectory_id
 from triforge.telemetry import about, stamp, tracing
 from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
 

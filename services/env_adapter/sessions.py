@@ -15,10 +15,10 @@ from services.env_adapter.requests import SessionEnd, SessionRequest
 from services.env_adapter.session_store import SessionStore, Settled, demand_open_to
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.errors import ConflictError, InputError, NotFoundError
-from triforge.rollout.episode import trajectory_id
 from triforge.rollout.lineages import Place, pack
 from triforge.rollout.protocols import Observation, StepResult
 from triforge.rollout.scoring import outcome
+from triforge.rollout.transcript import trajectory_id
 from triforge.types import (
     ErrorInfo,
     GroupTask,

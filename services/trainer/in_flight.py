@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from services.trainer.gauges import LANDED, PROGRESS, REPLAYED, RESENT
 from services.trainer.judged_groups import judged_by, played_by
 from services.trainer.lost import Submissions, Survey, judged_parts
-from services.trainer.parts import together
 from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, unit_tests_id
 from triforge.errors import StorageError, TrainerError, UnavailableError
-from triforge.event_loop import end_task
-from triforge.rollout.episode import judge_task, trajectory_id
+from triforge.event_loop import end_task, together
+from triforge.rollout.episode import judge_task
+from triforge.rollout.transcript import trajectory_id
 from triforge.types import GroupTask, JudgedGroup, TrainedRole
 
 log = logging.getLogger(__name__)

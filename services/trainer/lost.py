@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from triforge.broker import GroupStatus, unit_tests_id
-from triforge.rollout.episode import trajectory_id
+from triforge.rollout.transcript import trajectory_id
 from triforge.types import GroupTask
 
 _DOUBLINGS = 4  # a job that is sent again and again waits up to 2**4 times as long for the next

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,13 +80,3 @@ class Parts:
                 done=done,
                 total=total,
             )
-
-
-async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Do all at once, so that what they ask of Redis travels together. The first that fails ends the others."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for work in works:
-                tasks.create_task(work)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None

@@ -64,9 +64,9 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
 
 def _trajectory(index: int, records: list[Record]) -> Trajectory:
     first, steps, segments = records[0], list[Step](), list[Segment]()
-    for number, own in groupby(records, itemgetter("segment")):
-        segment, parts = Segment(ids=(), logprobs=(), versions=()), [*own]
-        for record in parts:
+    for number, own in groupby(sorted(records, key=itemgetter("segment")), itemgetter("segment")):
+        segment = Segment(ids=(), logprobs=(), versions=())
+        for record in own:
             start = len(segment.ids) + len(record["context_ids"])
             segment = Segment(
                 ids=(*segment.ids, *record["context_ids"], *record["response_ids"]),
@@ -82,7 +82,8 @@ def _trajectory(index: int, records: list[Record]) -> Trajectory:
     failed = first["outcome_error"]
     return Trajectory(
         id=first["trajectory_id"], group_id=first["group_id"], index=index, task_id=first["task_id"],
-        task_version=first["task_version"], instruction=first["instruction"], steps=tuple(steps),
+        task_version=first["task_version"], instruction=first["instruction"],
+        steps=tuple(sorted(steps, key=lambda step: step.index)),
         segments=tuple(segments),
         outcome=Outcome(
             value=first["outcome"], score=first["score"], share=first["share"],
@@ -95,8 +96,10 @@ def _step(record: Record, segment: int, start: int, end: int) -> Step:
     same = ("observation", "response", "action", "action_valid", "next_observation", "label")
     return Step(
         **{name: record[name] for name in same}, index=record["step_index"], reward=record["env_reward"],
+        agent_id=record.get("agent_id") or "",
         segment=segment, start=start, end=end, finish=record.get("finish", "stop"), admissible=tuple(record.get("admissible", ())),
         images=_images(record["images"]), next_images=_images(record["next_images"]),
+        state=record.get("state") or "", chosen=record.get("chosen") is not False,
     )  # fmt: skip
 
 

@@ -261,7 +261,10 @@ def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     """The states that the group's steps were taken in, pictures by their hashes, and what is taken off their rewards."""
     trajectories = group.played.trajectories
     steps = [t.steps for t in trajectories]
-    states = [["\n".join((s.observation, *(i.id for i in s.images))) for s in row] for row in steps]
+    states = [
+        [s.state or "\n".join((s.observation, *(i.id for i in s.images))) for s in row]
+        for row in steps
+    ]
     actions = [[s.action for s in row] for row in steps]
     rewards = [[s.reward for s in row] for row in steps]
     privileged = [privileged_votes(*both) for both in zip(trajectories, group.votes, strict=True)]

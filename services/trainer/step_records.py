@@ -113,11 +113,10 @@ def _trajectory_records(
     played, trajectory = credited.group.played, credited.group.played.trajectories[t]
     group, outcome, votes = played.group, trajectory.outcome, credited.group.votes[t]
     given = {v.step: v for v in (votes.steps if votes else ())}
-    records, before, segment = [], 0, -1
+    records, ends = [], dict[int, int]()
     for step, sample in zip(trajectory.steps, credited.steps[t], strict=True):
-        if step.segment != segment:
-            before, segment = 0, step.segment
-        tokens, judged = trajectory.segments[segment], given.get(step.index)
+        before = ends.get(step.segment, 0)
+        tokens, judged = trajectory.segments[step.segment], given.get(step.index)
         record = {
             "run_id": group.run_id,
             "step": group.step if training_step is None else training_step,
@@ -129,8 +128,9 @@ def _trajectory_records(
             "task_version": played.task.version,
             "instruction": trajectory.instruction,
             "trajectory_id": trajectory.id,
-            "segment": segment,
+            "segment": step.segment,
             "step_index": step.index,
+            "agent_id": step.agent_id,
             "observation": step.observation,
             "response": step.response,
             "action": step.action,
@@ -155,6 +155,8 @@ def _trajectory_records(
             "share": outcome.passed,
             "finish": step.finish,
             "admissible": list(step.admissible),
+            "state": step.state,
+            "chosen": step.chosen,
             "programs": [],
             "tests": [],
             "judge_images": [],
@@ -168,7 +170,7 @@ def _trajectory_records(
                 "judge_images": [placed.image.id for placed in judged.images],
             }
         records.append(record)
-        before = step.end
+        ends[step.segment] = step.end
     return records
 
 

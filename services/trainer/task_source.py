@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from services.trainer.judged_groups import accepted, played_by
-from services.trainer.parts import Parts, together
+from services.trainer.parts import Parts
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.filters import rewrite_direction
 from triforge.config import RunConfig
+from triforge.event_loop import together
 from triforge.rollout.seeds import nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (

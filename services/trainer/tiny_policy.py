@@ -66,10 +66,8 @@ async def _chats(
             id=name, pool_id=name, slot=name, family=found.name, instruction=draft.instruction, params=draft.params
         )  # fmt: skip
         gold = found.gold(task, options)
-        chat = await _chat(found, task, gold or (), options, words)
-        if gold:
-            chats.append(chat)
-        else:
+        chats += await _episode(found, task, gold or (), options, words)
+        if not gold:
             words.update(_said(task.params))
     return chats
 
@@ -82,27 +80,29 @@ def _said(value: JsonValue) -> set[str]:
     return set(str(value).split())
 
 
-async def _chat(
+async def _episode(
     found: EnvironmentFamily,
     task: Task,
     gold: Iterable[str],
     options: Params,
     words: set[str],
-) -> list[dict[str, str]]:
-    """The episode up to its last response."""
+) -> list[list[dict[str, str]]]:
+    """The episode up to its last response, a conversation an agent."""
+    chats: dict[str, list[dict[str, str]]] = {}
     environment = found.make(options)
     try:
         reset = await environment.reset(task, seed=0)
-        chat = [{"role": "system", "content": reset.system}] if reset.system else []
+        system = [{"role": "system", "content": reset.system}] if reset.system else []
         seen: Observation = reset.observation
         words.update(" ".join((reset.system, *seen.admissible, seen.text)).split())
         for response in gold:
+            chat = chats.setdefault(seen.agent_id, [*system])
             chat.append({"role": "user", "content": seen.text})
             chat.append({"role": "assistant", "content": response})
             seen = (await environment.step(response)).observation
             words.update(" ".join((*seen.admissible, seen.text)).split())
     finally:
         await environment.close()
-    for message in chat:
-        words.update(message["content"].split())
-    return chat
+    for chat in chats.values():
+        words.update(word for message in chat for word in message["content"].split())
+    return [*chats.values()]

@@ -218,12 +218,11 @@ def _with_logprobs(
     records: Sequence[dict[str, Any]], trained: dict[int, dict[int, float]]
 ) -> Iterator[dict[str, Any]]:
     """Records with the log-probability of each response token when it was trained on; None of one that was not."""
-    segment, at = -1, 0
+    ends: dict[int, int] = {}
     for record in records:
-        if record["segment"] != segment:
-            segment, at = record["segment"], 0
-        start = at + len(record["context_ids"])
-        at = start + len(record["response_ids"])
+        segment = record["segment"]
+        start = ends.get(segment, 0) + len(record["context_ids"])
+        at = ends[segment] = start + len(record["response_ids"])
         if segment not in trained:
             yield record
         else:

@@ -127,6 +127,36 @@ def test_whole_programs_are_compared_where_tests_are_written(option: str, given:
         parse(document)
 
 
+TREE: dict[str, Any] = {
+    "env_adapter": {"strategy": "tree"},
+    "algorithm": {"preset": "at_grpo"},
+    "adaptation": {"controller": "none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("over", "sentence"),
+    [
+        ({"env_adapter": {"strategy": "group"}}, "given 'group' with algorithm estimator = 'branch', allowed 'tree'"),
+        ({"algorithm": {"preset": "rlanything"}}, "given 'tree' with algorithm estimator = 'step_index'.*steps of one index"),
+        ({"algorithm": {"preset": "gigpo"}}, "given 'tree' with algorithm estimator = 'gigpo'"),
+        ({"algorithm": {"overrides": {"use_votes": True}}}, "no judge reads a candidate as a step of a trajectory"),
+        ({"algorithm": {"overrides": {"job": "ce"}}}, "whole trajectories are imitated"),
+        ({"env_adapter": {"played_by": "sessions"}}, "env_adapter.played_by: allowed with env_adapter.strategy = 'tree' only"),
+        ({"adaptation": {"controller": "ladder"}}, "adaptation.controller: allowed with .* says nothing of how difficult"),
+        ({"trainer": {"aux": {"measure": True}}}, "trainer.aux: allowed with env_adapter.strategy = 'tree' only"),
+    ],
+)  # fmt: skip
+def test_tree_rollouts_are_refused_beside_what_reads_them_as_trajectories(
+    over: dict[str, Any], sentence: str
+) -> None:
+    assert parse(TREE).env_adapter.team_weight == 1.0
+    with pytest.raises(ConfigError, match=sentence):
+        parse(merge(TREE, over))
+    with pytest.raises(ConfigError, match=r"team_weight: given 2\.0, allowed only with strategy"):
+        parse({"env_adapter": {"team_weight": 2.0}})
+
+
 FROZEN = {"overrides": {"train_reward_model": False}}
 
 
@@ -258,7 +288,9 @@ def test_every_problem_has_a_sentence_of_its_own() -> None:
 def test_the_empty_document_is_a_config_and_every_preset_resolves() -> None:
     assert parse({}) == RunConfig()
     for name in PRESETS:
-        assert parse({"algorithm": {"preset": name}}).algorithm.resolved.name == name
+        document = {"algorithm": {"preset": name}}
+        document |= TREE if resolve(name).estimator_part.siblings else {}
+        assert parse(document).algorithm.resolved.name == name
 
 
 def test_a_config_survives_the_database_as_json() -> None:

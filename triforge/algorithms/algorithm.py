@@ -156,6 +156,12 @@ class Algorithm(CoreOptions):
             f"estimator: given '{self.estimator}' with a penalty, allowed only without: outcomes and votes are read apart, "
             "and no part would hold it",
         )
+        filters = [n for n in _FILTERS if getattr(self, n) not in (None, "none", False)]
+        yield (
+            estimator.siblings and (self.needs_votes or bool(filters)),
+            f"estimator: given '{self.estimator}' with {', '.join(filters) or 'votes'}, allowed without: the candidates of a tree "
+            "share one outcome, and no judge reads a candidate as a step of a trajectory",
+        )
         yield (
             self.normalise == "raw" and not (self.whiten or critic),
             "normalise: given 'raw' with whiten = false, allowed only with whiten = true or a critic: without any baseline "

@@ -45,7 +45,8 @@ class Played:
     """What is read of a group besides outcomes and votes, `[trajectory][step]`.
 
     `penalties` are added to each step's reward and `endings` to each trajectory's (module `penalties`); empty adds nothing.
-    `rewards` are the environment's own, None where it gave none: a part of the trajectory's score. `privileged` are the votes of
+    `observations` are names of states in tree rollouts. `rewards` are the environment's own, None where it gave none: a part of
+    the trajectory's score; in tree rollouts what candidates were compared by. `privileged` are the votes of
     the judge that saw a reference solution, `[trajectory][step][vote]`.
     """
 
@@ -97,7 +98,7 @@ def policy_credit(
         votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
         algorithm: the arithmetic.
         trust: in the votes, in [0, 1] (`theory.trust`); read by `vote_weight = "trust"` only.
-        played: states, penalties and the environment's rewards; the estimators `gigpo` and `branch` cannot do without.
+        played: states, penalties and the environment's rewards; some estimators cannot do without.
         scores: one a trajectory, None where nothing was measured; 1 and 0 of the outcomes without any.
 
     Raises:
@@ -178,6 +179,10 @@ def _step_rewards(
     if value is None:
         return rewards
     for i in judged:
+        if part.siblings:
+            own = played.rewards[t][i] if played and played.rewards else None
+            rewards[i] = None if own is None else extra[i] + own
+            continue
         use_outcome = algorithm.use_outcome and (i == judged[-1] or not part.sums_steps)
         rewards[i] = extra[i] + step_reward(
             value,

@@ -37,6 +37,7 @@ _WANTED = Only(
 _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
+Strategy = Literal["group", "tree"]
 _NOT_LEARNED = ("shuffled", "oracle", "log_ratio")  # step scores from which no judge can learn
 _UNIT_TESTS = {  # are allowed
     "vote_weight": ("constant",),
@@ -118,6 +119,14 @@ class EnvAdapterSection(Section):
 
     played_by: Literal["workers", "sessions"] = "workers"
     """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
+    strategy: Strategy = "group"
+    """`group` plays K episodes of a task; `tree` one, with K candidates each turn of which the best is played on. What measures
+    the policy is played as a `group` in any case."""
+    team_weight: Annotated[
+        float,
+        Only(lambda s: s.strategy == "tree", "strategy = 'tree': nothing else weighs candidates"),
+    ] = Field(1.0, ge=0, le=100)
+    """With `tree`, weight of what a candidate earns for all agents beside what it is worth for its own."""
     rollouts: Annotated[int, Field(ge=2, le=256)] = 8
     """K: rollouts of one task version, compared with each other."""
     max_steps: Positive = 14
@@ -455,6 +464,7 @@ class RunConfig(Section):
         self._demand_staleness(preset)
         self._demand_unit_tests(preset)
         self._demand_step_scores(preset)
+        self._demand_tree(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -489,6 +499,27 @@ class RunConfig(Section):
                     f"reward.kind: given 'unit_tests' with algorithm {field} = {given!r}, allowed {' or '.join(allowed)}: "
                     "whole programs are compared, and nobody votes"
                 )
+
+    def _demand_tree(self, preset: Algorithm) -> None:
+        """Refuse tree rollouts that nothing compares as such, and what reads a candidate as the next step of a trajectory."""
+        section, tree = self.env_adapter, self.env_adapter.strategy == "tree"
+        if tree is not preset.estimator_part.siblings:
+            raise ValueError(
+                f"env_adapter.strategy: given {section.strategy!r} with algorithm estimator = {preset.estimator!r}, allowed 'tree' "
+                "with 'branch' and 'group' with the others: candidates for one turn are compared in the state that they share, "
+                "while steps of one index, and whole trajectories, are of other states"
+            )
+        others = {
+            "env_adapter.played_by": section.played_by != "workers",
+            "adaptation.controller": self.adaptation.controller != "none",
+            "trainer.aux": self.trainer.aux.wanted,
+        }
+        if tree and any(others.values()):
+            raise ValueError(
+                f"{next(name for name, given in others.items() if given)}: allowed with env_adapter.strategy = 'tree' only 'workers', "
+                "'none' and without weights: only a worker can go back to a state, and the best of K candidates a turn says "
+                "nothing of how difficult a task is, nor is each what came after the one before"
+            )
 
     def _demand_step_scores(self, preset: Algorithm) -> None:
         """Refuse a judge that would learn from what no judge said, and log-ratios of what cannot be compared."""

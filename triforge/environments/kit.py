@@ -179,7 +179,8 @@ def _last_boxed(text: str) -> str:
 class Episode(Protocol):
     """A game being played, as plain synchronous code. Without `start` it begins with what the task announces.
 
-    One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
+    One that can be copied between two steps has `fork()`, which returns the copy; tree rollouts then need not play its responses
+    again. One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
     while another call is under way; `sound` is False when a call raised or still runs.
     """
 
@@ -239,6 +240,15 @@ class OneEpisode:
                 f"{self._name}: step after the end or before reset; the episode is not running"
             )
         return await self._run(lambda: episode.play(response))
+
+    async def fork(self) -> OneEpisode | None:
+        """A copy of an episode that makes one by its method `fork`; of any other none."""
+        made: Callable[[], Episode] | None = getattr(self._episode, "fork", None)
+        if made is None:
+            return None
+        copy = OneEpisode(self._name, self._begin, blocks=self._blocks)
+        copy._used, copy._episode = True, await self._run(made)
+        return copy
 
     async def close(self) -> None:
         """Forget the episode and free what it holds, also under a call that was given up. Idempotent."""

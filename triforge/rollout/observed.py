@@ -51,6 +51,7 @@ def kept_step(found: object, turn: int) -> StepResult:
         action=_text(found.action, f"{where}: action"),
         reward=_finite(found.reward, f"{where}: reward"),
         score=_finite(found.score, f"{where}: score"),
+        local=_finite(found.local, f"{where}: local"),
     )
 
 
@@ -77,6 +78,7 @@ def _kept(found: object, where: str) -> Observation:
         text=_text(found.text, f"{where}: text"),
         admissible=tuple(_text(one, f"{where}: admissible") for one in found.admissible),
         images=tuple(found.images),
+        agent_id=_text(found.agent_id, f"{where}: agent_id"),
     )
 
 

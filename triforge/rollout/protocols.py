@@ -58,12 +58,14 @@ class Observation:
     """What the agent sees next: the text of one user message, and the commands that would be admissible now.
 
     `images` are screenshots as PNG or JPEG files, in the order in which the model is to see them, before the text. They
-    go to the artifact store by content hash; everything behind the rollout worker knows them by reference.
+    go to the artifact store by content hash; everything behind the rollout worker knows them by reference. `agent_id` says
+    which agent is to answer, where an environment has several: each has a conversation of its own.
     """
 
     text: str
     admissible: tuple[str, ...] = ()
     images: tuple[bytes, ...] = ()
+    agent_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +87,8 @@ class StepResult:
     `reward` is what the step earned and `score` what the whole episode is worth, given only when `done`; both are finite. Without
     a score it is the sum of the rewards, and without rewards 1 or 0 of success. `success` None leaves success to the threshold
     that the run or the family states; where neither does, nobody knows which episodes succeed.
+
+    `local` is what the step is worth for the agent that took it alone. It is no part of the score; tree rollouts read it.
     """
 
     observation: Observation
@@ -96,6 +100,7 @@ class StepResult:
     share: float | None = None
     reward: float | None = None
     score: float | None = None
+    local: float | None = None
 
 
 class Environment(Protocol):
@@ -112,6 +117,14 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Free everything. Idempotent."""
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """An `Environment` that can be copied between two steps; of any other a copy is made by playing its responses again."""
+
+    async def fork(self) -> Environment | None:
+        """A second environment in the same state, which is played and closed on its own; None where there can be none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Coroutine, Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from triforge.event_loop import together
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult
 
-T = TypeVar("T")
+_BLOCK: Final = re.compile(
+    r"^[ \t]*```[ \t]*(input|output)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL
+)
 _AT_ONCE: Final = 16  # tests of a program that are handed in together
 
 
@@ -30,6 +33,21 @@ class Verdict:
     passed: bool
     reason: str
     result: RunResult
+
+
+def read_case(text: str) -> Case | None:
+    """The test in an answer, or None: a block is missing, no text of ours, or expects no output at all.
+
+    Outputs are compared word by word, so every program that prints nothing would pass a test without an output.
+    """
+    found = dict(_BLOCK.findall(text))
+    if "input" not in found or not found.get("output", "").split():
+        return None
+    try:
+        (found["input"] + found["output"]).encode()
+    except UnicodeEncodeError:
+        return None
+    return Case(found["input"], found["output"])
 
 
 def same_output(given: str, expected: str) -> bool:
@@ -82,13 +100,3 @@ async def run_cases(
             if spent >= total_s or (stop_at_first and not verdict.passed):
                 return tuple(verdicts)
     return tuple(verdicts)
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all of them at once, results in order; the first error ends the others and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -21,7 +21,7 @@ ATIF: Final = "ATIF-v1.7"
 _COLUMNS: Final = (
     "run_id", "step", "purpose", "group_id", "task_id", "task_version", "trajectory_id", "segment", "step_index", "observation",
     "response", "action", "action_valid", "next_observation", "context_ids", "response_ids", "response_logprobs", "policy_versions",
-    "outcome", "outcome_error", "score", "reward", "advantage", "finish",
+    "outcome", "outcome_error", "score", "reward", "advantage", "finish", "agent_id", "state", "chosen",
 )  # fmt: skip
 _OF_A_STEP: Final = (
     "action",
@@ -31,6 +31,9 @@ _OF_A_STEP: Final = (
     "reward",
     "advantage",
     "finish",
+    "agent_id",
+    "state",
+    "chosen",
 )
 _OF_ALL: Final = (
     "step",
@@ -106,11 +109,10 @@ def write_dataset(record: Path, folder: Path) -> int:
 def atif(rows: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
     """The rows of one trajectory as an ATIF document; every prompt is the whole one, token by token, as it was sampled from."""
     steps: list[dict[str, Any]] = []
-    seen, segment, prompt = "", None, list[int]()
+    held = dict[int, tuple[str, list[int]]]()  # of each segment what followed last, and its tokens
     read = written = 0
     for row in rows:
-        if row["segment"] != segment:
-            segment, prompt, seen = row["segment"], [], ""
+        seen, prompt = held.get(row["segment"], ("", []))
         if row["observation"] != seen:
             steps.append({"source": "user", "message": row["observation"]})
         prompt = prompt + row["context_ids"]
@@ -120,7 +122,7 @@ def atif(rows: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
             step["observation"] = {"results": [{"content": seen}]}
         steps.append(step | {"llm_call_count": 1, "extra": _those(row, _OF_A_STEP)})
         read, written = read + len(prompt), written + len(row["response_ids"])
-        prompt = prompt + row["response_ids"]
+        held[row["segment"]] = seen, prompt + row["response_ids"]
     agent = {"name": "triforge", "version": version("triforge")}
     totals = {"total_prompt_tokens": read, "total_completion_tokens": written}
     return {
@@ -145,7 +147,7 @@ def _metrics(row: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
 
 
 def _those(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: row[name] for name in names if row[name] not in (None, "")}
+    return {name: row[name] for name in names if row.get(name) not in (None, "")}
 
 
 def _trajectories(record: Path) -> Iterator[list[dict[str, Any]]]:

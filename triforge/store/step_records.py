@@ -84,6 +84,9 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("tests", pa.list_(_TEST)),
     ("finish", pa.string()),
     ("admissible", pa.list_(pa.string())),
+    ("agent_id", pa.string()),
+    ("state", pa.string()),
+    ("chosen", pa.bool_()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
@@ -97,7 +100,11 @@ trajectory's, 1 or 0 of success where the environment gives none; `outcome` is n
 threshold, and `env_reward` is what the environment gave for the step. Where the judge
 wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
 the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read. `finish`
-says why the response ended (stop, length, abort), `admissible` what the environment would have taken, where it says so."""
+says why the response ended (stop, length, abort), `admissible` what the environment would have taken, where it says so.
+`agent_id` says for which agent, where an environment has several.
+
+In tree rollouts the steps of one `state` are candidates for one turn, `env_reward` is what they were compared by, and the one
+that is `chosen` was played on."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 

@@ -92,10 +92,15 @@ class Step(Message):
     The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own view
     of the step (+1/-1), used only to measure judges, never for training. `reward` is what the step earned, where the
     environment rewards steps. `images` were seen with `observation`, `next_images` with `next_observation`. `admissible` are the commands
-    that the environment would have taken, where it says so.
+    that the environment would have taken, where it says so. `agent_id` says which agent answered, where an environment has
+    several; a segment is one agent's.
+
+    In tree rollouts step i of the K trajectories of a group are candidates for one turn: `state` names what was played before
+    it, `chosen` the candidate that was played on, and `reward` is what the candidate was compared by.
     """
 
     index: int
+    agent_id: str = ""
     observation: str
     response: str
     action: str
@@ -110,6 +115,8 @@ class Step(Message):
     images: tuple[ImageRef, ...] = ()
     next_images: tuple[ImageRef, ...] = ()
     admissible: tuple[str, ...] = ()
+    state: str = ""
+    chosen: bool = True
 
 
 class Segment(Message):

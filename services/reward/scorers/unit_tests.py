@@ -6,15 +6,15 @@ fenced blocks, labelled `input` and `output`; the last of each counts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from services.reward.prompts import quoted
 from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
+from triforge.event_loop import together
 from triforge.rollout.protocols import GenerateMany
-from triforge.sandbox.cases import Case, same_output, together
+from triforge.sandbox.cases import Case, read_case, same_output
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
 from triforge.types import (
@@ -42,30 +42,11 @@ what the program reads
 what the program has to print
 ```"""
 
-_BLOCK: Final = re.compile(
-    r"^[ \t]*```[ \t]*(input|output)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL
-)
-
 
 def build_test_prompt(problem: str) -> tuple[ChatMessage, ...]:
     """The chat that asks for one test of a problem."""
     content = f"{_RULES}\n\nThe problem:\n{quoted(problem)}\n\n{_ASK}"
     return (ChatMessage(role="user", content=content),)
-
-
-def parse_test(text: str) -> Case | None:
-    """The test in an answer, or None: a block is missing, no text of ours, or expects no output at all.
-
-    Outputs are compared word by word, so every program that prints nothing would pass a test without an output.
-    """
-    found = dict(_BLOCK.findall(text))
-    if "input" not in found or not found.get("output", "").split():
-        return None
-    try:
-        (found["input"] + found["output"]).encode()
-    except UnicodeEncodeError:
-        return None
-    return Case(found["input"], found["output"])
 
 
 async def ask_for_tests(
@@ -96,7 +77,7 @@ async def run_tests(
     if played.programs is None or sandbox is None:
         raise RewardError(f"{group_id} has no programs that tests could run on")
     measured = [t for t in played.trajectories if t.measured]
-    cases = [parse_test(output.text) for output in reply.outputs]
+    cases = [read_case(output.text) for output in reply.outputs]
     rows = await run_matrix(sandbox, [_program(t) for t in measured], cases, played.programs)
     return GroupTests(
         group_id=group_id,

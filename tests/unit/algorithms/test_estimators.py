@@ -11,9 +11,8 @@ from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import Played, policy_credit
 from triforge.algorithms.estimators import Group
-from triforge.algorithms.estimators.branch import pasts
 from triforge.algorithms.estimators.gigpo import discounted_returns
-from triforge.errors import InputError
+from triforge.errors import ConfigError, InputError
 
 
 def gigpo_advantages(rewards, states, *, algorithm):
@@ -136,27 +135,44 @@ def test_the_order_of_the_rollouts_changes_nothing(outcomes, order):
         assert moved[place] == pytest.approx(plain[i], abs=1e-9)
 
 
-def test_only_steps_with_the_same_past_are_siblings():
-    preset = resolve("grpo", {"estimator": "branch"})
-    played = Played(
-        observations=[["o", "p"], ["o", "p"], ["o", "q"]],
-        actions=[["x", "1"], ["x", "2"], ["y", "3"]],
-    )
-    credit = policy_credit([1, -1, -1], [[[], []]] * 3, algorithm=preset, played=played)
-    assert credit.advantages[0][1] == pytest.approx(1.0, abs=1e-5)
-    assert credit.advantages[1][1] == pytest.approx(-1.0, abs=1e-5)
-    assert credit.reasons[2][1] == "lone step"
-    assert credit.reasons[0][0] is None
-    # the same words cut up in another way are another past
-    assert pasts(["ab", ""], ["c", ""])[1] != pasts(["a", ""], ["bc", ""])[1]
+AT_GRPO = resolve("at_grpo")
 
 
 def test_candidates_of_one_state_give_the_published_numbers():
-    preset = resolve("grpo", {"estimator": "branch", "outcome": "binary", "step_cost": 0.1})
-    played = Played([["o"]] * 4, [[c] for c in "abcd"], penalties=[[0.8], [-0.1], [0.9], [0.0]])
-    credit = policy_credit([1, 1, -1, -1], [[[]]] * 4, algorithm=preset, played=played)
-    assert [r[0] for r in credit.rewards] == pytest.approx([1.8, 0.9, 0.9, 0.0])
-    assert [a[0] for a in credit.advantages] == pytest.approx([1.414211, 0, 0, -1.414211], abs=1e-5)
+    played = Played([["s"]] * 4, [[c] for c in "abcd"], rewards=[[1.8], [0.9], [0.9], [0.0]])
+    credit = policy_credit([1, 1, 1, 1], [[[]]] * 4, algorithm=AT_GRPO, played=played)
+    assert [r[0] for r in credit.rewards] == [1.8, 0.9, 0.9, 0.0]  # the shared outcome adds nothing
+    assert [a[0] for a in credit.advantages] == pytest.approx([1.414211, 0, 0, -1.414211], abs=1e-6)
+    sample = resolve("at_grpo", {"std_ddof": 1})
+    credit = policy_credit([1, 1, 1, 1], [[[]]] * 4, algorithm=sample, played=played)
+    assert credit.advantages[0][0] == pytest.approx(1.224743, abs=1e-6)
+
+
+def test_only_candidates_of_one_state_are_compared():
+    played = Played(
+        [["0/a/", "1/b/x"], ["0/a/", "1/b/x"], ["0/a/", "1/b/y"]],
+        [["1", "2"]] * 3,
+        rewards=[[1.0, 3.0], [1.0, 1.0], [1.0, 9.0]],
+    )
+    credit = policy_credit([-1, -1, -1], [[[], []]] * 3, algorithm=AT_GRPO, played=played)
+    assert [row[0] for row in credit.reasons] == ["zero spread"] * 3  # skipped
+    assert [row[1] for row in credit.advantages] == pytest.approx([1.0, -1.0, 0.0], abs=1e-5)
+    assert credit.reasons[2][1] == "lone step"
+
+
+def test_what_no_candidate_was_compared_by_is_unmeasured():
+    credit = policy_credit(
+        [1, 1], [[[]]] * 2, algorithm=AT_GRPO, played=Played([["s"]] * 2, [["a"]] * 2)
+    )
+    assert credit.reasons == (("not judged",),) * 2
+
+
+@pytest.mark.parametrize(
+    "given", [{"use_votes": True}, {"mixed_groups_only": True}, {"policy_band": (0.2, 0.8)}]
+)
+def test_what_reads_a_tree_as_trajectories_is_refused_beside_candidates(given):
+    with pytest.raises(ConfigError, match="the candidates of a tree share one outcome"):
+        resolve("at_grpo", given)
 
 
 def test_step_values_are_standardised_over_all_steps_of_the_task():

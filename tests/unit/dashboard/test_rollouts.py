@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from services.dashboard.apis import Apis
+from services.dashboard.pages import Pages
 from services.dashboard.rollouts import parts, tokens_of
 from tests.unit.dashboard.recorded_run import RecordedRun
+from triforge.types import Page, RunState, TrajectoryRecord
+
+TYPES = Path(__file__).parents[2] / "contract" / "types"
 
 
 async def test_rollouts_are_filtered_by_the_address_and_paged(
@@ -124,3 +131,30 @@ def test_a_token_has_its_ratio_where_training_is_on_record() -> None:
     first, second = tokens_of(step)
     assert (first["text"], first["ratio"], first["weight"]) == ("a↵\n", 1.0, 0.5)
     assert (second["training"], second["ratio"]) == (None, None)
+
+
+async def test_the_candidates_of_a_tree_stand_side_by_side_with_the_one_that_was_played_on() -> (
+    None
+):
+    def step(candidate: int, action: str, **more: Any) -> dict[str, Any]:
+        return {
+            "state": "0/planner/ab", "agent_id": "planner", "chosen": candidate == 1, "action": action,
+            "action_valid": True, "advantage": float(candidate), "reason": "", "votes": [],
+        } | more  # fmt: skip
+
+    class Recorded:
+        async def read(self, kind: Any, _service: str, path: str, *_: Any, **__: Any) -> Any:
+            if kind is RunState:
+                return RunState.model_validate_json((TYPES / "RunState.json").read_text())
+            record = TrajectoryRecord.model_validate_json(
+                (TYPES / "TrajectoryRecord.json").read_text()
+            )
+            columns = [[step(n, "north" if n else "south")] for n in range(2)]
+            items = tuple(record.model_copy(update={"steps": tuple(own)}) for own in columns)
+            return Page[TrajectoryRecord](items=items)
+
+    text = await Pages(cast(Apis, Recorded())).rollouts.group("", "r", "g")
+    assert "a candidate a column" in text
+    assert text.count("played on: ") == 1
+    assert "0 planner" in text
+    assert "They part" not in text

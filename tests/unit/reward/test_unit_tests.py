@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.reward.scorers.unit_tests import build_test_prompt, parse_test, run_matrix
-from triforge.sandbox.cases import Case
+from services.reward.scorers.unit_tests import build_test_prompt, run_matrix
+from triforge.sandbox.cases import Case, read_case
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult
 from triforge.types import ProgramLimits
@@ -39,7 +39,7 @@ def written(given: str, wanted: str) -> str:
     ],
 )
 def test_the_last_block_of_each_label_is_the_test(text: str, case: Case | None) -> None:
-    assert parse_test(text) == case
+    assert read_case(text) == case
 
 
 def test_the_problem_is_quoted_and_cannot_end_the_turn() -> None:

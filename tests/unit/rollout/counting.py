@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.sections import flat_group
-from triforge.rollout.episode import run_episode
+from triforge.rollout.episode import play_episode
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.types import (
     GenerateOutput,
@@ -93,4 +93,5 @@ class Parrot:
 
 
 async def play(environment: object, policy: object, **changes: object) -> Trajectory:
-    return await run_episode(environment, policy, TASK, group(**changes), 1, patience_s=0.5)  # type: ignore[arg-type]
+    make = lambda: environment  # noqa: E731
+    return await play_episode(make, policy, TASK, group(**changes), 1, patience_s=0.5)  # type: ignore[arg-type,return-value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.unit.rollout.counting import TASK, Count, Parrot, group
-from triforge.rollout.episode import run_episode
+from triforge.rollout.episode import play_episode
 from triforge.rollout.protocols import KeepImage, Observation, Reset, StepResult
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -65,7 +65,8 @@ class Seeing(Parrot):
 async def play(
     policy: Parrot, keep: KeepImage | None, environment: Screen | None = None
 ) -> Trajectory:
-    return await run_episode(environment or Screen(), policy, TASK, group(), 1, keep=keep)
+    shown = environment or Screen()
+    return await play_episode(lambda: shown, policy, TASK, group(), 1, keep=keep)
 
 
 async def test_screenshots_are_kept_by_hash_and_every_step_knows_before_and_after(

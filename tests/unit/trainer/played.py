@@ -158,3 +158,21 @@ def scored(group: JudgedGroup, scores: Sequence[float], *, told: bool = True) ->
     )
     played = group.played.model_copy(update={"trajectories": found})
     return group.model_copy(update={"played": played})
+
+
+def candidates(group: JudgedGroup) -> JudgedGroup:
+    """The group as a tree: step i of trajectory t is candidate t for turn i, and worth t."""
+    found = tuple(
+        t.model_copy(
+            update={
+                "steps": tuple(
+                    s.model_copy(update={"state": f"{s.index}", "reward": float(t.index)})
+                    for s in t.steps
+                )
+            }
+        )
+        for t in group.played.trajectories
+    )
+    return group.model_copy(
+        update={"played": group.played.model_copy(update={"trajectories": found})}
+    )

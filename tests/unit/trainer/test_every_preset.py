@@ -20,7 +20,7 @@ from services.trainer.step_cost import StepCost
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from services.trainer.training_data import StepData
 from tests.batches import train_batch
-from tests.unit.trainer.played import group_task, judged
+from tests.unit.trainer.played import candidates, group_task, judged
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.presets import PRESETS
 from triforge.errors import ConfigError
@@ -45,6 +45,8 @@ def credited(algorithm: Algorithm) -> Samples:
     everything = Limits(max_tokens=1000, max_rows=0, response=8)
     votes = [[[1, -1], [1, 1]], [[-1, -1], [1, -1]]]
     groups = [judged(group_task(name), [1, -1], votes, length=3) for name in "gh"]
+    if algorithm.estimator_part.siblings:
+        groups = [candidates(group) for group in groups]
     return build_samples(
         groups, SampleOptions(algorithm=algorithm, policy_version=1, reward_version=1,
         policy_limits=everything, reward_limits=everything, seed=7))  # fmt: skip

@@ -29,7 +29,7 @@ class Group:
         rewards: of each step, with penalties.
         outcomes: O of the trajectory on each of its steps that has a reward; None on the others.
         votes: the mean vote on each step.
-        observations: what each step saw; None where nobody recorded it.
+        observations: what each step saw, or in tree rollouts the name of its state; None where nobody recorded it.
         actions: what it did.
     """
 
@@ -47,7 +47,7 @@ class Group:
         """
         if self.observations is None:
             raise InputError(
-                f"played: given None, expected observations and actions: the estimator {name!r} compares steps by the "
+                f"played: given None, expected observations: the estimator {name!r} compares steps by the "
                 "state they were taken in"
             )
         given, wanted = [len(r) for r in self.observations], [len(r) for r in self.rewards]
@@ -83,6 +83,8 @@ class Estimator:
         sums_steps: each step brings its own reward, so the outcome stands on the last one only.
         whole: trajectories are compared as wholes, by the mean of their steps.
         splits: outcomes and votes may be compared apart, each as if they were the rewards.
+        siblings: the steps of a state are candidates for one turn, each worth what it was compared by when they were played; they
+            are there in tree rollouts only.
         reads_votes: it reads outcomes and votes in the place of rewards; a group without its votes goes to `group`.
     """
 
@@ -94,6 +96,7 @@ class Estimator:
     sums_steps: bool = False
     whole: bool = False
     splits: bool = False
+    siblings: bool = False
     reads_votes: bool = False
 
 

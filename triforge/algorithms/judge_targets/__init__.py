@@ -6,6 +6,7 @@ said has the target None: its votes are not trained on.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any, Literal
 
 from triforge.algorithms.advantages import NEGLIGIBLE, Rows
 from triforge.algorithms.core import CoreOptions
-from triforge.algorithms.estimators.branch import pasts
 from triforge.algorithms.registry import Options, Registry
 from triforge.errors import InputError
 
@@ -117,3 +117,19 @@ def demand_aligned(name: str, judged: Judged, targets: Rows) -> Rows:
             f"judge_target {name!r}: gave {given} targets a trajectory, expected {wanted}, one a step: a finite number or None"
         )
     return targets
+
+
+def pasts(observations: Sequence[str], actions: Sequence[str]) -> list[str]:
+    """A name for everything that came before the action of each step of a trajectory: equal pasts, equal names."""
+    digest = hashlib.sha256()
+    names = []
+    for observation, action in zip(observations, actions, strict=True):
+        digest.update(_framed(observation))
+        names.append(digest.hexdigest())
+        digest.update(_framed(action))
+    return names
+
+
+def _framed(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(8, "big") + data
