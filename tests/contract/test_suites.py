@@ -15,6 +15,8 @@ from triforge.testing.check_environment import check_environment, require
 from triforge.types import Params
 
 CASES: list[tuple[str, Params, Params]] = [
+    ("plan_path", {}, {}),
+    ("plan_path", {"answer": "boxed"}, {"size": 6, "walls": 0.4}),
     ("reasoning_gym", {}, {"datasets": ["chain_sum", "letter_counting", "rush_hour"]}),
     ("reasoning_gym", {"answer": "boxed", "tries": 2}, {"datasets": ["gcd", "maze"], "level": 1}),
     ("rlve_gym", {}, {}),

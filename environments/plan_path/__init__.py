@@ -1,0 +1,1 @@
+"""A planner and a mover cross a grid; see README.md."""
