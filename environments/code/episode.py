@@ -16,7 +16,7 @@ from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.sandbox.client import Sandbox
 from triforge.types import Task
 
-_GUIDE: Final = (
+GUIDE: Final = (
     "Think first, then write the whole program in Python 3 in one block that begins with ```python and ends with ```. "
     "The last such block of your answer counts. Only the standard library is there."
 )
@@ -32,6 +32,7 @@ class PlayOptions(Strict):
     every_test: bool = True
     total_s: float = Field(default=TOTAL_S, ge=1.0, le=3600.0)
     guide: bool = True
+    tester: bool = False
 
 
 class Code:
@@ -50,7 +51,7 @@ class Code:
         self._used = True
         loop = asyncio.get_running_loop()
         self._task = await loop.run_in_executor(_READING, _read, task)
-        system = _GUIDE if self._options.guide else ""
+        system = GUIDE if self._options.guide else ""
         return Reset(observation=Observation(text=task.instruction), system=system)
 
     async def step(self, response: str) -> StepResult:

@@ -9,6 +9,7 @@ from environments.code import generator, rewriting
 from environments.code.episode import Code, PlayOptions
 from environments.code.execution import TOO_SLOW, TOTAL_S, check_function, fenced, score, wait_for
 from environments.code.generator import has_humaneval, humaneval_problems
+from environments.code.pair import Pair
 from environments.code.params import (
     WHERE,
     FunctionParams,
@@ -86,14 +87,19 @@ class CodeFamily:
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
     def make(self, options: Params) -> Environment:
-        return Code(parse_model(PlayOptions, options, "code options"), self.sandbox)
+        play = parse_model(PlayOptions, options, "code options")
+        return (Pair if play.tester else Code)(play, self.sandbox)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        parse_model(PlayOptions, options, "code options")
+        play = parse_model(PlayOptions, options, "code options")
         given = read_params(task.params)
         if isinstance(given, FunctionParams):
             return [fenced(given.prompt + given.reference)]
-        return [fenced(given.reference)] if given.reference else None
+        test = given.tests[0]
+        tested = (
+            [f"```input\n{test.input}\n```\n```output\n{test.output}\n```"] if play.tester else []
+        )
+        return [*tested, fenced(given.reference)] if given.reference else None
 
     def program_limits(self, task: Task) -> ProgramLimits | None:
         """What a program of the task may use; None for a function of HumanEval, which reads and prints nothing."""

@@ -16,7 +16,8 @@ from environments.code.family import CodeFamily
 from environments.code.generator import has_humaneval, humaneval_problems
 from environments.code.params import FunctionParams, ProgramParams
 from triforge.errors import ConfigError, EnvError, InputError, SandboxError
-from triforge.rollout.protocols import ProgramFamily, StepResult, TaskDraft
+from triforge.rollout.protocols import Forks, ProgramFamily, StepResult, TaskDraft
+from triforge.rollout.scoring import candidate_reward
 from triforge.sandbox.cases import Case, run_cases
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
@@ -68,6 +69,51 @@ async def play(
     results = [await environment.step(response) for response in responses]
     await environment.close()
     return results
+
+
+TEST = "```input\n4\n```\n```output\n5\n```"
+WRONG_TEST = TEST.replace("5", "6")
+
+
+@pytest.mark.parametrize(
+    ("test", "program", "locals_", "won"),
+    [
+        (TEST, ADD_ONE, (1.0, 1.0), True),
+        (WRONG_TEST, "print(2)", (0.2, 0.1 + 0.1 + 0.8 / 3), False),  # it runs, one of three
+        ("no test", "1 +", (0.0, 0.0), False),  # it does not build
+        (TEST, "raise ValueError", (1.0, 0.1), False),  # it builds and does not run
+    ],
+)
+async def test_a_tester_and_a_coder_have_rewards_of_their_own(
+    family: CodeFamily, test: str, program: str, locals_: tuple[float, float], won: bool
+) -> None:
+    tested, coded = await play(family, ROW, [test, fenced(program)], {"tester": True})
+    assert (tested.observation.agent_id, tested.done) == ("coder", False)
+    assert (coded.done, coded.success) == (True, won)
+    assert (tested.local, coded.local) == pytest.approx(locals_)
+    assert candidate_reward(coded, 1.0) == pytest.approx(won + locals_[1])
+
+
+async def test_a_pair_goes_on_until_a_program_passes_the_test_of_its_turn(
+    family: CodeFamily,
+) -> None:
+    said = [WRONG_TEST, fenced(ADD_ONE), TEST, fenced(ADD_ONE)]
+    results = await play(family, ROW, said, {"tester": True, "turns": 3})
+    assert [result.done for result in results] == [False, False, False, True]
+    assert results[1].observation.agent_id == "tester"
+    assert "On your test it printed:\n5" in results[1].observation.text
+    assert "Input:\n4" in results[2].observation.text
+
+
+async def test_a_fork_of_a_pair_goes_its_own_way(family: CodeFamily) -> None:
+    environment = family.make({"tester": True})
+    await environment.reset(task_of(family.validate(ROW)), seed=0)
+    await environment.step(TEST)
+    assert isinstance(environment, Forks)
+    other = await environment.fork()
+    assert other is not None
+    assert not (await other.step(fenced("print(1)"))).success
+    assert (await environment.step(fenced(ADD_ONE))).success
 
 
 async def test_a_right_program_wins_and_a_wrong_one_loses(family: CodeFamily) -> None:
