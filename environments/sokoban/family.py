@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import Field
 
+from environments.gui.png import encode
 from environments.sokoban.board import DIRECTIONS, MAX_STATES, Board, TooLarge, read_board, solve
 from environments.sokoban.generator import GeneratorOptions, generate
 from triforge.environments.kit import AnswerOptions, Family, Strict, parse_model, part_of, wrapped
@@ -21,6 +22,11 @@ _GUIDE: Final = (
     "target. You move one square up, down, left or right; walking into a box pushes it one square if the square behind "
     "it is free. Boxes cannot be pulled. {answer}"
 )
+_COLOURS: Final = (
+    "You play Sokoban. The picture shows grey walls, white floor, yellow targets, red boxes, green boxes on a target, and you in "
+    "blue. You move one square up, down, left or right; walking into a box pushes it one square if the square behind it is "
+    "free. Boxes cannot be pulled. {answer}"
+)
 _LADDER_SIZE, _LADDER_BOXES = 9, 3  # more are never needed for a longer solution
 
 
@@ -32,9 +38,26 @@ class BoardParams(Strict):
 
 
 class PlayOptions(AnswerOptions):
-    """How a board is played: one response may give so many `moves`, separated by blanks or commas."""
+    """How a board is played: one response may give so many `moves`, separated by blanks or commas.
+
+    With `picture` the board is shown as an image and not in marks.
+    """
 
     moves: int = Field(default=1, ge=1, le=20)
+    picture: bool = False
+
+
+_PAINT: Final = {
+    "#": (128, 128, 128), "_": (255, 255, 255), ".": (240, 220, 30), "$": (220, 30, 30), "*": (30, 180, 30),
+    "@": (30, 60, 220), "+": (30, 60, 220),
+}  # fmt: skip
+_SQUARE: Final = 14  # pixels a side
+
+
+def picture(rows: Sequence[str]) -> bytes:
+    """A board as a PNG file, a square of one colour for each mark."""
+    lines = (b"".join(bytes(_PAINT[mark]) * _SQUARE for mark in row) * _SQUARE for row in rows)
+    return encode(_SQUARE * len(rows[0]), _SQUARE * len(rows), b"".join(lines))
 
 
 class SokobanEpisode:
@@ -52,7 +75,8 @@ class SokobanEpisode:
         many = self._options.moves > 1
         what = f"one to {self._options.moves} moves" if many else "one move"
         return Reset(
-            observation=self._observe(self._announced), system=self._options.system(_GUIDE, what)
+            observation=self._observe(self._announced),
+            system=self._options.system(_COLOURS if self._options.picture else _GUIDE, what),
         )
 
     def play(self, response: str) -> StepResult:
@@ -82,8 +106,11 @@ class SokobanEpisode:
         return after is not None
 
     def _observe(self, above: str) -> Observation:
-        drawn = "\n".join(self._board.rows(self._state))
+        rows = self._board.rows(self._state)
         open_ = () if self.done else tuple(DIRECTIONS[d] for d, _ in self._board.moves(self._state))
+        if self._options.picture:
+            return Observation(text=above, admissible=open_, images=(picture(rows),))
+        drawn = "\n".join(rows)
         return Observation(text=f"{above}\n{drawn}".lstrip("\n"), admissible=open_)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.local_engine.engine import Engine
@@ -37,9 +39,23 @@ def create_app(
     admin_api_key: str | None = None,
 ) -> Starlette:
     """The application around a started engine; `served_name` is the model's name in /v1/models, `host` its own."""
+    app = guarded(ROUTES, host=host, api_key=api_key, admin_api_key=admin_api_key)
+    app.state.engine, app.state.served_name = engine, served_name
+    app.state.updates = Updates(engine)
+    return app
+
+
+def guarded(
+    routes: Sequence[BaseRoute],
+    *,
+    host: str,
+    api_key: str | None = None,
+    admin_api_key: str | None = None,
+) -> Starlette:
+    """Routes behind the keys, with errors in SGLang's form."""
     hosts = None if api_key else frozenset({host})
-    app = Starlette(
-        routes=ROUTES,
+    return Starlette(
+        routes=routes,
         middleware=[
             Middleware(Watched),
             Middleware(OriginGuard, policy=OriginPolicy(hosts=hosts, navigation=False)),
@@ -52,9 +68,6 @@ def create_app(
             Exception: _on_anything,
         },
     )
-    app.state.engine, app.state.served_name = engine, served_name
-    app.state.updates = Updates(engine)
-    return app
 
 
 class _Keys:

@@ -79,10 +79,10 @@ async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
     return found
 
 
-async def read(request: Request, kind: type[_B]) -> _B:
-    """The body as a model of pydantic."""
+async def read(request: Request, kind: type[_B], *, most: int = SMALL) -> _B:
+    """The body of at most so many bytes as a model of pydantic."""
     try:
-        return kind.model_validate(await read_json(request))
+        return kind.model_validate(await read_json(request, most=most))
     except ValidationError as error:
         raise InputError(explain(error)) from error
 

@@ -14,6 +14,12 @@ def vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[l
     return [by_step.get(step.index, []) for step in trajectory.steps]
 
 
+def step_scores(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[float | None]:
+    """The scores of a source that casts no votes, None where it gave none."""
+    by_step = {v.step: v.score for v in (votes.steps if votes else ())}
+    return [by_step.get(step.index) for step in trajectory.steps]
+
+
 def privileged_votes(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
     """The same of the votes that were cast with a reference solution in sight."""
     by_step: dict[int, list[int]] = {

@@ -104,7 +104,7 @@ def _step(record: Record, segment: int, start: int, end: int) -> Step:
 
 
 def _votes(records: list[Record]) -> TrajectoryVotes | None:
-    judged = [record for record in records if record["votes"]]
+    judged = [r for r in records if r["votes"] or r.get("step_score") is not None]
     if not judged:
         return None
     steps = [
@@ -113,6 +113,7 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
             prompt_ids=tuple(record["judge_prompt_ids"]),
             votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
             privileged=tuple(record.get("privileged", ())),
+            score=record.get("step_score"),
             images=tuple(
                 PlacedImage(image=image, start=0, end=1)
                 for image in _images(record["judge_images"])

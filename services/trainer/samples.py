@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from services.trainer.judged_groups import accepted, privileged_votes, stale_votes, vote_values
+from services.trainer.judged_groups import (
+    accepted,
+    privileged_votes,
+    stale_votes,
+    step_scores,
+    vote_values,
+)
 from services.trainer.rows import (
     OVER_BUDGET,
     Candidate,
@@ -267,14 +273,16 @@ def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     ]
     actions = [[s.action for s in row] for row in steps]
     rewards = [[s.reward for s in row] for row in steps]
-    privileged = [privileged_votes(*both) for both in zip(trajectories, group.votes, strict=True)]
+    both = [*zip(trajectories, group.votes, strict=True)]
+    privileged = [privileged_votes(*pair) for pair in both]
+    scores = [step_scores(*pair) for pair in both]
     if not algorithm.penalises:
-        return Played(states, actions, rewards=rewards, privileged=privileged)
+        return Played(states, actions, (), (), rewards, privileged, scores)
     turns = group.played.group.env_adapter.max_steps
     acted = [[Acted(s.end - s.start, s.action_valid) for s in row] for row in steps]
     penalties = [step_penalties(row, algorithm) for row in acted]
     endings = [end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted]
-    return Played(states, actions, penalties, endings, rewards, privileged)
+    return Played(states, actions, penalties, endings, rewards, privileged, scores)
 
 
 # ---- what can be trained on ----

@@ -160,6 +160,7 @@ def _trajectory_records(
             "programs": [],
             "tests": [],
             "judge_images": [],
+            "step_score": judged.score if judged else None,
         } | sample.columns()
         if judged:
             votes_on = zip(judged.votes, credited.votes[t][judged.step], strict=True)

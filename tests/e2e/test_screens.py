@@ -113,6 +113,28 @@ async def test_two_steps_are_trained_on_screenshots_of_web_pages(
     expect_images(settings, await train(settings, pool, RUN, tmp_path))
 
 
+async def test_two_steps_are_trained_on_pictures_against_goals(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """configs/methods/vlm_rl.toml as it is but for its sizes: no judge votes, every step has a score, the critic learns."""
+    body = json.loads((CONFIGS / "pools" / "vlm_rl.json").read_text())
+    body["generate"] |= {"count": 2, "heldout": 0}
+    document = read_document(CONFIGS / "methods" / "vlm_rl.toml")
+    for role in document["models"].values():
+        role.pop("path")
+    small = {name: RUN[name] for name in ("run", "models", "trainer")}
+    small["env_adapter"] = {"rollouts": ROLLOUTS, "max_steps": 2}
+    asked = PoolRequest.model_validate({**body, "name": "pictures"})
+    records = await train(settings, asked, merge(document, small), tmp_path)
+    for record in records:
+        assert len(record["images"]) == len(record["next_images"]) == 1
+        assert record["votes"] == []
+        assert record["step_score"] == record["reward"]
+        if not record["action_valid"]:
+            assert record["step_score"] in (0.0, -1.0)
+    assert {record["step_score"] for record in records if record["step_index"] == 1} == {-1.0}
+
+
 @pytest.fixture
 def machines() -> Iterator[list[FakeControlServer]]:
     made = [FakeControlServer() for _ in range(2)]

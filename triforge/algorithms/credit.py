@@ -38,6 +38,7 @@ NOT_TRAINED = "reward model not trained"
 NO_TARGET = "no target"
 
 Votes = Sequence[Sequence[Sequence[int]]]
+Cast = Sequence[Sequence[Sequence[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Played:
     `penalties` are added to each step's reward and `endings` to each trajectory's (module `penalties`); empty adds nothing.
     `observations` are names of states in tree rollouts. `rewards` are the environment's own, None where it gave none: a part of
     the trajectory's score; in tree rollouts what candidates were compared by. `privileged` are the votes of
-    the judge that saw a reference solution, `[trajectory][step][vote]`.
+    the judge that saw a reference solution, `[trajectory][step][vote]`. `scores` are numbers that stand where the mean vote
+    would, of a source that casts no votes; None where it says nothing.
     """
 
     observations: Sequence[Sequence[str]]
@@ -56,6 +58,7 @@ class Played:
     endings: Sequence[float] = ()
     rewards: Rows = ()
     privileged: Votes = ()
+    scores: Rows = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,13 @@ def policy_credit(
     found = [score for score in scores if score is not None]
     signed = algorithm.outcome == "signed"
     values = [None if s is None else 2.0 * s - 1.0 if signed else s for s in scores]
-    rewards = [_step_rewards(t, value, votes, played, algorithm) for t, value in enumerate(values)]
+    cast = _cast(votes, played)
+    rewards = [_step_rewards(t, value, cast, played, algorithm) for t, value in enumerate(values)]
     if algorithm.imitates:
         temperature = algorithm.imitation_temperature
         scored = imitated(algorithm.job, outcomes, rewards, temperature=temperature)
     else:
-        group = _group(values, rewards, votes, played)
+        group = _group(values, rewards, cast, played)
         if algorithm.vote_weight == "trust":
             scored = _apart(group, algorithm, trust)
         else:
@@ -135,7 +139,7 @@ def policy_credit(
 
 def step_reward(
     outcome: float,
-    votes: Sequence[int],
+    votes: Sequence[float],
     *,
     lam: float = 1.0,
     use_outcome: bool = True,
@@ -144,6 +148,7 @@ def step_reward(
     """Integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
 
     The bounds are those of an O of -1 or +1; each of the m votes is -1 or +1, or 0 if unparsable (stays in m).
+    A score stands for them as one of any size.
     """
     reward = float(outcome) if use_outcome else 0.0
     if use_votes:
@@ -155,8 +160,18 @@ def step_reward(
     return reward
 
 
+def _cast(votes: Votes, played: Played | None) -> Cast:
+    """What stands for the votes on each step: these, or its score alone."""
+    if not played or not played.scores:
+        return votes
+    return [
+        [step or ([] if score is None else [score]) for step, score in zip(*row, strict=True)]
+        for row in zip(votes, played.scores, strict=True)
+    ]
+
+
 def _step_rewards(
-    t: int, value: float | None, votes: Votes, played: Played | None, algorithm: Algorithm
+    t: int, value: float | None, votes: Cast, played: Played | None, algorithm: Algorithm
 ) -> list[float | None]:
     """R of every step of a trajectory; None where the outcome or the votes that it needs are missing.
 
@@ -330,7 +345,7 @@ def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
 
 
 def _group(
-    values: Sequence[float | None], rewards: Rows, votes: Votes, played: Played | None
+    values: Sequence[float | None], rewards: Rows, votes: Cast, played: Played | None
 ) -> Group:
     """What the estimator may read; outcomes and mean votes stand on the steps that have a reward."""
     steps = zip(values, rewards, votes, strict=True)

@@ -103,5 +103,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "entropy_bonus": 0.001,
         "kl_beta": 0.0,
     },
+    # the screenshots' scores are the whole reward
+    "vlm_rl": {**_CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
     "maxrl": {**_BINARY, "normalise": "relative", "kl_beta": 0.0},
 }

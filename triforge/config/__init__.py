@@ -6,6 +6,7 @@ Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
 from triforge.config.base import Regex, Sampling, Section
+from triforge.config.contrast import ContrastSection
 from triforge.config.document import (
     assignment,
     load,

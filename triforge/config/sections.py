@@ -22,6 +22,7 @@ from triforge.config.base import (
     Share,
     Tokens,
 )
+from triforge.config.contrast import ContrastSection
 from triforge.errors import ConfigError
 
 _ADAPTER = Only(lambda s: s.lora_rank > 0, "lora_rank above 0: no adapter is trained")
@@ -38,7 +39,8 @@ _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
 Strategy = Literal["group", "tree"]
-_NOT_LEARNED = ("shuffled", "oracle", "log_ratio")  # step scores from which no judge can learn
+# step scores from which no judge can learn
+_NOT_LEARNED = ("shuffled", "oracle", "log_ratio", "vlm_contrast")
 _UNIT_TESTS = {  # are allowed
     "vote_weight": ("constant",),
     "estimator": ("step_index", "group"),
@@ -221,10 +223,12 @@ class RewardSection(Section):
     """How steps are judged."""
 
     kind: str = Field(
-        "votes", pattern=r"^(votes|unit_tests|shuffled|oracle|log_ratio|[A-Za-z_][\w.]*:\w+)$"
+        "votes",
+        pattern=r"^(votes|unit_tests|shuffled|oracle|log_ratio|vlm_contrast|[A-Za-z_][\w.]*:\w+)$",
     )
     """`votes` of the reward model, its `unit_tests` of programs, or step scores that train no judge: `shuffled` votes, an
-    `oracle`, the policy's `log_ratio` to a reference, or `package.module:function`."""
+    `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
+    `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"
@@ -233,8 +237,21 @@ class RewardSection(Section):
         Share, Only(lambda s: s.kind == "oracle", 'kind = "oracle": no other votes are planted')
     ] = 1.0
     """Chance that a vote of the oracle is the environment's label of the step."""
+    contrast: Annotated[
+        ContrastSection,
+        Only(lambda s: s.kind == "vlm_contrast", 'kind = "vlm_contrast": nothing else reads goals'),
+    ] = ContrastSection()
     deadline_s: Seconds = 300.0
     """A judge job that takes longer fails; running a group's programs has as long again."""
+
+    @model_validator(mode="after")
+    def _has_goals(self) -> RewardSection:
+        if self.kind == "vlm_contrast" and not (self.contrast.positive and self.contrast.negative):
+            raise ValueError(
+                "contrast: given no positive or no negative goal with kind = 'vlm_contrast', expected at least one text of "
+                "each: what a screenshot should show, and what it must not"
+            )
+        return self
 
 
 class LearnerSection(Section):
@@ -528,6 +545,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.kind: given {kind!r} with algorithm.overrides.train_reward_model = true, allowed only with false: "
                 "there are no votes that the reward model could learn from"
+            )
+        if kind == "vlm_contrast" and preset.vote_weight == "trust":
+            raise ValueError(
+                "reward.kind: given 'vlm_contrast' with algorithm.overrides.vote_weight = 'trust', allowed only with "
+                "'constant': trust is measured on votes, and nobody votes"
             )
         if kind == "log_ratio" and policy.temperature != 1.0:
             raise ValueError(

@@ -56,6 +56,9 @@ class Settings(Section):
     """Model that explains failures, addressed likewise; empty asks the one that rewrites."""
     solver_url: str = ""
     """Stronger policy that proves rewrites by solving them, addressed likewise; empty has none."""
+    encoder_url: OptionalUrl = NOWHERE
+    """Model that embeds screenshots and texts (`POST /v1/embeddings`), for `reward.kind = "vlm_contrast"`; `none` where no
+    run compares them."""
     reward_url: OptionalUrl = "http://127.0.0.1:8002"
     """Reward service; `none` likewise."""
     env_adapter_url: Url = "http://127.0.0.1:8003"

@@ -52,6 +52,10 @@ def kept_step(found: object, turn: int) -> StepResult:
         reward=_finite(found.reward, f"{where}: reward"),
         score=_finite(found.score, f"{where}: score"),
         local=_finite(found.local, f"{where}: local"),
+        readings={
+            str(name): _finite(value, f"{where}: readings.{name}") or 0.0
+            for name, value in found.readings.items()
+        },
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -89,6 +89,8 @@ class StepResult:
     that the run or the family states; where neither does, nobody knows which episodes succeed.
 
     `local` is what the step is worth for the agent that took it alone. It is no part of the score; tree rollouts read it.
+
+    `readings` are numbers of the state that followed (a speed, a distance), which `reward.contrast` may read by name.
     """
 
     observation: Observation
@@ -101,6 +103,7 @@ class StepResult:
     reward: float | None = None
     score: float | None = None
     local: float | None = None
+    readings: Mapping[str, float] = field(default_factory=dict)
 
 
 class Environment(Protocol):

@@ -184,6 +184,7 @@ class Transcript:
                 admissible=observation.admissible,
                 state=state,
                 chosen=chosen,
+                readings=dict(result.readings),
             )
         )
 

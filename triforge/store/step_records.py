@@ -87,6 +87,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("agent_id", pa.string()),
     ("state", pa.string()),
     ("chosen", pa.bool_()),
+    ("step_score", pa.float64()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
@@ -104,7 +105,9 @@ says why the response ended (stop, length, abort), `admissible` what the environ
 `agent_id` says for which agent, where an environment has several.
 
 In tree rollouts the steps of one `state` are candidates for one turn, `env_reward` is what they were compared by, and the one
-that is `chosen` was played on."""
+that is `chosen` was played on.
+
+`step_score` stands where the mean vote would, of a source that casts no votes."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.config import EnvAdapterSection, RewardSection, Sampling
+from triforge.config import ContrastSection, EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState
 from triforge.types.base import ErrorInfo, Message
 from triforge.types.policy import ImageRef, PlacedImage, VersionSpan
@@ -96,7 +96,8 @@ class Step(Message):
     several; a segment is one agent's.
 
     In tree rollouts step i of the K trajectories of a group are candidates for one turn: `state` names what was played before
-    it, `chosen` the candidate that was played on, and `reward` is what the candidate was compared by.
+    it, `chosen` the candidate that was played on, and `reward` is what the candidate was compared by. `readings` are
+    numbers of the state that followed.
     """
 
     index: int
@@ -117,6 +118,7 @@ class Step(Message):
     admissible: tuple[str, ...] = ()
     state: str = ""
     chosen: bool = True
+    readings: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
 
 
 class Segment(Message):
@@ -170,7 +172,7 @@ class Trajectory(Message):
 class JudgeTask(Message):
     """Score every step of one trajectory, m times. Produced by: rollout worker. Consumed by: judge (queue `judge`).
 
-    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle.
+    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `contrast` the goals of `vlm_contrast`.
     """
 
     trajectory_id: str
@@ -183,6 +185,7 @@ class JudgeTask(Message):
     prompt: Literal["rubric", "terse"] = "rubric"
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
+    contrast: ContrastSection = ContrastSection()
 
 
 class Vote(Message):
@@ -200,6 +203,7 @@ class StepVotes(Message):
     """The m votes on one step; all share `prompt_ids` and the `images` in them.
 
     `privileged` are m votes of the same judge which saw the trajectory's reference; they teach it and credit nobody.
+    `score` stands where the mean vote would, of a source that casts no votes.
     """
 
     step: int
@@ -207,6 +211,7 @@ class StepVotes(Message):
     votes: tuple[Vote, ...]
     images: tuple[PlacedImage, ...] = ()
     privileged: tuple[Literal[-1, 0, 1], ...] = ()
+    score: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
 
 class TrajectoryVotes(Message):

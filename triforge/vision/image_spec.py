@@ -170,21 +170,10 @@ def pixels_of(data: bytes, ref: ImageRef, image_spec: ImageSpec) -> npt.NDArray[
     Scaled bicubically as Pillow does it, and normalised. The patches of one token are neighbours; a still image is shown
     `temporal` times.
     """
-    pillow = _pillow()
-    try:
-        image = pillow.open(io.BytesIO(data), formats=("PNG", "JPEG"))
-        if image.size != (ref.width, ref.height):
-            raise InputError(
-                f"image {ref.id}: given {image.size} pixels, expected {(ref.width, ref.height)}"
-            )
-        image = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"image {ref.id}: cannot be decoded: {error}") from error
+    image = opened(data, ref)
     rows, columns = image_spec.grid(ref)
     size = (columns * image_spec.patch, rows * image_spec.patch)
-    scaled = np.asarray(image.resize(size, pillow.Resampling.BICUBIC), dtype=np.float32)
+    scaled = np.asarray(image.resize(size, _pillow().Resampling.BICUBIC), dtype=np.float32)
     unit = scaled * np.float32(1 / 255)
     normal = (unit - np.array(image_spec.mean, np.float32)) / np.array(image_spec.std, np.float32)
     m, p = image_spec.merge, image_spec.patch
@@ -193,6 +182,22 @@ def pixels_of(data: bytes, ref: ImageRef, image_spec: ImageSpec) -> npt.NDArray[
         cut[:, :, :, :, :, None], (*cut.shape[:5], image_spec.temporal, *cut.shape[5:])
     )
     return np.ascontiguousarray(shown, dtype=np.float32).reshape(rows * columns, -1)
+
+
+def opened(data: bytes, ref: ImageRef) -> Any:
+    """An image as Pillow holds it, in red, green and blue; InputError if it cannot be decoded or is of another size."""
+    pillow = _pillow()
+    try:
+        image = pillow.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        if image.size != (ref.width, ref.height):
+            raise InputError(
+                f"image {ref.id}: given {image.size} pixels, expected {(ref.width, ref.height)}"
+            )
+        return image.convert("RGB")
+    except (OSError, ValueError, SyntaxError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"image {ref.id}: cannot be decoded: {error}") from error
 
 
 def _pillow() -> Any:

@@ -4,6 +4,7 @@ votes       m votes of the reward model on every step of a trajectory
 shuffled    the same votes, each step with those of another one: the placebo
 oracle      the environment's label of a step, right with a given chance: for experiments
 log_ratio   how much likelier than the reference the policy finds its response (Progress Advantage)
+vlm_contrast  what the screenshot after a step shows, against goals in words (VLM-RL)
 unit_tests  tests of the reward model for the problem of a group; a job a group, see the module
 """
 

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from environments.gui.png import size
 from environments.sokoban.board import DIRECTIONS, TooLarge, read_board, solve
 from environments.sokoban.family import FAMILY
 from triforge.errors import EnvError, InputError
@@ -113,3 +114,14 @@ async def test_a_task_that_announces_something_else_does_not_start() -> None:
     environment = FAMILY.make({})
     with pytest.raises(EnvError, match="announces"):
         await environment.reset(task({"board": ROOM, "horizon": 60}, "Win."), seed=0)
+
+
+async def test_a_board_is_shown_as_a_picture_of_coloured_squares() -> None:
+    played = FAMILY.make({"picture": True, "guide": False})
+    begun = await played.reset(task({"board": ROOM, "horizon": 3}), seed=1)
+    assert "#" not in begun.observation.text
+    (before,) = begun.observation.images
+    assert size(before) == (5 * 14, 3 * 14)
+    assert (after := await played.step("right")).success
+    assert after.observation.images[0] != before, "the last screen is shown, too"
+    await played.close()

@@ -1,0 +1,235 @@
+"""`reward.kind = "vlm_contrast"`: relabelling in batches, what a trajectory gets, and a learner that sees only images."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from environments.gui.png import encode
+from services.reward.encoders import ColourEncoder
+from services.reward.relabelling import Relabeller
+from services.reward.scorers.vlm_contrast import relabelled
+from tests.unit.trainer.played import group_task, trajectory
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.credit import Played, policy_credit
+from triforge.config import ContrastSection, RewardSection
+from triforge.errors import InputError, RewardError
+from triforge.rollout.episode import judge_task
+from triforge.testing.pictures import png
+from triforge.types import ImageRef, JudgeTask, Trajectory
+from triforge.vision.files import describe
+
+GOALS = ContrastSection(positive=("all green",), negative=("all red",), form="weighted")
+GREEN, RED = (30, 180, 30), (220, 30, 30)
+
+
+class Shots:
+    """Images in memory, and the batches that an encoder was asked for."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.batches: list[list[str]] = []
+        self.bad: set[str] = set()
+        self._encoder = ColourEncoder(self.get)
+
+    def keep(self, data: bytes) -> ImageRef:
+        ref = describe(data)
+        self.held[ref.id] = data
+        return ref
+
+    async def get(self, ref: ImageRef) -> bytes:
+        return self.held[ref.id]
+
+    async def __call__(self, items: Sequence[str | ImageRef]) -> Sequence[Sequence[float]]:
+        names = [item if isinstance(item, str) else item.id for item in items]
+        self.batches.append(names)
+        if self.bad & set(names):
+            raise InputError("cannot be decoded")
+        return await self._encoder(items)
+
+
+def striped(green: int, size: int = 8) -> bytes:
+    """So many green rows, the others red."""
+    rows = [bytes(GREEN if y < green else RED) * size for y in range(size)]
+    return encode(size, size, b"".join(rows))
+
+
+async def test_a_batch_is_what_single_images_are_in_order_and_once() -> None:
+    shots = Shots()
+    refs = [shots.keep(striped(n)) for n in (0, 3, 8, 3)]
+    together = await Relabeller(shots, batch=3, linger_s=0.0).rewards(refs, GOALS)
+    assert together == [*sorted(together[:3]), together[1]]
+    assert shots.batches == [["all green", "all red"], [r.id for r in refs[:3]]]
+    for ref, expected in zip(refs, together, strict=True):
+        assert await Relabeller(shots, linger_s=0.0).rewards([ref], GOALS) == [expected]
+
+
+async def test_jobs_share_batches_and_asking_again_asks_nobody() -> None:
+    shots = Shots()
+    refs = [shots.keep(striped(n)) for n in range(4)]
+    relabeller = Relabeller(shots, linger_s=0.0)
+    jobs = [relabeller.rewards(refs[n:], GOALS) for n in range(3)]
+    first = await asyncio.gather(*jobs)
+    assert [len(batch) for batch in shots.batches] == [2, 4]
+    assert await relabeller.rewards(refs, GOALS) == first[0]
+    assert len(shots.batches) == 2, "texts and images are cached by their content"
+
+
+async def test_a_bad_image_fails_its_own_job_alone_and_may_be_asked_for_again() -> None:
+    shots = Shots()
+    good, bad = shots.keep(striped(5)), shots.keep(striped(1))
+    shots.bad.add(bad.id)
+    relabeller = Relabeller(shots, linger_s=0.0)
+    found = await asyncio.gather(
+        relabeller.rewards([good], GOALS), relabeller.rewards([bad], GOALS), return_exceptions=True
+    )
+    assert isinstance(found[0], list)
+    assert isinstance(found[1], InputError)
+    shots.bad.clear()
+    assert await relabeller.rewards([bad], GOALS) < found[0]
+
+
+async def test_few_embeddings_are_kept_in_memory() -> None:
+    shots = Shots()
+    refs = [shots.keep(striped(n)) for n in range(5)]
+    relabeller = Relabeller(shots, linger_s=0.0, held=3)
+    once = await relabeller.rewards(refs, GOALS)
+    assert await relabeller.rewards(refs, GOALS) == once
+    assert len(shots.batches) > 2, "the oldest were forgotten and asked for again"
+
+
+def shown(shots: Shots, greens: Sequence[int | None], outcome: int) -> Trajectory:
+    played = trajectory(group_task(), 0, outcome=outcome, lengths=[1] * len(greens))
+    steps = [
+        step.model_copy(
+            update={
+                "next_images": () if green is None else (shots.keep(striped(green)),),
+                "action_valid": n != 1,
+                "readings": {"offset": float(n)},
+            }
+        )
+        for n, (step, green) in enumerate(zip(played.steps, greens, strict=True))
+    ]
+    return played.model_copy(update={"steps": tuple(steps)})
+
+
+def job(goals: ContrastSection) -> JudgeTask:
+    section = RewardSection(kind="vlm_contrast", contrast=goals)
+    return judge_task(group_task().model_copy(update={"reward": section}), 0)
+
+
+async def test_a_trajectory_gets_scores_and_a_failed_end_its_own() -> None:
+    shots = Shots()
+    relabeller = Relabeller(shots, linger_s=0.0)
+    changes = {"factors": {"invalid": 1.0, "offset": 4.0}, "terminal": -10.0}
+    goals = GOALS.model_copy(update=changes)
+    lost = await relabelled(relabeller, shown(shots, [8, 8, None, 8], -1), job(goals))
+    assert {s.step: s.score for s in lost.steps} == pytest.approx({0: 0.5, 1: 0.0, 3: -10.0})
+    won = await relabelled(relabeller, shown(shots, [8, 8, None, 8], 1), job(goals))
+    assert {s.step: s.score for s in won.steps} == pytest.approx({0: 0.5, 1: 0.0, 3: 0.125})
+    with pytest.raises(RewardError, match="no step has one"):
+        await relabelled(relabeller, shown(shots, [None, None], 1), job(goals))
+
+
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        ({"kind": "vlm_contrast"}, "expected at least one text of each"),
+        ({"kind": "votes", "contrast": GOALS}, "nothing else reads goals"),
+    ],
+)
+def test_goals_belong_to_the_kind(section: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        RewardSection.model_validate(section)
+
+
+@pytest.mark.parametrize(
+    ("goals", "why"),
+    [
+        ({"alpha": 0.7}, "nothing else is weighed"),
+        ({"form": "weighted", "theta": 0.1}, "nothing else is clipped"),
+        ({"target_limit": 25.0}, "a target"),
+        ({"positive": ["a"], "negative": ["a"]}, "goals that differ"),
+    ],
+)
+def test_what_nothing_reads_is_refused(goals: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        ContrastSection.model_validate(goals)
+
+
+async def test_the_colour_encoder_sees_colours_in_real_files() -> None:
+    shots = Shots()
+    refs = [shots.keep(png(colour=c)) for c in ((220, 10, 10), (10, 20, 200))]
+    goals = ContrastSection(positive=("red",), negative=("blue",))
+    assert await Relabeller(shots, linger_s=0.0).rewards(refs, goals) == [1.0, 0.0]
+
+
+# ---- a grid world that is seen as images only ----
+
+SIDE, GOAL, TURNS, ROLLOUTS, VIEW = 8, (6, 6), 16, 8, 3
+MOVES = ((0, 1), (0, -1), (1, 0), (-1, 0))
+Place = tuple[int, int]
+
+
+def view(at: Place) -> bytes:
+    """The squares around a place from above: green near the goal, red elsewhere."""
+    near = range(-VIEW, VIEW + 1)
+    green = [
+        max(abs(at[0] + x - GOAL[0]), abs(at[1] + y - GOAL[1])) <= VIEW for y in near for x in near
+    ]
+    return encode(len(near), len(near), b"".join(bytes(GREEN if g else RED) for g in green))
+
+
+def learned(seed: int, scores: dict[str, float] | None, updates: int = 45) -> float:
+    """Success of the last updates. The policy is a table by image; without scores it is told success alone."""
+    rng = np.random.default_rng(seed)
+    changes = {"use_votes": True, "use_outcome": False} if scores else {}
+    algorithm = resolve("gigpo", changes)
+    table: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    won: list[bool] = []
+    for _ in range(updates):
+        seen, done, after, outcomes = list[list[str]](), list[list[int]](), list[list[str]](), []
+        for _ in range(ROLLOUTS):
+            at, rows = (0, 0), (list[str](), list[int](), list[str]())
+            for _ in range(TURNS):
+                image = IMAGES[at]
+                logits = table.setdefault(image, np.zeros(len(MOVES)))
+                chance = np.exp(logits - logits.max())
+                move = int((np.cumsum(chance) < rng.random() * chance.sum()).sum())
+                to = (at[0] + MOVES[move][0], at[1] + MOVES[move][1])
+                at = to if min(to) >= 0 and max(to) < SIDE else at
+                for row, value in zip(rows, (image, move, IMAGES[at]), strict=True):
+                    row.append(value)  # type: ignore[attr-defined]
+            seen.append(rows[0])
+            done.append(rows[1])
+            after.append(rows[2])
+            outcomes.append(1 if at == GOAL else -1)
+        won += [outcome == 1 for outcome in outcomes]
+        found = [[scores[i] for i in row] for row in after] if scores else []
+        played = Played(seen, [[str(m) for m in row] for row in done], scores=found)
+        votes = [[[]] * TURNS] * ROLLOUTS
+        credit = policy_credit(outcomes, votes, algorithm=algorithm, played=played)
+        for images, moves, row in zip(seen, done, credit.advantages, strict=True):
+            for image, move, advantage in zip(images, moves, row, strict=True):
+                chance = np.exp(table[image] - table[image].max())
+                table[image] += (
+                    0.15 * advantage * (np.eye(len(MOVES))[move] - chance / chance.sum())
+                )
+    return float(np.mean(won[-20 * ROLLOUTS :]))
+
+
+PLACES = [(x, y) for x in range(SIDE) for y in range(SIDE)]
+IMAGES = {at: describe(view(at)).id for at in PLACES}
+
+
+async def test_a_learner_that_sees_images_gains_by_the_contrast() -> None:
+    shots = Shots()
+    refs = [shots.keep(view(at)) for at in PLACES]
+    rewards = await Relabeller(shots, linger_s=0.0).rewards(refs, GOALS)
+    scores = {ref.id: reward for ref, reward in zip(refs, rewards, strict=True)}
+    assert max(scores, key=scores.__getitem__) == IMAGES[GOAL]
+    pairs = [(learned(seed, scores), learned(seed, None)) for seed in range(5)]
+    assert all(dense > sparse for dense, sparse in pairs), pairs
