@@ -10,7 +10,7 @@ from rich.table import Table
 
 from demo.episodes import Pair
 from demo.theory import TITLES, answers, lines, shown
-from services.dashboard import charts, pages
+from services.dashboard import charts, drawing, pages
 from services.dashboard.tasks import differences
 from triforge.cli.training import Trained
 from triforge.types import RunStep
@@ -147,7 +147,6 @@ def write_report(
         pair: a held-out task before and after training.
     """
     steps = record.steps
-    drawn = [(chart, charts.draw(chart, steps), charts.legend(chart, steps)) for chart in _PICTURES]
     table = rows(record)
     template = pages.templates(Path(__file__).parent).get_template("report.html")
     page = template.render(
@@ -162,7 +161,7 @@ def write_report(
         meanings=MEANINGS,
         pair=pair,
         turns=list(zip_longest(pair.before.turns, pair.after.turns)) if pair else [],
-        pictures=[entry for entry in drawn if entry[1] is not None],
+        pictures=drawing.pictures(_PICTURES, steps),
         theory=(TITLES, lines(steps), answers(steps)),
         differences=differences,
         columns=[key for key in _STEP_KEYS if any(key in s.metrics for s in steps)],

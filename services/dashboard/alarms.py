@@ -86,9 +86,8 @@ class _Collapse:
     """
 
     def __init__(self, steps: Sequence[RunStep]) -> None:
-        known = {name for step in steps for name in step.metrics}
-        watched = [name for name in _HELD_OUT if name in known] or ["success"]
-        self._least = dict.fromkeys(watched, 0.0)
+        watched = [name for name in _HELD_OUT if any(name in step.metrics for step in steps)]
+        self._least = dict.fromkeys(watched or ["success"], 0.0)
         self._entropy: float | None = None
 
     def __call__(self, measures: Measures) -> str:

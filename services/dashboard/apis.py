@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import httpx
@@ -94,7 +95,9 @@ class Apis:
     async def read(self, model: type[M], api: str, path: str, key: str, **params: Any) -> M:
         """What an API answers at a path, as a model or a list of them; empty parameters are left out."""
         reply = await self.fetch(api, path, key, **params)
-        return TypeAdapter(model).validate_python(parse_json(reply))
+        wanted: Any = model
+        found: M = _adapter(wanted).validate_python(parse_json(reply))
+        return found
 
     async def fetch(self, api: str, path: str, key: str, **params: Any) -> httpx.Response:
         """What an API answers at a path, as it is; a refusal is raised."""
@@ -114,6 +117,11 @@ class Apis:
         if not reply.is_success:
             raise _refusal(reply)
         return reply
+
+
+@lru_cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
 def _bearer(key: str) -> dict[str, str]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from services.dashboard.apis import Apis
-from services.dashboard.charts import Chart, draw, legend
+from services.dashboard.charts import INTERVAL, Chart
+from services.dashboard.drawing import pictures
 from triforge.clients.transport import segment
 from triforge.errors import InputError
 from triforge.types import Page, RunState, RunStep, TrajectoryPage, TrajectorySummary
@@ -20,6 +21,7 @@ MEASURES: Final = (
 )  # fmt: skip
 _STEPS: Final = 10_000  # what the trainer gives at once
 _EPISODES: Final = 1000
+_NAMED: Final = 20  # newest steps, whose measures can be chosen: evaluations are not of every step
 
 
 class Compare:
@@ -35,52 +37,52 @@ class Compare:
             raise InputError(
                 f"run: given {len(wanted)} runs, expected 2 to {MOST}: /compare?run=ID&run=ID"
             )
-        found = await asyncio.gather(*(self._run(key, run_id) for run_id in wanted))
-        runs, steps, episodes = zip(*found, strict=True)
+        shown = [*dict.fromkeys([*filter(None, [measure]), *MEASURES])]
+        found = await asyncio.gather(*(self._run(key, run_id, shown) for run_id in wanted))
+        runs, steps, newest, episodes = zip(*found, strict=True)
         names = [_name(run, runs) for run in runs]
-        known = sorted({name for own in steps for step in own for name in step.metrics})
-        pictures = [
-            (chart, picture, legend(chart, merged))
-            for name in dict.fromkeys([*filter(None, [measure]), *MEASURES])
-            for chart, merged in [overlaid(name, names, steps)]
-            if (picture := draw(chart, merged)) is not None
-        ]
         return self._page(
-            "compare", runs=runs, names=names, pictures=pictures, measure=measure, known=known,
+            "compare", runs=runs, names=names, pictures=pictures(*overlaid(shown, names, steps)), measure=measure,
+            known=sorted({name for own in newest for step in own for name in step.metrics}),
             differences=differing([run.config for run in runs]), tasks=solved_by_some(episodes),
             evaluated=[own[0].step if own else None for own in episodes],
         )  # fmt: skip
 
     async def _run(
-        self, key: str, run_id: str
-    ) -> tuple[RunState, list[RunStep], list[TrajectorySummary]]:
-        """A run, its steps, and the episodes of its newest evaluation."""
+        self, key: str, run_id: str, measures: Sequence[str]
+    ) -> tuple[RunState, list[RunStep], list[RunStep], list[TrajectorySummary]]:
+        """A run, these measures of its steps, all measures of its newest ones, and the episodes of its newest evaluation."""
         path = f"/v1/runs/{segment(run_id)}"
         held: dict[str, Any] = {"purpose": "evaluate"}
+        names = ",".join(name + end for name in measures for end in INTERVAL)
         run, steps, newest = await asyncio.gather(
             self._apis.read(RunState, "trainer", path, key),
-            self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, limit=_STEPS),
+            self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, limit=_STEPS, measures=names),
             self._apis.read(TrajectoryPage, "trainer", f"{path}/trajectories", key, limit=1, **held),
         )  # fmt: skip
+        after = max(run.step - _NAMED, -1)
+        last = await self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, after=after)
         if not newest.items:
-            return run, [*steps.items], []
+            return run, [*steps.items], [*last.items], []
         held |= {"step": newest.items[0].step, "limit": _EPISODES}
         page = await self._apis.read(TrajectoryPage, "trainer", f"{path}/trajectories", key, **held)
-        return run, [*steps.items], [*page.items]
+        return run, [*steps.items], [*last.items], [*page.items]
 
 
 def overlaid(
-    measure: str, names: Sequence[str], runs: Sequence[Sequence[RunStep]]
-) -> tuple[Chart, list[RunStep]]:
-    """A chart with a line a run, and the steps that it is drawn from: the measure of run n is called `n/measure`."""
+    measures: Sequence[str], names: Sequence[str], runs: Sequence[Sequence[RunStep]]
+) -> tuple[list[Chart], list[RunStep]]:
+    """A chart a measure with a line a run, and the steps that they are drawn from: the measure of run n is called `n/measure`."""
     merged: dict[int, dict[str, float]] = {}
     for number, steps in enumerate(runs):
         for step in steps:
-            for name in (measure, f"{measure}/low", f"{measure}/high"):
-                if name in step.metrics:
-                    merged.setdefault(step.step, {})[f"{number}/{name}"] = step.metrics[name]
-    chart = Chart(measure, "", {name: f"{number}/{measure}" for number, name in enumerate(names)})
-    return chart, [
+            own = merged.setdefault(step.step, {})
+            own |= {f"{number}/{name}": value for name, value in step.metrics.items()}
+    charts = [
+        Chart(measure, "", {name: f"{n}/{measure}" for n, name in enumerate(names)})
+        for measure in measures
+    ]
+    return charts, [
         RunStep(run_id="", step=step, at=0.0, policy_version=0, reward_version=0, metrics=metrics)
         for step, metrics in sorted(merged.items())
     ]

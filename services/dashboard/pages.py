@@ -12,9 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.dashboard.alarms import READ, alarms
 from services.dashboard.apis import Apis
-from services.dashboard.charts import CHARTS, View, draw, legend
+from services.dashboard.charts import CHARTS
 from services.dashboard.compare import Compare
 from services.dashboard.deployment import Deployments
+from services.dashboard.drawing import pictures
+from services.dashboard.lines import View
 from services.dashboard.rollouts import Rollouts
 from services.dashboard.tasks import Tasks
 from services.dashboard.timeline import Timelines
@@ -123,11 +125,6 @@ class Pages:
         last = {"after": steps[-1].step - 1, "limit": 1} if steps else {"limit": 1}
         newest = await self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, **last)
         found = alarms(steps)
-        pictures = [
-            (chart, picture, legend(chart, steps))
-            for chart in CHARTS
-            if (picture := draw(chart, steps, view, found)) is not None
-        ]
         return self._page(
             "run",
             run=run,
@@ -136,7 +133,7 @@ class Pages:
             bottom=view.bottom(steps),
             smoothing=SMOOTHING,
             live=run.status in ("queued", "running", "stopping"),
-            pictures=pictures,
+            pictures=pictures(CHARTS, steps, view, found),
             columns=_columns(steps),
             steps=steps[: -_NEWEST_STEPS - 1 : -1],
             newest=newest.items,
@@ -172,8 +169,7 @@ class Pages:
 
 def _columns(steps: list[RunStep]) -> list[tuple[str, str]]:
     """The measures that this run has."""
-    known = {name for step in steps for name in step.metrics}
-    return [(title, name) for title, name in COLUMNS if name in known]
+    return [(title, name) for title, name in COLUMNS if any(name in step.metrics for step in steps)]
 
 
 def _when(seconds: float) -> str:

@@ -16,8 +16,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.dashboard.apis import Apis
-from services.dashboard.charts import View
 from services.dashboard.compare import Compare
+from services.dashboard.lines import View
 from services.dashboard.pages import Pages
 from services.dashboard.rollouts import Rollouts
 from triforge.clients.transport import LOST

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from services.dashboard.apis import Apis
-from services.dashboard.charts import Chart, draw, legend
+from services.dashboard.charts import Chart
+from services.dashboard.drawing import Picture, pictures
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
 from triforge.errors import InputError
@@ -94,15 +95,15 @@ class Tasks:
         return f"/{kind}/{segment(name)}"
 
 
-def curves(versions: Iterable[TaskDetail]) -> list[Any]:
+def curves(versions: Iterable[TaskDetail]) -> list[Picture]:
     """Success of the newest versions over the steps of each of the newest runs that measured them."""
-    found: dict[str, dict[int, dict[str, list[Measurement]]]] = {}
+    runs: dict[str, dict[int, dict[str, list[Measurement]]]] = {}
     for version in versions:
         for row in version.measurements:
-            steps = found.setdefault(row.run_id, {})
+            steps = runs.setdefault(row.run_id, {})
             steps.setdefault(row.step, {}).setdefault(str(version.task.version), []).append(row)
-    pictures = []
-    for run_id, steps in [*found.items()][-_PICTURES:]:
+    found = []
+    for run_id, steps in [*runs.items()][-_PICTURES:]:
         names = sorted({name for rows in steps.values() for name in rows}, key=int)[-_LINES:]
         chart = Chart(
             f"Success in {run_id}", "share of rollouts", {f"version {n}": n for n in names}, top=1.0
@@ -111,9 +112,8 @@ def curves(versions: Iterable[TaskDetail]) -> list[Any]:
             RunStep(run_id=run_id, step=step, at=0.0, policy_version=0, reward_version=0, metrics=_shares(rows))
             for step, rows in sorted(steps.items())
         ]  # fmt: skip
-        picture = draw(chart, drawn)
-        pictures += [] if picture is None else [(chart, picture, legend(chart, drawn))]
-    return pictures
+        found += pictures([chart], drawn)
+    return found
 
 
 def _shares(rows: Mapping[str, Iterable[Measurement]]) -> dict[str, float]:

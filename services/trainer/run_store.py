@@ -248,14 +248,15 @@ class RunStore:
         measures: Sequence[str] = (),
     ) -> list[RunStep]:
         """Finished steps after one, in order; with these measures alone, if any are named."""
-        query = select(StepRow).where(StepRow.run_id == run_id, StepRow.step > after)
+        columns = (getattr(StepRow, name) for name in RunStep.model_fields)
+        query = select(*columns).where(StepRow.run_id == run_id, StepRow.step > after)
         with self._db.read() as session:
             _row_of(session, run_id)
-            rows = session.scalars(query.order_by(StepRow.step).limit(limit))
-            names = RunStep.model_fields
-            found = [{name: getattr(row, name) for name in names} for row in rows]
-        for row in found if measures else ():
-            row["metrics"] = {n: row["metrics"][n] for n in measures if n in row["metrics"]}
+            rows = session.execute(query.order_by(StepRow.step).limit(limit)).mappings()
+            found = [{**row} for row in rows]
+        wanted = set(measures)
+        for row in found if wanted else ():
+            row["metrics"] = {n: value for n, value in row["metrics"].items() if n in wanted}
         return [RunStep(**row) for row in found]
 
     # ---- weights ----

@@ -25,8 +25,8 @@ def episode(task: str, outcome: int | None) -> TrajectorySummary:
 
 
 def test_a_measure_of_two_runs_is_two_lines_of_one_chart() -> None:
-    chart, merged = overlaid(
-        "success",
+    (chart,), merged = overlaid(
+        ["success"],
         ["a", "b"],
         [[step(1, success=0.1)], [step(1, success=0.2), step(3, success=0.3)]],
     )
