@@ -17,7 +17,14 @@ from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, TooLargeError, UnavailableError
 from triforge.telemetry import known, tracing
 from triforge.telemetry.ids import Ids, common, only
-from triforge.types import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
+from triforge.types import (
+    GenerateReply,
+    GenerateRequest,
+    Role,
+    Sampling,
+    WeightsState,
+    WeightsUpdate,
+)
 
 # Sampling again is harmless, so a lost or refused request is sent again for this long.
 PATIENCE_S = 60.0
@@ -43,6 +50,28 @@ class _Batch(BaseModel):
 
 class _Replies(BaseModel):
     replies: list[GenerateReply]
+
+
+def _asked(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
+    """What OpenTelemetry's conventions for generative models call a request."""
+    sampling = requests[0].sampling if requests else Sampling()
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "triforge",
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.max_tokens": sampling.max_new_tokens,
+    }
+
+
+def _answered(replies: Sequence[GenerateReply]) -> dict[str, Any]:
+    outputs = [output for reply in replies for output in reply.outputs]
+    versions = {span.version for output in outputs for span in output.versions}
+    return {
+        "gen_ai.response.model": ", ".join(f"v{version}" for version in sorted(versions)),
+        "gen_ai.response.finish_reasons": sorted({output.finish for output in outputs}),
+        "gen_ai.usage.input_tokens": sum(len(reply.prompt_ids) for reply in replies),
+        "gen_ai.usage.output_tokens": sum(len(output.ids) for output in outputs),
+    }
 
 
 class PolicyClient:
@@ -153,8 +182,11 @@ class PolicyClient:
         """
         if not tracing.is_on():
             return await self._answer(requests, None)
-        with tracing.span("generate", "client", prompts=len(requests)) as span:
-            return await self._answer(requests, span)
+        asked = {"prompts": len(requests), **_asked(requests)}
+        with tracing.span("generate", "client", **asked) as span:
+            replies = await self._answer(requests, span)
+            span.set_attributes(_answered(replies))
+            return replies
 
     async def _answer(self, requests: Sequence[GenerateRequest], span: Any) -> list[GenerateReply]:
         few = len(requests) < self._batch

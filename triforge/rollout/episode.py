@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -45,6 +46,8 @@ from triforge.types import (
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
 
 _BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; how many there are is the group's
+
+_AGENT: Final[Mapping[str, Any]] = {"gen_ai.operation.name": "invoke_agent"}  # for OpenTelemetry
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +171,7 @@ async def play(
     retries = 0
     while True:
         rows = [Transcript(task, group, index, keep) for index in indices]
-        with tracing.span("episode", attempt=retries):
+        with tracing.span("episode", attempt=retries, **_AGENT):
             found = await _in_time(make, generate, rows, patience_s)
         failure = found.error if found.value is None and found.score is None else None
         if failure is None or not failure.retryable or retries >= group.env_adapter.episode_retries:

@@ -144,7 +144,9 @@ def trajectory(trajectory_id: str, name: str = "trajectory") -> Iterator[None]:
             name,
             context=Context(),
             links=_links([now]),
-            attributes=_attributes({"triforge.trajectory": trajectory_id}),
+            attributes=_attributes(
+                {"triforge.trajectory": trajectory_id, "gen_ai.conversation.id": trajectory_id}
+            ),
         )
     finally:
         _root_id.reset(token)

@@ -104,6 +104,13 @@ async def test_a_lone_request_goes_on_in_the_trace_of_its_trajectory(spans: Any)
     assert sent[0].headers["traceparent"].startswith(ids)
     assert f"{call.context.trace_id:032x}" == f"{tracing.trace_id_of('a'):032x}"
     assert sent[0].headers["baggage"] == "triforge.run=r,triforge.trajectory=a"
+    said = {name: value for name, value in call.attributes.items() if name.startswith("gen_ai.")}
+    assert said == {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "triforge", "gen_ai.request.temperature": 1.0,
+        "gen_ai.request.max_tokens": 4, "gen_ai.response.model": "v1", "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": 1,
+    }  # fmt: skip
+    assert finished(spans)["trajectory"].attributes["gen_ai.conversation.id"] == "a"
 
 
 async def test_while_traces_are_off_requests_carry_ids_alone() -> None:
