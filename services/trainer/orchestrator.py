@@ -41,9 +41,9 @@ class Orchestrator:
         self, parts: Parts, *, idle_s: float = _IDLE_S, retry: RetryPolicy = _RETRY
     ) -> None:
         self._parts, self._idle_s, self._attempts = parts, idle_s, Attempts(retry)
-        self._current = ""  # the run whose beginning is announced and whose dashboards are open
+        self._current = ""  # the run whose beginning is announced and whose trackers are open
         self._waiting = ("", "")  # run and reason, as people heard last
-        self._dashboards = Reporting()
+        self._trackers = Reporting()
 
     async def run_forever(self) -> None:
         """Serve the queue of runs until cancelled."""
@@ -99,7 +99,7 @@ class Orchestrator:
         except Exception as error:
             log.exception("run %s failed", run.id)
             await self._end(run, "failed", _words(error))
-        await self._dashboards.update()
+        await self._trackers.update()
         await self._put_down()
         state = await asyncio.to_thread(parts.store.get, run.id)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
@@ -116,26 +116,26 @@ class Orchestrator:
         PROGRESS.set_to_current_time()
         await check()  # before any service is asked: a run can be stopped while one is away
         await parts.broker.begin_run(run.id)
-        record = RunRecord(parts, run, self._dashboards)
+        record = RunRecord(parts, run, self._trackers)
         await TrainLoop(parts, run, config, record, check).run()
         return await record.ending()
 
     async def _announce(self, run: RunState, config: RunConfig) -> None:
-        """Say that the run goes on, and open its dashboards; those of a run that waits for a service stay open."""
+        """Say that the run goes on, and open its trackers; those of a run that waits for a service stay open."""
         if self._current == run.id:
             return
         await self._put_down()
         await self._parts.emit("run", run.id, status=run.status, step=run.step)
         log.info("the run goes on after step %d of %d", max(run.step, 0), run.steps)
         steps = self._parts.store.steps
-        self._dashboards = Reporting.of(
+        self._trackers = Reporting.of(
             run, config, self._parts.artifacts, lambda last: steps(run.id, after=last)
         )
         self._current = run.id
 
     async def _put_down(self) -> None:
-        await self._dashboards.close()
-        self._current, self._waiting, self._dashboards = "", ("", ""), Reporting()
+        await self._trackers.close()
+        self._current, self._waiting, self._trackers = "", ("", ""), Reporting()
 
     async def _end(self, run: RunState, status: RunStatus, reason: str = "") -> None:
         """End the run; its jobs that are still in the queues are dropped by the workers."""

@@ -34,10 +34,10 @@ _LOGGED = [
 
 
 class RunRecord:
-    """The record of one run; its dashboards follow."""
+    """The record of one run; its trackers follow."""
 
-    def __init__(self, parts: Parts, run: RunState, dashboards: Reporting) -> None:
-        self._parts, self._run, self._dashboards = parts, run, dashboards
+    def __init__(self, parts: Parts, run: RunState, trackers: Reporting) -> None:
+        self._parts, self._run, self._trackers = parts, run, trackers
         self._answer = ""
 
     async def write(
@@ -92,7 +92,7 @@ class RunRecord:
                 log.warning("step %d %s", step, note)
             if alarm:
                 log.warning("step %d: %s", step, alarm)
-        await self._dashboards.update()
+        await self._trackers.update()
         emit, said = self._parts.emit, dict(versions)
         noted = {name: text for name, text in (("note", note), ("alarm", alarm)) if text}
         await emit("step", self._run.id, step=step, metrics=measures, versions=said, **noted)

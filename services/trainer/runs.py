@@ -17,9 +17,9 @@ from pydantic import Field
 
 from services.trainer.engines import ROLES, demand_served
 from services.trainer.parts import WeightsApi
-from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
+from services.trainer.trackers import demand_packages
 from services.trainer.trajectory_store import Trajectories
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker

@@ -145,6 +145,29 @@ def read_step_records(
     return found
 
 
+def read_rollouts(store: ArtifactStore, uri: str, most: int) -> list[dict[str, Any]]:
+    """At most so many rollouts of a step, of as many groups as can be, each as a row of a table; `text` is what was done."""
+    columns = ["trajectory_id", "task_id", "instruction", "outcome", "score", "action", "votes", "advantage"]  # fmt: skip
+    table = pq.read_table(io.BytesIO(store.read(uri)), columns=columns, use_threads=False)
+    of: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        of.setdefault(row["trajectory_id"], []).append(row)
+    stride = max(1, len(of) // most)
+    return [_rollout(name, of[name]) for name in [*of][::stride][:most]]
+
+
+def _rollout(name: str, turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = turns[0]
+    votes = [vote["value"] for turn in turns for vote in turn["votes"] or () if vote["value"]]
+    known = [turn["advantage"] for turn in turns if turn["advantage"] is not None]
+    return {
+        "rollout": name, "task": first["task_id"], "outcome": first["outcome"], "score": first["score"], "turns": len(turns),
+        "mean vote": sum(votes) / len(votes) if votes else None, "mean advantage": sum(known) / len(known) if known else None,
+        "instruction": first["instruction"],
+        "text": "\n".join(f"{number}. {turn['action']}" for number, turn in enumerate(turns, 1)),
+    }  # fmt: skip
+
+
 def read_origin(file: Path | io.BytesIO) -> dict[str, Any]:
     """What the records of a file follow from: the run's `config`, its `algorithm` in full, and the numbers of its `steps`.
 

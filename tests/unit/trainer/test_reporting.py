@@ -1,4 +1,4 @@
-"""What dashboards are told of a run: every committed step once, in order, whatever happens in between."""
+"""What trackers are told of a run: every committed step once, in order, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import importlib
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from services.trainer.reporting import (
-    Dashboard,
-    Reporting,
+from services.trainer.reporting import Reporting
+from services.trainer.trackers import (
+    Mlflow,
+    Rollout,
     TensorBoard,
+    Tracker,
+    Trackio,
     WeightsAndBiases,
     demand_packages,
 )
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.step_records import SCHEMA, read_rollouts, write_step_records
 from triforge.types import RunState, RunStep
 
 RUN = RunState(
@@ -47,7 +51,7 @@ class Committed:
 
 
 class Wall:
-    """A dashboard of the tests."""
+    """A tracker of the tests."""
 
     def __init__(self, first: int = 0, fails_at: int | None = None) -> None:
         self.first = first
@@ -55,10 +59,11 @@ class Wall:
         self.shown: list[int] = []
         self.closed = 0
 
-    def show(self, step: RunStep) -> None:
+    def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
         if step.step == self.fails_at:
             raise OSError("no space left on device")
         self.shown.append(step.step)
+        self.rollouts = list(rollouts)
 
     def close(self) -> None:
         self.closed += 1
@@ -66,12 +71,13 @@ class Wall:
 
 async def test_a_dashboard_is_told_every_step_once_and_what_it_has_missed() -> None:
     wall, committed = Wall(), Committed(3)
-    reporting = Reporting([lambda: wall], committed.after)
+    reporting = Reporting([lambda: wall], committed.after, lambda step: [{"of": step.step}])
     await reporting.update()
     await reporting.update()
     committed.steps.append(step(3))
     await reporting.update()
     assert wall.shown == [0, 1, 2, 3]
+    assert wall.rollouts == [{"of": 3}]
     await reporting.close()
     assert wall.closed == 1
 
@@ -85,7 +91,7 @@ async def test_a_dashboard_that_knows_the_beginning_is_told_the_rest() -> None:
 async def test_one_that_fails_costs_the_others_nothing_and_is_left_alone() -> None:
     bad, good = Wall(fails_at=1), Wall()
 
-    def broken() -> Dashboard:
+    def broken() -> Tracker:
         raise RuntimeError("no key")
 
     committed = Committed(2)
@@ -101,7 +107,7 @@ async def test_one_that_hangs_is_given_up() -> None:
     released = threading.Event()
 
     class Hangs(Wall):
-        def show(self, step: RunStep) -> None:
+        def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
             released.wait(60)
 
     bad, good = Hangs(), Wall()
@@ -114,13 +120,13 @@ async def test_one_that_hangs_is_given_up() -> None:
     assert bad.closed == 1
 
 
-def scalars(folder: Path) -> dict[tuple[str, int], float]:
+def scalars(folder: Path) -> dict[tuple[str, int], float | str]:
     """What a reader of the event files sees, by measure and step: of several values the last one."""
     from tensorboardX.event_file_writer import directory_check
     from tensorboardX.proto.event_pb2 import Event
 
     directory_check(str(folder))
-    found: dict[tuple[str, int], float] = {}
+    found: dict[tuple[str, int], float | str] = {}
     for path in sorted(folder.iterdir()):
         data, at = path.read_bytes(), 0
         while at < len(data):  # records: length, its checksum, the event, its checksum
@@ -130,21 +136,34 @@ def scalars(folder: Path) -> dict[tuple[str, int], float]:
             if event.session_log.status == 1:  # START purges the steps from here on
                 found = {key: value for key, value in found.items() if key[1] < event.step}
             for value in event.summary.value:
-                found[value.tag, event.step] = value.simple_value
+                told = value.simple_value
+                if value.tensor.string_val:
+                    told = value.tensor.string_val[0].decode()
+                found[value.tag.removesuffix("/text_summary"), event.step] = told
     return found
 
 
-def told(make: Callable[[], Dashboard], steps: list[RunStep]) -> None:
-    dashboard = make()
+ROLLOUTS: list[Rollout] = [
+    {"rollout": f"t-{n}", "task": "t", "outcome": 1, "score": None, "text": "1. [go](http://far)\n2. <b>"}
+    for n in (0, 1)
+]  # fmt: skip
+
+
+def told(make: Callable[[], Tracker], steps: list[RunStep]) -> None:
+    tracker = make()
     for found in steps:
-        if found.step >= dashboard.first:
-            dashboard.show(found)
-    dashboard.close()
+        if found.step >= tracker.first:
+            tracker.show(found, ROLLOUTS)
+    tracker.close()
 
 
 def test_event_files_hold_every_finite_measure_and_versions(tmp_path: Path) -> None:
     told(lambda: TensorBoard(tmp_path), [step(0, success=0.25, odd=math.inf), step(1, success=0.5)])
-    assert scalars(tmp_path) == {
+    found = scalars(tmp_path)
+    texts = [str(found.pop(("rollouts", number))) for number in (0, 1)]
+    assert all(line.startswith("    ") for line in texts[0].splitlines())  # as code, not as links
+    assert "1. [go](http://far)" in texts[0]
+    assert found == {
         ("success", 0): 0.25, ("version/policy", 0): 1.0, ("version/reward", 0): 1.0,
         ("success", 1): 0.5, ("version/policy", 1): 2.0, ("version/reward", 1): 1.0,
     }  # fmt: skip
@@ -156,6 +175,53 @@ def test_weights_and_biases_gets_the_run_under_its_own_id(tmp_path: Path) -> Non
     importlib.import_module("wandb").teardown()  # its process writes what it has, and ends
     (written,) = (tmp_path / "wandb").glob("offline-run-*-run-1/run-run-1.wandb")
     assert b"version/policy" in written.read_bytes()
+    (table,) = (tmp_path / "wandb").glob("offline-run-*/files/media/table/rollouts_1_*")
+    assert json.loads(table.read_text())["data"][1] == [*ROLLOUTS[1].values()]
+
+
+def test_mlflow_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(tmp_path.as_uri())
+    config = config_of({"mlflow_experiment": "e"})
+    for upto in (1, 3):  # put down, and taken up again
+        told(lambda: Mlflow(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)])
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "success")
+    assert sorted((m.step, m.value) for m in history) == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    table = json.loads(
+        Path(client.download_artifacts(run.info.run_id, "rollouts/00002.json")).read_text()
+    )
+    assert table["data"][0] == [*ROLLOUTS[0].values()]
+
+
+def test_trackio_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # read once, where it is imported
+    pytest.importorskip("trackio", reason="the extra trackio")
+    from trackio import sqlite_storage
+
+    config = config_of({"trackio_project": "p"})
+    for upto in (1, 3):
+        told(
+            lambda: Trackio(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)]
+        )
+    logs = sqlite_storage.SQLiteStorage.get_logs("p", "run-1")
+    assert [(log["step"], log["success"]) for log in logs] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert "    text: 1. [go](http://far)" in str(logs[2]["rollouts"])
+
+
+def test_some_rollouts_of_a_step_are_a_table(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    turn = dict.fromkeys(SCHEMA.names) | {"task_id": "t", "instruction": "do", "outcome": 1}
+    rows = [
+        turn | {"trajectory_id": f"g{group}-{n}", "action": f"a{index}", "votes": [{"value": 1}, {"value": -1}]}
+        for group in range(3) for n in range(2) for index in range(2)
+    ]  # fmt: skip
+    uri = write_step_records(store, "steps.parquet", rows)
+    found = read_rollouts(store, uri, 3)
+    assert [row["rollout"] for row in found] == ["g0-0", "g1-0", "g2-0"]
+    assert (found[0]["text"], found[0]["turns"], found[0]["mean vote"]) == ("1. a0\n2. a1", 2, 0.0)
 
 
 def config_of(report: dict[str, object]) -> RunConfig:
@@ -171,6 +237,11 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
         demand_packages(config_of({"wandb_project": "p"}), store)
+    for option in ("trackio_project", "mlflow_experiment"):
+        with pytest.raises(
+            ConfigError, match=rf"report\.{option}: .*\[{option.partition('_')[0]}\]"
+        ):
+            demand_packages(config_of({option: "p"}), store)
 
 
 def test_event_files_need_a_folder() -> None:
