@@ -14,7 +14,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -48,7 +48,7 @@ class Recording:
 
     Attributes:
         steps: the finished training steps, in order.
-        sources: the Parquet file of each step; a file of the whole run is that of every step.
+        source: reads the Parquet file of a step; a file of the whole run is that of every step.
         artifacts: weights, checkpoints and log-probabilities; None where only a file was given.
         paths: the initial model folder of each role, `base` its version.
         folders: by role and version the number of the folder in which the weights were written.
@@ -56,7 +56,7 @@ class Recording:
 
     run_id: str
     steps: list[RunStep]
-    sources: Mapping[int, bytes]
+    source: Callable[[int], bytes]
     artifacts: ArtifactStore | None = None
     paths: Mapping[TrainedRole, str] = field(default_factory=dict)
     base: Mapping[TrainedRole, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Recording:
             raise NotFoundError(f"run {run_id} has no finished training step yet")
         return cls(
             run_id=run_id, steps=steps, artifacts=artifacts, folders=folders, paths=notes["paths"], base=notes["base"],
-            sources=_Artifacts(artifacts, {s.step: s.artifacts["step_record"] for s in steps}),
+            source=_reader(artifacts, steps),
         )  # fmt: skip
 
     @classmethod
@@ -102,7 +102,7 @@ class Recording:
                 role: {int(version): number for version, number in own.items()}
                 for role, own in about["folders"].items()
             },
-            sources=_Artifacts(artifacts, {s.step: s.artifacts["step_record"] for s in steps}),
+            source=_reader(artifacts, steps),
         )  # fmt: skip
 
     @classmethod
@@ -118,7 +118,7 @@ class Recording:
             )
             for number, known in sorted(origin["steps"].items(), key=lambda one: int(one[0]))
         ]  # fmt: skip
-        return cls(run_id=run_id, steps=steps, sources={step.step: data for step in steps})
+        return cls(run_id=run_id, steps=steps, source=lambda _: data)
 
     def read(self, step: int) -> StepRecord:
         """The record of a training step.
@@ -127,7 +127,7 @@ class Recording:
             NotFoundError: its file is gone.
             InputError: the file is of a version that did not say what records follow from.
         """
-        data = self.sources[step]
+        data = self.source(step)
         origin = read_origin(io.BytesIO(data))
         if str(step) not in origin.get("steps", {}):
             raise InputError(
@@ -146,7 +146,7 @@ class Recording:
         target, steps = ArtifactStore(str(folder)), []
         for step in self.steps:
             name = f"runs/{self.run_id}/steps/{step.step:05d}.parquet"
-            target.write(name, self.sources[step.step])
+            target.write(name, self.source(step.step))
             steps.append(step.model_copy(update={"artifacts": {"step_record": name}}))
         copied = [f"{kind}/{self.run_id}" for kind in ("weights", "checkpoints")]
         for name in (*copied, f"runs/{self.run_id}/logprobs"):
@@ -165,17 +165,6 @@ class Recording:
         target.write(_ABOUT, (json.dumps(about, indent=1) + "\n").encode())
 
 
-class _Artifacts(Mapping[int, bytes]):
-    """Files of an artifact store by step, read when they are asked for."""
-
-    def __init__(self, store: ArtifactStore, names: Mapping[int, str]) -> None:
-        self._store, self._names = store, names
-
-    def __getitem__(self, step: int) -> bytes:
-        return self._store.read(self._names[step])
-
-    def __iter__(self) -> Any:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+def _reader(artifacts: ArtifactStore, steps: Sequence[RunStep]) -> Callable[[int], bytes]:
+    names = {step.step: step.artifacts["step_record"] for step in steps}
+    return lambda step: artifacts.read(names[step])

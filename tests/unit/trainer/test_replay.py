@@ -79,8 +79,10 @@ class Changed:
 def test_a_record_in_which_a_number_was_changed_differs(
     recording: Recording, column: str, change: Any, expected: str
 ) -> None:
-    sources = Changed(dict(recording.sources)).column(column, change)
-    changed = dataclasses.replace(recording, sources=sources)
+    sources = Changed({step.step: recording.source(step.step) for step in recording.steps}).column(
+        column, change
+    )
+    changed = dataclasses.replace(recording, source=sources.__getitem__)
     assert verdicts(changed, 1, learners=False) == {(1, "credit"): expected}
 
 
@@ -147,7 +149,7 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
     store.begin(run.id, state=notes, policy=1, reward=1)
     for step in recording.steps:
         uri = artifacts.write(
-            f"runs/{run.id}/steps/{step.step:05d}.parquet", recording.sources[step.step]
+            f"runs/{run.id}/steps/{step.step:05d}.parquet", recording.source(step.step)
         )
         new = {"run_id": run.id, "artifacts": {"step_record": uri}}
         store.commit_step(step.model_copy(update=new))
@@ -167,7 +169,7 @@ def test_the_command_says_what_it_could_not_do(
     recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "export.parquet"
-    file.write_bytes(recording.sources[2])
+    file.write_bytes(recording.source(2))
     assert main([str(file)]) == 0
     assert "a file has no weights" in capsys.readouterr().out
     with pytest.raises(InputError, match="--step"):
