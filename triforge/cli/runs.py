@@ -13,6 +13,7 @@ import typer
 from triforge.cli.deployment import ask_trainer, running
 from triforge.cli.models import save_model, version_of
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
+from triforge.cli.publish import Published, push
 from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
 from triforge.cli.watch import left_running, said, watch
@@ -122,6 +123,39 @@ def run_save(
     row = ask_trainer(state, lambda client: version_of(client, run_id, role, version))
     save_model(Path(row.uri), to)
     say(f"wrote {to}: version {row.version} of the {role} model of {run_id}")
+
+
+@run_app.command("publish-hf")
+def run_publish_hf(
+    run_id: RunArgument,
+    to: Annotated[Path, typer.Option("--to", help="New folder of both repositories.")],
+    repo: Annotated[
+        str, typer.Option(help="OWNER/NAME on the hub; the dataset is NAME-rollouts.")
+    ] = "",
+    role: Annotated[TrainedRole, typer.Option(help="Which model.")] = "policy",
+    version: Annotated[
+        int | None, typer.Option(help="Which of its versions; the newest if not given.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write the folder, send nothing.")
+    ] = False,
+    state: StateOption = STATE,
+) -> None:
+    """Write a model of a run with its card, and the rollouts as a dataset, as the Hugging Face hub has them, and push both as private."""
+    if not dry_run and "/" not in repo:
+        raise typer.BadParameter("expected --repo OWNER/NAME, or --dry-run")
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "run.parquet"
+        found = ask_trainer(
+            state, lambda client: Published.read(client, run_id, role, version, record)
+        )
+        found.write(to)
+    say(
+        f"wrote {to}: version {found.weights.version} of the {role} model of {run_id}, and its rollouts"
+    )
+    if not dry_run:
+        push(to, repo)
+        say(f"pushed {repo} and {repo}-rollouts")
 
 
 @run_app.command("rollback")

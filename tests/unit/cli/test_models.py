@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.cli.conftest import Services, Triforge, run_state
-from triforge.types import Page, WeightsRecord
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.step_records import SCHEMA, write_step_records
+from triforge.types import Page, RunStep, WeightsRecord
 
 
 @pytest.fixture
@@ -47,6 +49,38 @@ def test_a_saved_model_opens_in_transformers_with_its_tokenizer(
     assert opened.config.vocab_size >= max(ids)
     again = triforge("run", "save", "run-1", "--to", "mine")
     assert "triforge: --to: given mine, which exists" in again[2]
+
+
+def test_a_run_is_written_as_the_hub_has_it(
+    triforge: Triforge, services: Services, model: Path, tmp_path: Path
+) -> None:
+    row = dict.fromkeys(SCHEMA.names) | {
+        "trajectory_id": "t",
+        "group_id": "g",
+        "run_id": "run-1",
+        "purpose": "train",
+        "response": "x",
+    }
+    uri = write_step_records(ArtifactStore(str(tmp_path / "artifacts")), "1.parquet", [row])
+    record = ArtifactStore(str(tmp_path / "artifacts")).read(uri)
+    services.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", record)
+    step = RunStep(
+        run_id="run-1",
+        step=1,
+        at=0.0,
+        policy_version=3,
+        reward_version=1,
+        metrics={"success": 0.25},
+    )
+    services.say("GET /v1/runs/run-1/steps", Page[RunStep](items=(step,)))
+    assert triforge("run", "publish-hf", "run-1", "--to", "hub")[0] == 2  # where to, or --dry-run
+    code, out, err = triforge("run", "publish-hf", "run-1", "--to", "hub", "--dry-run")
+    assert (code, err) == (0, ""), out
+    card = (tmp_path / "hub" / "model" / "README.md").read_text()
+    assert card.startswith("---\npipeline_tag: text-generation\n")
+    assert all(fact in card for fact in ("policy, version 3", "| success | 0.25 |", "mine [bold]"))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "hub" / "model", local_files_only=True)
+    assert [*(tmp_path / "hub" / "dataset").rglob("*.parquet")]
 
 
 def test_a_damaged_version_is_not_saved(triforge: Triforge, model: Path, tmp_path: Path) -> None:
