@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 from pydantic import TypeAdapter
@@ -21,6 +21,9 @@ from triforge.clients.transport import (
 )
 from triforge.config import Settings
 from triforge.errors import TriforgeError
+
+if TYPE_CHECKING:
+    from triforge.doctor.local import Finding
 
 M = TypeVar("M")
 
@@ -50,7 +53,7 @@ class Apis:
             name: http_client(url, timeout_s=_ANSWER_S, transport=transport)
             for name, url in addresses.items()
         }
-        self.addresses = dict(addresses)
+        self.addresses, self._transport = dict(addresses), transport
 
     @classmethod
     def of(cls, settings: Settings) -> Apis:
@@ -69,6 +72,15 @@ class Apis:
         """What each service says of itself: `ready`, or why it is not."""
         names = list(self._clients)
         return dict(zip(names, await asyncio.gather(*map(self._ready, names)), strict=True))
+
+    async def findings(self, key: str) -> list[Finding]:
+        """What `triforge doctor` says of the services; folders of weights are not expected here."""
+        from triforge.doctor.services import services  # noqa: PLC0415  it reads tokenizers
+
+        urls = {f"{name}_url": url for name, url in self.addresses.items()}
+        settings = Settings.model_validate(urls | {"key": key})
+        found = await services(settings, names=[*self.addresses], transport=self._transport)
+        return [finding for finding in found if not finding.check.startswith("weights")]
 
     async def _ready(self, name: str) -> str:
         try:

@@ -27,14 +27,14 @@ class Deployments:
     async def show(self, key: str) -> str:
         """Queues, runs that have not ended, models and services."""
         names = [name for name in _MODELS if name in self._apis.addresses]
-        runs, queues, services, models = await asyncio.gather(
+        runs, queues, findings, models = await asyncio.gather(
             self._apis.read(Page[RunState], "trainer", "/v1/runs", key, limit=_RUNS),
             self._queues(),
-            self._apis.readiness(),
+            self._apis.findings(key),
             asyncio.gather(*(self._serves(name, key) for name in names)),
         )
         return self._page(
-            "deployment", runs=[run for run in runs.items if run.status not in ENDED], queues=queues, services=services,
+            "deployment", runs=[run for run in runs.items if run.status not in ENDED], queues=queues, findings=findings,
             models=[*zip(names, models, strict=True)], long_s=_LONG_S,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import redis
 from tests.service.test_rollout_worker import group
 from triforge.broker import ROLLOUT_QUEUE, Broker
 from triforge.config import Settings
-from triforge.doctor.services import broker as check
+from triforge.doctor.stores import broker as check
 
 
 async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:

@@ -5,5 +5,6 @@ option that mends it. It changes nothing but one small object in the artifact st
 
 installation   all checks in their order
 local          what this machine shows: packages, disks, sandbox, model folders
-services       what answers over the network: stores, services, engines
+stores         the database, the artifacts, Redis
+services       what answers over the network: services, engines
 """

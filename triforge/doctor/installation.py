@@ -18,7 +18,8 @@ from triforge.doctor.local import (
     packages,
     sandbox,
 )
-from triforge.doctor.services import artifacts, broker, database, engines, services
+from triforge.doctor.services import engines, services
+from triforge.doctor.stores import artifacts, broker, database
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import Layout, plan_layout
 

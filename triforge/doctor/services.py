@@ -1,8 +1,8 @@
-"""The stores of a deployment, its services and the engines behind them, as they answer."""
+"""The services of a deployment and the engines behind them, as they answer."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -13,72 +13,12 @@ from typing import Any
 import httpx
 
 from triforge import __version__
-from triforge.broker import QUEUES, Broker, RedisBroker
 from triforge.config import Settings
 from triforge.config.settings import SERVICES
 from triforge.doctor.local import Finding, bad, ok, warning, weights
-from triforge.errors import TriforgeError, UnavailableError
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.database import Database
 
-_LONG_S = 300.0
+LONG_S = 300.0  # that a job waits
 _SKEW_S, _FAR_S = 5.0, 60.0  # leases last about ten seconds, records are ordered by the clock
-
-
-def database(url: str) -> list[Finding]:
-    """Whether the database answers and has this version's schema; blocking, changes nothing."""
-    try:
-        with contextlib.closing(Database(url)) as store:
-            revision, head = store.schema()
-    except TriforgeError as error:
-        mend = "set TRIFORGE_DATABASE_URL to one that this version can use"
-        if isinstance(error, UnavailableError):
-            mend = "start it, or set TRIFORGE_DATABASE_URL"
-        return [bad("database", error.detail, mend)]
-    if revision is None:
-        return [ok("database", "is empty; the first service that starts fills it")]
-    if revision != head:
-        said = f"has schema {revision}, this version writes {head}"
-        mend = "restart the services: the first one brings it up to date"
-        return [warning("database", said, mend)]
-    return [ok("database", f"answers, schema {head}")]
-
-
-def artifacts(url: str) -> list[Finding]:
-    """Whether the artifact store can be written and read; blocking."""
-    try:
-        store = ArtifactStore(url)
-        store.try_out()
-    except TriforgeError as error:
-        return [bad("artifacts", error.detail, "make it writable, or set TRIFORGE_ARTIFACTS_URL")]
-    return [ok("artifacts", f"{store.root} can be written and read")]
-
-
-async def broker(settings: Settings) -> list[Finding]:
-    """Whether Redis answers with these credentials, and whether its clock agrees with ours."""
-    broker = RedisBroker(settings.redis_url)
-    try:
-        before = time.time()
-        theirs = await broker.clock()
-        after = time.time()
-        waiting = [found for queue in QUEUES for found in await _queue(broker, queue)]
-    except TriforgeError as error:
-        mend = "start Valkey or Redis, or set TRIFORGE_REDIS_URL (redis://:password@host:port/0)"
-        return [bad("redis", error.detail, mend)]
-    finally:
-        await broker.close()
-    seen = clock("redis", theirs - (before + after) / 2, blur_s=(after - before) / 2)
-    return [ok("redis", "answers"), seen, *waiting]
-
-
-async def _queue(broker: Broker, queue: str) -> list[Finding]:
-    """A job that waits for long; a queue that moves gets no line."""
-    oldest_s = await broker.oldest_s(queue)
-    if oldest_s < _LONG_S:
-        return []
-    said = f"{await broker.depth(queue)} jobs wait, the oldest for {oldest_s / 60:.0f} minutes"
-    mend = f"start {queue} workers, or more; the log of one that runs says what it waits for"
-    return [warning(f"queue {queue}", said, mend)]
 
 
 def clock(whose: str, skew_s: float, *, blur_s: float = 0.0) -> Finding:
@@ -97,15 +37,21 @@ _DATE_S = 1.0  # a Date header names whole seconds
 
 
 async def services(
-    settings: Settings, *, names: Sequence[str] = SERVICES, now: Callable[[], float] = time.time
+    settings: Settings,
+    *,
+    names: Sequence[str] = SERVICES,
+    now: Callable[[], float] = time.time,
+    transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[Finding]:
     """Every service: whether it answers, is ready, is of this version, keeps our time and serves readable weights."""
-    found: list[Finding] = []
-    async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-        for name in filter(settings.has, names):
-            found += await _service(client, name, settings, now)
-        found += await _key(client, settings)
-    return found
+    async with httpx.AsyncClient(
+        timeout=_TIMEOUT_S, trust_env=False, transport=transport
+    ) as client:
+        known = filter(settings.has, names)
+        parts = await asyncio.gather(
+            *(_service(client, name, settings, now) for name in known), _key(client, settings)
+        )
+    return [finding for part in parts for finding in part]
 
 
 async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:

@@ -15,8 +15,9 @@ from triforge import __version__
 from triforge.config import RunConfig, Settings, parse
 from triforge.doctor.installation import examine
 from triforge.doctor.local import Finding, disk, extras, packages, sandbox, weights
-from triforge.doctor.services import SERVICES, artifacts, broker, clock, database, engines
+from triforge.doctor.services import SERVICES, clock, engines
 from triforge.doctor.services import services as ask
+from triforge.doctor.stores import artifacts, broker, database
 from triforge.store.database import open_database
 
 GIB = 2**30

@@ -128,6 +128,7 @@ async def test_queues_engines_and_what_is_under_way_stand_on_one_page(
         'triforge_trainer_queue_oldest_seconds{queue="rollout"} 301\n'
     )
     deployment.down.add("reward_model")
+    deployment.answers["/healthz"] = (200, {"version": "0.0"})
     reply = await browser.get("/deployment", headers={"authorization": basic("tfk_1_ab")})
     assert reply.status_code == 200, reply.text
     rollout, judge = (
@@ -139,6 +140,8 @@ async def test_queues_engines_and_what_is_under_way_stand_on_one_page(
     assert "1 of 2</span>" in reply.text
     assert reply.text.count("no answer</span>") == 1
     assert "<img" not in reply.text
+    assert reply.text.count("is of triforge 0.0") == len(SERVICES) - 1
+    assert "start it, or set TRIFORGE_REWARD_MODEL_URL" in reply.text
     assert {key for path, _, key in deployment.asked if path.endswith("/metrics")} == {""}
     deployment.refuse("/v1/runs", 401, "a key is needed")
     assert (await browser.get("/deployment")).status_code == 401
