@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx
 from pydantic import TypeAdapter
@@ -21,12 +21,14 @@ from triforge.clients.transport import (
 )
 from triforge.config import Settings
 from triforge.errors import TriforgeError
+from triforge.types import WeightsState
 
 if TYPE_CHECKING:
     from triforge.doctor.local import Finding
 
 M = TypeVar("M")
 
+MODELS: Final = ("policy_model", "reward_model", "rewriter_model")
 _ANSWER_S = 30.0
 _READY_S = 3.0  # a service that needs longer to say that it is ready is not
 
@@ -58,9 +60,7 @@ class Apis:
     @classmethod
     def of(cls, settings: Settings) -> Apis:
         """Those of a deployment that its settings name."""
-        names = [
-            "trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model",
-        ]  # fmt: skip
+        names = ("trainer", "env_adapter", "reward", *MODELS)
         addresses = {n: str(getattr(settings, f"{n}_url")) for n in names if settings.has(n)}
         return cls({name: url.partition("#")[0] for name, url in addresses.items()})
 
@@ -81,6 +81,23 @@ class Apis:
         settings = Settings.model_validate(urls | {"key": key})
         found = await services(settings, names=[*self.addresses], transport=self._transport)
         return [finding for finding in found if not finding.check.startswith("weights")]
+
+    async def served(self, key: str) -> dict[str, WeightsState | str]:
+        """What the service of each model serves, or why it does not say."""
+        names = [name for name in MODELS if name in self.addresses]
+        return dict(
+            zip(
+                names,
+                await asyncio.gather(*(self._serves(name, key) for name in names)),
+                strict=True,
+            )
+        )
+
+    async def _serves(self, name: str, key: str) -> WeightsState | str:
+        try:
+            return await self.read(WeightsState, name, "/v1/weights", key)
+        except TriforgeError as error:
+            return error.detail
 
     async def _ready(self, name: str) -> str:
         try:
@@ -116,9 +133,9 @@ class Apis:
         query = {name: value for name, value in params.items() if value != ""}
         return await self._ask("GET", api, path, key, params=query or None)
 
-    async def change(self, api: str, path: str, key: str, body: Any) -> None:
-        """Ask an API for a change; a refusal is raised."""
-        await self._ask("POST", api, path, key, json=body)
+    async def post(self, api: str, path: str, key: str, body: Any) -> Any:
+        """What an API answers to a document; a refusal is raised."""
+        return parse_json(await self._ask("POST", api, path, key, json=body))
 
     async def _ask(self, method: str, api: str, path: str, key: str, **more: Any) -> httpx.Response:
         client = self._clients[api]

@@ -16,8 +16,10 @@ from services.dashboard.pages import Pages
 from services.dashboard.routes import routes
 from triforge.errors import TriforgeError
 from triforge.web.app import install
+from triforge.web.limits import MEBIBYTE, Bounds
 from triforge.web.origins import OriginPolicy
 
+_FORM = "application/x-www-form-urlencoded"
 _HEADERS = {
     # everything a page loads is the service's own; a text of a model that slipped through as HTML could load and run nothing
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -37,7 +39,12 @@ def create_app(*, apis: Apis, origins: OriginPolicy = OriginPolicy()) -> FastAPI
 
     app = FastAPI(title="triforge dashboard", version="1", lifespan=lifespan, openapi_url=None)
     pages = Pages(apis)
-    install(app, origins=origins, media={"POST /actions": "application/x-www-form-urlencoded"})
+    install(
+        app,
+        origins=origins,
+        media=dict.fromkeys(("POST /actions", "POST /try"), _FORM),
+        bodies={"POST /try": Bounds(4 * MEBIBYTE)},
+    )
     app.include_router(routes(apis, pages))
 
     async def problem(_: Request, error: Exception) -> HTMLResponse:

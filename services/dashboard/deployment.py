@@ -9,11 +9,9 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.dashboard.apis import Apis
-from triforge.errors import TriforgeError
-from triforge.types import ENDED, Page, RunState, WeightsState
+from triforge.types import ENDED, Page, RunState
 
 _RUNS: Final = 50
-_MODELS: Final = ("policy_model", "reward_model", "rewriter_model")
 _LONG_S: Final = 300.0  # as `triforge doctor` has it
 _DEPTH, _OLDEST = "triforge_trainer_queue_depth", "triforge_trainer_queue_oldest_seconds"
 
@@ -26,16 +24,15 @@ class Deployments:
 
     async def show(self, key: str) -> str:
         """Queues, runs that have not ended, models and services."""
-        names = [name for name in _MODELS if name in self._apis.addresses]
         runs, queues, findings, models = await asyncio.gather(
             self._apis.read(Page[RunState], "trainer", "/v1/runs", key, limit=_RUNS),
             self._queues(),
             self._apis.findings(key),
-            asyncio.gather(*(self._serves(name, key) for name in names)),
+            self._apis.served(key),
         )
         return self._page(
             "deployment", runs=[run for run in runs.items if run.status not in ENDED], queues=queues, findings=findings,
-            models=[*zip(names, models, strict=True)], long_s=_LONG_S,
+            models=models, long_s=_LONG_S,
         )  # fmt: skip
 
     async def _queues(self) -> dict[str, dict[str, float]]:
@@ -50,10 +47,3 @@ class Deployments:
             name: {"waiting": values.get(_DEPTH, 0.0), "oldest": values.get(_OLDEST, 0.0)}
             for name, values in found.items()
         }
-
-    async def _serves(self, name: str, key: str) -> WeightsState | str:
-        """What a model's service serves, or why it does not say."""
-        try:
-            return await self._apis.read(WeightsState, name, "/v1/weights", key)
-        except TriforgeError as error:
-            return error.detail

@@ -20,6 +20,7 @@ from services.dashboard.lines import View
 from services.dashboard.rollouts import Rollouts
 from services.dashboard.tasks import Tasks
 from services.dashboard.timeline import Timelines
+from services.dashboard.trying import Trying
 from triforge.clients.transport import segment
 from triforge.types import (
     Page,
@@ -86,6 +87,7 @@ class Pages:
         self.deployments = Deployments(apis, self._page)
         self.tasks = Tasks(apis, self._page)
         self.timelines = Timelines(apis, self._page)
+        self.trying = Trying(apis, self._page)
 
     def _page(self, name: str, **values: Any) -> str:
         return self._templates.get_template(f"{name}.html").render(**values)

@@ -91,13 +91,7 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         """A rewrite with everything said about it."""
         return await pages.tasks.proposal(key, proposal_id)
 
-    @router.post("/actions")
-    async def act(request: Request, key: Key) -> RedirectResponse:
-        """What people decide about a task or a rewrite, from a form on its page."""
-        _demand_own_page(request)
-        fields = dict(parse_qsl((await request.body()).decode(errors="replace")))
-        return RedirectResponse(await pages.tasks.act(key, fields), status_code=303)
-
+    router.include_router(_form_routes(pages))
     router.include_router(_run_routes(apis, pages))
     router.include_router(_rollout_routes(pages.rollouts))
     router.include_router(_compare_routes(pages.compare))
@@ -114,13 +108,36 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
     return router
 
 
-def _demand_own_page(request: Request) -> None:
-    """Pass a form of ours: browsers send a key that they remember to whoever asks for this address."""
+async def _own_form(request: Request) -> dict[str, str]:
+    """The fields of a form of ours: browsers send a key that they remember to whoever asks for this address."""
     origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
     if origin not in (f"http://{host}", f"https://{host}"):
         raise ForbiddenError(
-            f"Origin: given {origin[:80]!r}, expected this page's own; changes are made on the page"
+            f"Origin: given {origin[:80]!r}, expected this page's own; forms are sent by the page"
         )
+    return dict(parse_qsl((await request.body()).decode(errors="replace")))
+
+
+def _form_routes(pages: Pages) -> APIRouter:
+    router = APIRouter(default_response_class=HTMLResponse)
+
+    @router.post("/actions")
+    async def act(request: Request, key: Key) -> RedirectResponse:
+        """What people decide about a task or a rewrite, from a form on its page."""
+        address = await pages.tasks.act(key, await _own_form(request))
+        return RedirectResponse(address, status_code=303)
+
+    @router.get("/try")
+    async def try_(key: Key, task: Text = "") -> str:
+        """Models to talk to and to watch."""
+        return await pages.trying.show(key, {"task": task})
+
+    @router.post("/try")
+    async def go_on(request: Request, key: Key) -> str:
+        """What a form of that page asks for; nothing is kept but in the page."""
+        return await pages.trying.show(key, await _own_form(request))
+
+    return router
 
 
 def _run_routes(apis: Apis, pages: Pages) -> APIRouter:

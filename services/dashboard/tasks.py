@@ -91,7 +91,7 @@ class Tasks:
         body = {"reason": fields.get("reason", "")}
         if verb == "rollback":
             body["to"] = fields.get("to", "")
-        await self._apis.change("env_adapter", f"/v1/{kind}/{segment(name)}/{verb}", key, body)
+        await self._apis.post("env_adapter", f"/v1/{kind}/{segment(name)}/{verb}", key, body)
         return f"/{kind}/{segment(name)}"
 
 

@@ -100,6 +100,7 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
         "../../tasks/task-1",
         "../../proposals/p-1",
         "../../deployment",
+        "../../try?task=t-1",
     )
     for page in pages:
         browser.get(f"{address}/{page}" if page[:1] != "?" else f"{address}{page}")
