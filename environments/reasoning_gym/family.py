@@ -82,6 +82,15 @@ class ReasoningGymFamily(QuestionFamily):
 
         return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
 
+    def kinds(self, options: Params) -> list[str]:
+        """The datasets that have levels."""
+        wanted = parse_model(GeneratorOptions, {**options, "level": 0}, "reasoning_gym generate")
+        return self._names(wanted)
+
+    def of_kind(self, kind: str, options: Params) -> Params:
+        """Questions of one dataset."""
+        return {**options, "datasets": [kind]}
+
     def _names(self, wanted: GeneratorOptions) -> list[str]:
         known: dict[str, bool] = self.worker.call("names")
         unknown = sorted(set(wanted.datasets) - set(known))

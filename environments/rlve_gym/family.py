@@ -65,19 +65,15 @@ class RlveGymFamily(QuestionFamily):
             score=found["reward"],
             solved=bool(found["accuracy"]),
             readable=bool(found["format_score"]),
+            share=(found["reward"] + 1.0) / 2.0,  # rewards are -1 to 1
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
-        known: list[str] = self.worker.call("names")
-        unknown = sorted(set(wanted.environments) - set(known))
-        if unknown:
-            raise InputError(
-                f"rlve_gym generate: field environments: unknown {', '.join(unknown)}; known are {', '.join(known)}"
-            )
+        names = self.kinds(options)
 
         def choose(rng: Random) -> Params:
-            name = rng.choice(wanted.environments or known)
+            name = rng.choice(names)
             offered = self.worker.call("level", environment=name, level=wanted.level)
             return {
                 "environment": name,
@@ -86,6 +82,21 @@ class RlveGymFamily(QuestionFamily):
             }
 
         return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
+
+    def kinds(self, options: Params) -> list[str]:
+        """The environments, each with a verifier and a controller of its own."""
+        wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
+        known: list[str] = self.worker.call("names")
+        unknown = sorted(set(wanted.environments) - set(known))
+        if unknown:
+            raise InputError(
+                f"rlve_gym generate: field environments: unknown {', '.join(unknown)}; known are {', '.join(known)}"
+            )
+        return wanted.environments or known
+
+    def of_kind(self, kind: str, options: Params) -> Params:
+        """Problems of one environment."""
+        return {**options, "environments": [kind]}
 
 
 FAMILY: Final = RlveGymFamily()

@@ -49,21 +49,29 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """What the suite thinks of an answer: its own score, whether that solves the question, whether it could read it."""
+    """What the suite thinks of an answer: its own score, whether that solves the question, whether it could read it.
+
+    `share` is the share of the question that is solved, in [0, 1], where that is not the score itself.
+    """
 
     score: float
     solved: bool
     readable: bool
+    share: float | None = None
 
 
 _NO_ANSWER: Final = Grade(score=0.0, solved=False, readable=False)
 
 
 class QuestionOptions(AnswerOptions):
-    r"""How questions are played: the answer stands in the last `<answer>` tag or `\boxed{}`, `tries` answers may be given."""
+    r"""How questions are played: the answer stands in the last `<answer>` tag or `\boxed{}`, `tries` answers may be given.
+
+    With `graded` the score of an episode is the share of the question that the last answer solves, and not success alone.
+    """
 
     answer: Marked = "tag"
     tries: int = Field(default=1, ge=1, le=100)
+    graded: bool = False
 
 
 class QuestionFamily(Family[Params, QuestionOptions]):
@@ -183,6 +191,7 @@ class QuestionEpisode:
             action_valid=grade.readable,
             done=self.done,
             success=grade.solved,
+            score=_share(grade) if self.done and self._options.graded else None,
         )
 
     def _grade(self, answer: str) -> Grade:
@@ -193,3 +202,7 @@ class QuestionEpisode:
             _log.warning("%s: %s", self._given, error.detail)
         ENDLESS.labels(self._family.name).inc()
         return _NO_ANSWER
+
+
+def _share(grade: Grade) -> float:
+    return min(1.0, max(0.0, grade.score if grade.share is None else grade.share))

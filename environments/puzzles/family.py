@@ -1,0 +1,123 @@
+"""Puzzles as an environment family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Final
+
+from pydantic import Field
+
+from environments.puzzles import arithmetic, graphs, words
+from environments.puzzles.puzzle import Maker, Puzzle
+from triforge.environments.kit import Strict, parse_model
+from triforge.environments.questions import Grade, Question, QuestionFamily
+from triforge.environments.registry import About
+from triforge.errors import InputError
+from triforge.types import Params
+
+PUZZLES: Final[Mapping[str, Maker]] = {
+    "total": arithmetic.total,
+    "remainder": arithmetic.remainder,
+    "equation": arithmetic.equation,
+    "base": arithmetic.base,
+    "register": arithmetic.register,
+    "coins": arithmetic.coins,
+    "subset": arithmetic.subset,
+    "pairs_apart": arithmetic.pairs_apart,
+    "order": words.order,
+    "cipher": words.cipher,
+    "brackets": words.brackets,
+    "count": words.count,
+    "truth": words.truth,
+    "chores": graphs.chores,
+    "way": graphs.way,
+    "round_trip": graphs.round_trip,
+    "colours": graphs.colours,
+    "square": graphs.square,
+}
+_LONGEST: Final = 500  # characters of an answer that is read
+_UNREADABLE: Final = Grade(score=0.0, solved=False, readable=False)
+
+
+class PuzzleParams(Strict):
+    """A puzzle: its kind, its level, and the seed that it is made from."""
+
+    puzzle: str = Field(min_length=1, max_length=64)
+    level: int = Field(ge=0, le=100)
+    seed: int = Field(ge=0, lt=2**31)
+
+
+class GeneratorOptions(Strict):
+    """What puzzles are generated; README.md explains each option."""
+
+    puzzles: list[str] = Field(default_factory=list)
+    level: int | tuple[int, int] = Field(default=0)
+
+
+class PuzzleFamily(QuestionFamily):
+    """The family `puzzles`; see README.md beside this file."""
+
+    name = "puzzles"
+    about = About(
+        what="small puzzles with levels, verifiers and reference answers, most with partial credit",
+        tasks=f"generated, {len(PUZZLES)} kinds",
+        licence="Apache-2.0 (own)",
+        papers="RLVE",
+    )
+
+    def read(self, params: Params) -> Params:
+        given = parse_model(PuzzleParams, params, "puzzles params")
+        _demand_known([given.puzzle], "params: field puzzle")
+        return given.model_dump(mode="json")
+
+    def ask(self, params: Params) -> Question:
+        made = _made(params)
+        return Question(text=made.question, gold=made.answer, kind=str(params["puzzle"]))
+
+    def grade(self, params: Params, answer: str) -> Grade:
+        try:
+            score = _made(params).verify(answer) if len(answer) <= _LONGEST else 0.0
+        except ValueError:
+            return _UNREADABLE
+        return Grade(score=score, solved=score >= 1.0, readable=True)
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        wanted = parse_model(GeneratorOptions, options, "puzzles generate")
+        low, high = wanted.level if isinstance(wanted.level, tuple) else (wanted.level,) * 2
+        names = self.kinds(options)
+
+        def choose(rng: Random) -> Params:
+            level = rng.randint(low, high) if low <= high else low
+            return {"puzzle": rng.choice(names), "level": level, "seed": rng.randrange(2**31)}
+
+        return self.draw(count, seed, choose)
+
+    def kinds(self, options: Params) -> list[str]:
+        """The puzzles that are drawn from."""
+        wanted = parse_model(GeneratorOptions, options, "puzzles generate")
+        _demand_known(wanted.puzzles, "generate: field puzzles")
+        return wanted.puzzles or [*PUZZLES]
+
+    def of_kind(self, kind: str, options: Params) -> Params:
+        """Puzzles of one kind."""
+        return {**options, "puzzles": [kind]}
+
+
+def _demand_known(names: list[str], where: str) -> None:
+    unknown = sorted(set(names) - PUZZLES.keys())
+    if unknown:
+        raise InputError(
+            f"puzzles {where}: unknown {', '.join(unknown)}; known are {', '.join(PUZZLES)}"
+        )
+
+
+def _made(params: Params) -> Puzzle:
+    """The puzzle of checked parameters; the same one each time."""
+    name, level = str(params["puzzle"]), params["level"]
+    assert isinstance(level, int)
+    rng = Random(f"puzzles {name} {level} {params['seed']}")  # noqa: S311
+    return PUZZLES[name](rng, level)
+
+
+FAMILY: Final = PuzzleFamily()
