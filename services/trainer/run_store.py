@@ -20,7 +20,14 @@ from triforge.access.keys import check_run_quota, hold_tenant
 from triforge.config import AlgorithmSection
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
-from triforge.store.tables import MeasurementRow, RunRow, StepRow, TrajectoryRow, WeightsRow
+from triforge.store.tables import (
+    LadderRow,
+    MeasurementRow,
+    RunRow,
+    StepRow,
+    TrajectoryRow,
+    WeightsRow,
+)
 from triforge.types import (
     ENDED,
     Page,
@@ -238,6 +245,12 @@ class RunStore:
             for outcome in outcomes:
                 if session.get(MeasurementRow, outcome.group_id) is None:
                     session.add(MeasurementRow(**outcome.model_dump(include=columns)))
+
+    def ladders(self, run_id: str) -> dict[str, int]:
+        """The top of each window of difficulty levels of a run, by kind."""
+        query = select(LadderRow.kind, LadderRow.high).where(LadderRow.run_id == run_id)
+        with self._db.read() as session:
+            return {row[0]: row[1] for row in session.execute(query.order_by(LadderRow.kind))}
 
     def steps(
         self,

@@ -33,7 +33,7 @@ class OnePool:
             id="pool-1", name=pool, environment="household", options={"wording": "terse"},
             created_at=0.0, proposals={},
             tasks={"train": {"active": 4} if pool == "small" else {"active": 16, "paused": 4, "pending": 9}},
-            programs=pool == "programs", labelled=pool == "labelled", scored=pool == "scored",
+            programs=pool == "programs", labelled=pool == "labelled", scored=pool == "scored", levelled=pool != "flat",
         )  # fmt: skip
 
     async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
@@ -220,6 +220,14 @@ async def test_an_oracle_is_only_asked_where_environments_label_their_steps(runs
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
     queued = await runs.submit(RunRequest(pool="labelled", config=config), None)
     assert queued.status == "queued"
+
+
+async def test_the_ladder_is_only_climbed_where_tasks_have_levels(runs: Runs) -> None:
+    for changes in ({"controller": "ladder"}, {"controller": "mixed", "mixed_with": "ladder"}):
+        with pytest.raises(ConfigError, match=r"for the pool 'flat'.*no difficulty levels"):
+            await runs.submit(RunRequest(pool="flat", config={"adaptation": changes}), None)
+        queued = await runs.submit(RunRequest(pool="kitchen", config={"adaptation": changes}), None)
+        assert queued.status == "queued"
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ SOMETHING = "sp.lambda0 or id.lambda0 above 0 or measure = true"
             "trainer.aux.prompt: given 'terse', allowed only with layout.*no item is written",
         ),
         (
+            {"adaptation": {"controller": "mixed", "ladder": {"levels": 2}}},
+            "adaptation.ladder: given with controller = 'mixed' and mixed_with = 'llm_rewrite', allowed only with 'ladder'",
+        ),
+        (
             {"report": {"wandb_mode": "offline"}},
             "report.wandb_mode: given 'offline', allowed only with a wandb_project",
         ),
@@ -89,6 +93,8 @@ def test_what_is_read_or_says_the_default_passes(document: dict[str, Any]) -> No
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*CONFIGS.glob("*.toml"), *CONFIGS.glob("methods/*.toml")]), ids=lambda p: p.stem
+)
 def test_no_shipped_document_turns_what_nothing_reads(path: Path) -> None:
     load(path)

@@ -18,7 +18,7 @@ from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
 from triforge.cli.watch import left_running, said, watch
 from triforge.clients.trainer import TrainerClient
-from triforge.types import TrainedRole
+from triforge.types import RunStep, TrainedRole
 
 run_app = typer.Typer(no_args_is_help=True)
 
@@ -85,6 +85,16 @@ def run_show(
     say(f"step      {max(run.step, 0)} of {run.steps}")
     say(f"algorithm {run.algorithm}")
     say(f"versions  policy {run.policy_version}, reward model {run.reward_version}")
+    newest = ask_trainer(state, lambda client: client.steps(run_id, after=max(-1, run.step - 1)))
+    if tops := levels_of(newest):
+        say(f"levels    {', '.join(f'{kind} {top:g}' for kind, top in tops.items())}")
+
+
+def levels_of(steps: list[RunStep]) -> dict[str, float]:
+    """The top of each window of difficulty levels at the last of some steps, by kind."""
+    found = steps[-1].metrics.items() if steps else ()
+    named = {name.partition("/")[::2]: top for name, top in sorted(found)}
+    return {kind or "all": top for (name, kind), top in named.items() if name == "level"}
 
 
 @run_app.command("stop")

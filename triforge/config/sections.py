@@ -151,12 +151,12 @@ class EnvAdapterSection(Section):
 
 
 class LadderSection(Section):
-    """The ladder's window of difficulty levels."""
+    """The ladder's windows of difficulty levels, one a kind of environment where the family has several."""
 
     levels: Positive = 4
     """Levels that the window holds."""
     threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    """Success at the top level that moves the window up."""
+    """Success at the top level that moves a window up."""
     rollouts: Positive = 128
     """Measured rollouts of the top level before that is decided."""
     start: int = Field(0, ge=0)
@@ -220,7 +220,25 @@ class AdaptationSection(Section):
     @property
     def rewrites(self) -> bool:
         """Whether tasks are rewritten by a model and measured, so that proposals may be pending."""
-        return (self.mixed_with if self.controller == "mixed" else self.controller) == "llm_rewrite"
+        return self._changer == "llm_rewrite"
+
+    @property
+    def climbs(self) -> bool:
+        """Whether tasks come from windows of difficulty levels."""
+        return self._changer == "ladder"
+
+    @property
+    def _changer(self) -> str:
+        return self.mixed_with if self.controller == "mixed" else self.controller
+
+    @model_validator(mode="after")
+    def _reads_its_ladder(self) -> AdaptationSection:
+        if self.ladder != LadderSection() and not self.climbs and ":" not in self.controller:
+            raise ValueError(
+                f"ladder: given with controller = {self.controller!r} and mixed_with = {self.mixed_with!r}, allowed only with "
+                "'ladder' (or 'mixed' with it): nothing else has difficulty levels"
+            )
+        return self
 
 
 class RewardSection(Section):

@@ -21,6 +21,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from triforge.environments import plugins
 from triforge.errors import ConfigError, InputError, install_command
+from triforge.rollout.adapting import Levels
 from triforge.rollout.protocols import EnvironmentFamily, ProgramFamily
 
 GROUP: Final = "triforge.environments"
@@ -133,7 +134,7 @@ def traits(name: str) -> dict[str, bool]:
     """What a `PoolState` says of its family; nothing of one that cannot be loaded.
 
     `programs`: its tasks are solved by programs. `labelled`: its environments label every step (its attribute `labels_steps`).
-    `scored`: its episodes have scores, and no success unless a run states `success_at`.
+    `scored`: its episodes have scores, and no success unless a run states `success_at`. `levelled`: its tasks have levels.
     """
     try:
         found = load(name)
@@ -143,6 +144,7 @@ def traits(name: str) -> dict[str, bool]:
         "programs": isinstance(found, ProgramFamily),
         "labelled": bool(getattr(found, "labels_steps", False)),
         "scored": getattr(found, "success_at", 0.0) is None,
+        "levelled": isinstance(found, Levels),
     }
 
 

@@ -30,6 +30,11 @@ def demand_trainable(config: RunConfig, pool: PoolState) -> None:
             f"run.groups_per_step: given {groups}, the pool {pool.name!r} has {there} training tasks, expected at most one group "
             "a task: lower it, or make a pool of more tasks"
         )
+    if config.adaptation.climbs and not pool.levelled:
+        raise ConfigError(
+            f"adaptation.controller: given {config.adaptation.controller!r} for the pool {pool.name!r} of {pool.environment!r}, "
+            "allowed 'llm_rewrite' or 'none': its tasks have no difficulty levels (`at_level` of the family)"
+        )
     if config.reward.kind == "unit_tests" and not pool.programs:
         raise ConfigError(
             f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "

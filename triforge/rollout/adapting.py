@@ -1,6 +1,7 @@
 """What an environment family may offer beside `EnvironmentFamily` so that its tasks adapt better. All of it is optional.
 
     Levels      difficulty levels for the ladder; without them a family has no ladder
+    Kinds       kinds of environments, each with a window of levels of its own; without them all tasks share one
     Drift       how far a task is from another; without it the share of parameters that differ
     Measured    which proofs the acceptance measurement stands for, where neither the family nor a solver gives them
     SubGoals    what an episode reached on the way; without it failures are explained by a model alone
@@ -32,6 +33,17 @@ class Levels(Protocol):
         `options` are what all levels have in common. A level that is too high may be refused here or by the generator with
         an InputError; the ladder then draws another one.
         """
+
+
+@runtime_checkable
+class Kinds(Protocol):
+    """A family with `Levels` whose tasks are of several kinds, which the policy learns at different speeds."""
+
+    def kinds(self, options: Params) -> Sequence[str]:
+        """The kinds that the generator draws from under these options, each of at most 64 characters."""
+
+    def of_kind(self, kind: str, options: Params) -> Params:
+        """The generator's options for tasks of one kind only."""
 
 
 @runtime_checkable

@@ -183,10 +183,11 @@ class MeasurementRow(Base):
 
 
 class LadderRow(Base):
-    """Where a run's ladder stands, and what was counted at its top level since it was last decided."""
+    """Where a run's ladder of one kind of task stands, and what was counted at its top level since it was last decided."""
 
     __tablename__ = "ladders"
     run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(64), primary_key=True)  # empty: of all tasks
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
     high: Mapped[int]
     counted: Mapped[int]
@@ -194,11 +195,12 @@ class LadderRow(Base):
 
 
 class LevelRow(Base):
-    """The level at which a ladder made a task version."""
+    """The ladder, by its kind, and the level at which it made a task version."""
 
     __tablename__ = "levels"
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
     level: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(64), default="", server_default="")
 
 
 class RunRow(Base):

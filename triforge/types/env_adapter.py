@@ -67,7 +67,8 @@ class PoolState(Message):
     `tasks` counts versions by split and state. `proposals` counts rewrites by state, null controls left out;
     `null_control` counts what the acceptance test said of the unchanged tasks among the candidates. Runs on a paused
     pool wait at their next step; a retired one is played no more. `programs`: its tasks are solved by programs.
-    `labelled`: its environments label every step. `scored`: its episodes have scores, and no success unless a run states `success_at`. `tenant` is whose it is.
+    `labelled`: its environments label every step. `scored`: its episodes have scores, and no success unless a run states `success_at`.
+    `levelled`: its tasks have difficulty levels. `tenant` is whose it is.
     """
 
     id: str
@@ -83,6 +84,7 @@ class PoolState(Message):
     programs: bool = False
     labelled: bool = False
     scored: bool = False
+    levelled: bool = False
     tenant: str = "default"
 
 
@@ -161,11 +163,12 @@ class Lineage(Message):
 class PlanRequest(Message):
     """Ask what a step plays. Produced by: orchestrator. Consumed by: env_adapter (`POST /v1/pools/{id}/plans`).
 
-    The first request for (run_id, step, kind) decides; a repeated one gets the same plan whatever else it says. A run that
+    The first request for (run_id, step, kind, refill) decides; a repeated one gets the same plan whatever else it says. A run that
     measures proposals (`max_pending` above 0) takes over what other runs have left pending if it says `adopt`, and
     withdraws it otherwise. Pairs that measure proposals are played beside `groups` training groups, or without
     `pairs_on_top` in place of two of them each. At most the share `max_adapted` of the training groups plays rewritten
-    versions; the other slots play their roots.
+    versions; the other slots play their roots. `refill` counts, from 1, the draws of training groups in the place of some
+    of the step's that taught nothing; they are played without pairs, and may be none.
     """
 
     run_id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -177,6 +180,7 @@ class PlanRequest(Message):
     pairs_on_top: bool = True
     adopt: bool = False
     max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    refill: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
 class AuditEntry(Message):

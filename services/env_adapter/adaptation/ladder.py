@@ -1,9 +1,11 @@
-"""The controller `ladder`: every training group's slot goes on with a fresh task from the ladder's window.
+"""The controller `ladder`: every training group's slot goes on with a fresh task from a window of difficulty levels.
 
-The family's generator makes the task, at a level drawn evenly from the window; groups of the top level move the window
-(`triforge.algorithms.ladder`). The count, the move and the new version are one transaction, and the id of its proposal
-follows from the group: a repeated delivery finds it and changes nothing. A run's ladder is its own and goes on where it
-stood; tasks that no ladder made (a pool's first ones) have no level and count nothing.
+A run has a ladder a kind of task, or one of all tasks where the family names no kinds (`triforge.rollout.adapting`). The
+family's generator makes the task: its kind drawn evenly from all, its level evenly from the kind's window. Groups of the
+top level move the window of their kind (`triforge.algorithms.ladder`). The count, the move and the new version are one
+transaction, and the id of its proposal follows from the group: a repeated delivery finds it and changes nothing. A run's
+ladders are its own and go on where they stood; tasks that no ladder made (a pool's first ones) have no level and count
+nothing.
 
 Where the pool's approval is "manual", the fresh task waits for a person and the slot plays on as it is, with no further
 offer meanwhile.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
@@ -25,7 +28,7 @@ from services.env_adapter.slots import replace, successor, withdraw
 from triforge.algorithms.ladder import Ladder, LadderRule
 from triforge.config import LadderSection
 from triforge.errors import InputError
-from triforge.rollout.adapting import Levels
+from triforge.rollout.adapting import Kinds, Levels
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
@@ -36,13 +39,24 @@ _DRAWS: Final = 8  # of level and seed before the slot is left as it is
 _MADE = Closed("this group led to a task already")
 
 
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """A task from a window."""
+
+    kind: str
+    level: int
+    draft: TaskDraft
+
+
 class LadderController:
     """Replaces tasks."""
 
     def __init__(self, database: Database, family: Callable[[str], EnvironmentFamily]) -> None:
         self._database = database
         self._family = family
-        self._refused: set[tuple[str, int, str]] = set()  # levels that the generator cannot make
+        self._refused: set[tuple[str, str, int, str]] = (
+            set()
+        )  # levels that the generator cannot make
 
     async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
         """The slot's next task. All measured groups count, whatever is trained on later."""
@@ -56,90 +70,107 @@ class LadderController:
             if session.get(ProposalRow, name) is not None:
                 return _MADE
             task = task_in(session, outcome.task_id)
-            ladder = _ladder(session, outcome)
-        level, fresh, refused = self._draw(name, task, ladder, outcome.settings.adaptation.ladder)
+            ladders = _ladders(session, outcome)
+        fresh, refused = self._draw(name, task, ladders, outcome.settings.adaptation.ladder)
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(ProposalRow, name) is not None:
                 return _MADE
-            moved = _count(session, outcome)
+            window = _count(session, outcome)
             task = task_in(session, outcome.task_id)
             why_not = _why_not(session, task) or refused
-            window = (
-                f"ladder: the window is {moved.low} to {moved.high}, "
-                f"{moved.correct} of {moved.counted} at its top"
-            )
             proposal = new_proposal(
                 outcome, task, direction="harder", controller="ladder", reason=why_not or window
             )
             if fresh is not None and not why_not:
-                proposal = _take(session, proposal, fresh, level)
+                proposal = _take(session, proposal, fresh)
             session.add(new_row(proposal))
             return proposal
 
     def _draw(
-        self, name: str, task: Task, ladder: Ladder, section: LadderSection
-    ) -> tuple[int, TaskDraft | None, str]:
-        """(level, task, why there is none). A level that the generator refuses is not asked for again."""
+        self, name: str, task: Task, ladders: dict[str, Ladder], section: LadderSection
+    ) -> tuple[_Fresh | None, str]:
+        """(task, why there is none). A level that the generator refuses is not asked for again."""
         family = self._family(task.family)
         if not isinstance(family, Levels):
-            return 0, None, f"the environment {task.family!r} has no difficulty levels"
-        why = f"no level of {ladder.low} to {ladder.high} can be made"
+            return None, f"the environment {task.family!r} has no difficulty levels"
+        kinds = family.kinds(section.options) if isinstance(family, Kinds) else ()
+        start, why = Ladder(_rule(section)), ""
         for number in range(_DRAWS):
-            seed = derive_seed(name, "ladder", number)
+            seed, kind, options = derive_seed(name, "ladder", number), "", section.options
+            if kinds and isinstance(family, Kinds):
+                kind = kinds[derive_seed(name, "kind", number) % len(kinds)]
+                options = family.of_kind(kind, options)
+            ladder = ladders.get(kind, start)
             level = ladder.level(seed)
-            key = (task.family, level, repr(section.options))
+            why = why or f"no level of {ladder.low} to {ladder.high} can be made"
+            key = (task.family, kind, level, repr(section.options))
             if key in self._refused:
                 continue
             try:
-                options = family.at_level(level, section.options)
-                (params,) = family.generate(count=1, seed=seed, options=options)
-                return level, family.validate(params), ""
+                (params,) = family.generate(
+                    count=1, seed=seed, options=family.at_level(level, options)
+                )
+                return _Fresh(kind, level, family.validate(params)), ""
             except InputError as error:
                 self._refused.add(key)
                 why = f"level {level}: {error.detail}"
-        return 0, None, why
+        return None, why
 
 
-def _take(session: Session, proposal: Proposal, fresh: TaskDraft, level: int) -> Proposal:
+def _take(session: Session, proposal: Proposal, fresh: _Fresh) -> Proposal:
     parent = session.get_one(TaskRow, proposal.parent_id)
     before = session.get(LevelRow, parent.id)
+    easier = before and before.kind == fresh.kind and fresh.level < before.level
     manual = session.get_one(PoolRow, parent.pool_id).approval == "manual"
     withdraw(session, ProposalRow.slot == parent.slot, "the ladder made another task")
-    candidate = successor(session, parent, fresh, state="awaiting" if manual else "pending")
+    candidate = successor(session, parent, fresh.draft, state="awaiting" if manual else "pending")
     session.add(candidate)
     session.flush()
     if not manual:
         replace(session, parent, candidate)
-    session.add(LevelRow(task_id=candidate.id, level=level))
+    session.add(LevelRow(task_id=candidate.id, level=fresh.level, kind=fresh.kind))
     return proposal.model_copy(
         update={
             "state": "awaiting" if manual else "accepted",
-            "direction": "easier" if before and level < before.level else "harder",
+            "direction": "easier" if easier else "harder",
             "candidate_id": candidate.id,
-            "answer": f"level {level}",
-            "instruction_after": fresh.instruction,
+            "answer": f"level {fresh.level}{_of(fresh.kind)}",
+            "instruction_after": fresh.draft.instruction,
             "decided_step": proposal.step,
         }
     )
 
 
-def _ladder(session: Session, outcome: TaskOutcome) -> Ladder:
-    rule = LadderRule(**outcome.settings.adaptation.ladder.model_dump(exclude={"options"}))
-    row = session.get(LadderRow, outcome.run_id)
-    if row is None:
-        return Ladder(rule)
-    return Ladder(rule, high=row.high, counted=row.counted, correct=row.correct)
+def _rule(section: LadderSection) -> LadderRule:
+    return LadderRule(**section.model_dump(exclude={"options"}))
 
 
-def _count(session: Session, outcome: TaskOutcome) -> Ladder:
-    """The run's ladder with this group counted, stored."""
+def _of(kind: str) -> str:
+    return f" of {kind}" if kind else ""
+
+
+def _ladders(session: Session, outcome: TaskOutcome) -> dict[str, Ladder]:
+    """The run's ladders by kind, those that counted anything."""
+    rule = _rule(outcome.settings.adaptation.ladder)
+    rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
+    return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
+
+
+def _count(session: Session, outcome: TaskOutcome) -> str:
+    """Count this group on the ladder of its kind, and store that; what is said of it."""
     played = session.get(LevelRow, outcome.task_id)
-    level = played.level if played else None
-    ladder = _ladder(session, outcome).after(level, outcome.successes, outcome.measured)
+    kind, level = (played.kind, played.level) if played else ("", None)
+    before = _ladders(session, outcome).get(kind, Ladder(_rule(outcome.settings.adaptation.ladder)))
+    ladder = before.after(level, outcome.successes, outcome.measured)
+    if level is None:
+        return "ladder: no ladder made the task, so its group counts nothing"
     stands = {"high": ladder.high, "counted": ladder.counted, "correct": ladder.correct}
-    session.merge(LadderRow(run_id=outcome.run_id, pool_id=outcome.pool_id, **stands))
-    return ladder
+    session.merge(LadderRow(run_id=outcome.run_id, kind=kind, pool_id=outcome.pool_id, **stands))
+    return (
+        f"ladder: the window{_of(kind)} is {ladder.low} to {ladder.high}, "
+        f"{ladder.correct} of {ladder.counted} at its top"
+    )
 
 
 def _why_not(session: Session, task: Task) -> str:

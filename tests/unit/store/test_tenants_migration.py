@@ -136,3 +136,25 @@ def test_the_lines_of_trajectories_come_and_go_and_no_other_row_does(old: Databa
     old.upgrade()
     assert rows(old, "SELECT count(*) FROM trajectories") == [(0,)]
     old.close()
+
+
+def test_the_ladder_of_a_run_becomes_that_of_all_its_tasks_and_back(old: Database) -> None:
+    with old._unreferenced() as connection, connection.begin():
+        upgrade(connection, "0010")
+        for statement in (
+            "INSERT INTO ladders (run_id, pool_id, high, counted, correct) VALUES ('r', 'pool-a', 3, 16, 9)",
+            "INSERT INTO levels (task_id, level) VALUES ('t', 2)",
+        ):
+            connection.execute(text(statement))
+    old.upgrade()
+    columns = "run_id, kind, high, counted, correct"
+    assert rows(old, f"SELECT {columns} FROM ladders") == [("r", "", 3, 16, 9)]
+    assert rows(old, "SELECT task_id, level, kind FROM levels") == [("t", 2, "")]
+    with old.engine.begin() as connection:
+        connection.execute(
+            text(f"INSERT INTO ladders ({columns}, pool_id) VALUES ('r', 'way', 5, 0, 0, 'pool-a')")
+        )
+        alembic.command.downgrade(alembic_config(connection), "0010")
+    assert rows(old, "SELECT run_id, high, counted, correct FROM ladders") == [("r", 3, 16, 9)]
+    assert rows(old, "SELECT task_id, level FROM levels") == [("t", 2)]
+    old.close()

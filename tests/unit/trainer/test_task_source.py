@@ -113,7 +113,7 @@ def test_a_pair_may_span_what_the_run_may_lag_unless_it_says_otherwise(
 
 
 def test_the_sections_of_the_run_reach_the_worker() -> None:
-    found = config(controller="mixed", max_drift=0.6, ladder={"levels": 2})
+    found = config(controller="mixed", max_drift=0.6, mixed_with="ladder", ladder={"levels": 2})
     sent = adapt_settings(found)
     assert (sent.adaptation, sent.env_adapter) == (found.adaptation, found.env_adapter)
     assert sent.algorithm == found.algorithm.resolved
