@@ -70,10 +70,17 @@ CHARTS = (
     ),
     Chart(
         "Tasks inside the band", "share of groups",
-        {"in band": "in_band", "all rollouts alike": "all_same"},
+        {"in band": "in_band", "all rollouts alike": "all_same", "effective prompts": "groups/effective"},
         "A group is several attempts (rollouts) at one task. It is inside the band when its success rate is neither too low "
-        "nor too high to learn from; where all rollouts end alike, their outcomes teach nothing.",
+        "nor too high to learn from; where all rollouts end alike, their outcomes teach nothing. Effective prompts: groups, "
+        "those drawn in the place of others included, whose rewards differ.",
         top=1.0,
+    ),
+    Chart(
+        "Difficulty", "level",
+        {"mean": "levels/mean", "lowest": "levels/lowest", "highest": "levels/highest"},
+        "The top of the window of levels that tasks are drawn from, over the kinds of environments. A window moves up when "
+        "nearly all rollouts at its top succeed.",
     ),
     Chart(
         "Seconds by phase", "seconds",

@@ -34,7 +34,7 @@ class Planner:
         `groups` active training tasks without one (or, not `pairs_on_top`, what the pairs leave of them), drawn without
         replacement by a permutation that moves on from step to step. No slot is drawn twice, or beside its pair, so a
         small pool gives fewer groups. What other runs have left pending is taken over or withdrawn first, see
-        `PlanRequest`. Evaluate: the first held-out tasks.
+        `PlanRequest`. A refill draws on, as many as it finds. Evaluate: the first held-out tasks.
 
         A paused pool is planned from no more; what was decided before is still answered.
 
@@ -47,7 +47,7 @@ class Planner:
         """
         with self._database.write() as session:
             owner = lock_pool(session, pool_row(session, pool).id)
-            row = session.get(PlanRow, (request.run_id, request.step, request.kind))
+            row = session.get(PlanRow, (request.run_id, request.step, _kind(request)))
             if row is None:
                 _demand_open(owner)
                 row = _decide(session, owner.id, request)
@@ -62,6 +62,10 @@ class Planner:
             )
 
 
+def _kind(request: PlanRequest) -> str:
+    return f"{request.kind}-{request.refill}" if request.refill else request.kind
+
+
 def _demand_open(pool: PoolRow) -> None:
     if pool.state == "paused":
         raise PausedError(
@@ -72,28 +76,22 @@ def _demand_open(pool: PoolRow) -> None:
 
 
 def _decide(session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
-    # How many positions of the permutations the run's earlier steps went through.
-    earlier = select(func.max(PlanRow.cursor)).where(
-        PlanRow.run_id == request.run_id, PlanRow.kind == "train", PlanRow.step < request.step
-    )
+    # How many positions of the permutations the run went through; refills of a step may come after the next one's plan.
+    earlier = select(func.max(PlanRow.cursor)).where(PlanRow.run_id == request.run_id)
     cursor = session.scalar(earlier) or 0
     if request.kind == "evaluate":
         groups = _heldout(session, pool_id, request.groups)
     else:
-        if request.max_pending:
-            take_over(session, pool_id, request.run_id, adopt=request.adopt)
-        on_top = request.pairs_on_top
-        most = request.max_pending if on_top else min(request.max_pending, request.groups // 2)
-        groups = _pairs(session, pool_id, most)
-        wanted = request.groups - (0 if on_top else len(groups))
+        groups = [] if request.refill else _pairs(session, pool_id, request)
+        wanted = request.groups - (0 if request.pairs_on_top else len(groups))
         drawn, cursor = _draw(session, pool_id, request, wanted, cursor)
         groups += limit_rewritten(drawn, request.max_adapted)
-        if not groups:
+        if not groups and not request.refill:
             raise _nothing_to_play(session, pool_id, request)
     return PlanRow(
         run_id=request.run_id,
         step=request.step,
-        kind=request.kind,
+        kind=_kind(request),
         pool_id=pool_id,
         cursor=cursor,
         groups=[group.model_dump(mode="json") for group in groups],
@@ -110,7 +108,12 @@ def _heldout(session: Session, pool_id: str, groups: int) -> list[PlannedGroup]:
     return [PlannedGroup(task_id=id_, slot=slot, purpose="evaluate") for id_, slot in rows]
 
 
-def _pairs(session: Session, pool_id: str, pairs: int) -> list[PlannedGroup]:
+def _pairs(session: Session, pool_id: str, request: PlanRequest) -> list[PlannedGroup]:
+    pairs = request.max_pending
+    if pairs:
+        take_over(session, pool_id, request.run_id, adopt=request.adopt)
+    if not request.pairs_on_top:
+        pairs = min(pairs, request.groups // 2)
     rows = session.scalars(
         select(ProposalRow)
         .where(ProposalRow.pool_id == pool_id, ProposalRow.state == "pending")

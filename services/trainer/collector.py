@@ -1,6 +1,7 @@
 """Rollouts and votes: keeps the window of rounds that a run has in flight, and collects the groups of its next step.
 
     collect ─► submits the planned rounds, waits for the window's batch, has stale votes cast again, pins the batch
+    refill  ─► plays groups beside the batch, in the place of some that teach nothing
     advance ─► the step's weights are served: the window moves on, and is committed with the step
 
 The window is noted in the run's row when a round is offered and when a batch is chosen, so an orchestrator that dies
@@ -43,6 +44,9 @@ class Collector:
         self._parts, self._in_flight, self._run, self._config = parts, in_flight, run, config
         self._notes, self._plan = notes, plan
         self._tasks: dict[str, GroupTask] = {}
+        self._refills: dict[
+            str, Offer
+        ] = {}  # groups of the step that is being taken, beside its batch
         saved = notes.get("window")
         self._window = Window.restore(saved) if saved else None
         self._restored = saved is not None
@@ -54,6 +58,11 @@ class Collector:
         """The window; there is one after `resume`."""
         assert self._window is not None
         return self._window
+
+    @property
+    def offers(self) -> dict[str, Offer]:
+        """When each group in flight was offered, and each that the last step took."""
+        return self.window.offers | self._refills
 
     async def resume(self, versions: Mapping[TrainedRole, int], step: int) -> None:
         """Take up the window with the versions that the run stands at after `step`.
@@ -107,10 +116,27 @@ class Collector:
         self._measures["seconds/wait"] = time.monotonic() - started
         return found
 
+    async def refill(self, tasks: Sequence[GroupTask]) -> list[JudgedGroup]:
+        """Play groups for the step whose batch was collected, by the live weights. The same again when a step is repeated.
+
+        Raises:
+            TrainerError: they did not come within `run.step_deadline_s`.
+        """
+        started, (policy, reward) = time.monotonic(), self.window.versions
+        offer = Offer(self.window.step + 1, self.window.step, policy, reward)
+        names = [task.group_id for task in tasks]
+        self._refills |= dict.fromkeys(names, offer)
+        await self._in_flight.submit(tasks, oldest={"policy": policy, "reward": reward})
+        while missing := [name for name in names if name not in self._in_flight.landed]:
+            await self._receive(missing, started)
+        self._measures["groups/refilled"] = float(len(self._refills))
+        return [self._in_flight.landed.pop(name) for name in names]
+
     def advance(self, versions: Mapping[TrainedRole, int]) -> None:
         """The step is done and these versions are served: its groups leave the window."""
         for name in self.window.training or ():
             self._tasks.pop(name, None)
+        self._refills = {}
         self.window.advance(versions["policy"], versions["reward"])
         self._notes["window"] = self.window.snapshot()
 

@@ -192,6 +192,7 @@ def sample_measures(samples: Samples) -> dict[str, float]:
     """How much of a step is trained on, why the rest is not, and how old it is.
 
     `steps/<reason>` counts the policy's responses, `votes/<reason>` the reward model's votes and tests;
+    `groups/effective` is the share of the groups played for the policy whose rewards differ (`effective prompts`);
     `votes/trained_share` is the share of those with an advantage (`Samples.eligible_votes`) that is trained on.
     """
     measures = {f"rows/{role}": float(len(rows)) for role, rows in samples.rows.items()}
@@ -199,6 +200,8 @@ def sample_measures(samples: Samples) -> dict[str, float]:
         measures[f"groups/{name}"] = float(getattr(samples, name))
     if samples.asked:
         measures["groups/dead_share"] = samples.dead / samples.asked
+        measures["groups/effective"] = samples.spread / samples.asked
+        measures |= ends("groups/effective", wilson(samples.spread, samples.asked))
     for role, ages in samples.ages.items():
         for name, value in staleness_measures(ages).items():
             measures[f"staleness/{role}/{name}"] = value
@@ -208,6 +211,16 @@ def sample_measures(samples: Samples) -> dict[str, float]:
         measures["votes/trained_share"] = cast[TRAINED] / eligible
     measures |= {f"votes/{reason}": float(n) for reason, n in cast.items()}
     return measures | {f"steps/{reason}": float(n) for reason, n in samples.reasons.items()}
+
+
+def level_measures(tops: Mapping[str, int]) -> dict[str, float]:
+    """The top of each kind's window as `level/<kind>` (`level` where all tasks share one), `levels/mean`, `/lowest`, `/highest`."""
+    if not tops:
+        return {}
+    high = [float(top) for top in tops.values()]
+    found = {f"level/{kind}" if kind else "level": float(top) for kind, top in tops.items()}
+    ends = {"lowest": min(high), "highest": max(high), "mean": math.fsum(high) / len(high)}
+    return found | {f"levels/{name}": value for name, value in ends.items()}
 
 
 def reward_histogram(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

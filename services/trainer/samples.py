@@ -37,7 +37,7 @@ from services.trainer.trajectories import lines_of
 from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_credit, vote_credit
-from triforge.algorithms.filters import LOW_SPREAD, spread_filter
+from triforge.algorithms.filters import LOW_SPREAD, NO_SPREAD, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
 from triforge.config import LearnerSection, RunConfig
@@ -118,6 +118,7 @@ class Samples:
     voteless: int = 0  # groups credited without their votes, which were too old
     asked: int = 0  # groups that were to train the policy
     dead: int = 0  # those of them from which nothing can be learnt
+    spread: int = 0  # those of them whose trajectories have different rewards
 
     @property
     def eligible_votes(self) -> int:
@@ -160,7 +161,15 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
         voteless=sum(c.voteless for c in credited),
         asked=len(asked),
         dead=sum(c.dead for c in asked),
+        spread=sum(c.spread > NO_SPREAD for c in asked),
     )
+
+
+def learnable(groups: Iterable[JudgedGroup], options: SampleOptions) -> tuple[int, int]:
+    """(groups that were to train the policy, those of them from which something can be learnt)."""
+    credited = [_credit(group, options) for group in groups]
+    asked = [c for c in credited if c.blocked in ("", PARTIAL)]
+    return len(asked), sum(not c.blocked and not c.dead for c in asked)
 
 
 def training_groups(groups: Sequence[JudgedGroup], algorithm: Algorithm) -> list[JudgedGroup]:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from services.trainer.judged_groups import accepted, played_by
+from services.trainer.measures import level_measures
 from services.trainer.parts import Parts
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.filters import rewrite_direction
 from triforge.config import RunConfig
 from triforge.event_loop import together
-from triforge.rollout.seeds import nth_seed
+from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
     AdaptSettings,
@@ -44,14 +45,28 @@ class TaskSource:
 
     async def _round(self, number: int) -> list[GroupTask]:
         config, adaptation = self._config, self._config.adaptation
+        asked = {"adopt": adaptation.adopt_pending, "pairs_on_top": adaptation.pairs_on_top}
+        plan = await self._draw_training(number, config.run.groups_per_step, **asked)
+        seeds = [nth_seed(config.run.seed, number, index) for index in range(len(plan))]
+        return self._training(number, "train", plan, seeds)
+
+    async def refill(self, step: int, number: int, groups: int) -> list[GroupTask]:
+        """The `number`-th draw, from 1, of groups in the place of some of a step's; the same every time, perhaps none."""
+        plan, name = await self._draw_training(step, groups, refill=number), f"refill{number}"
+        run = self._config.run
+        seeds = [derive_seed(run.seed, name, step, index) for index in range(len(plan))]
+        return self._training(step, name, plan, seeds)
+
+    async def _draw_training(self, step: int, groups: int, **how: Any) -> list[PlannedGroup]:
+        adaptation = self._config.adaptation
         pending = adaptation.max_pending if adaptation.rewrites else 0
-        asked = {
-            "adopt": adaptation.adopt_pending,
-            "max_adapted": adaptation.max_adapted,
-            "pairs_on_top": adaptation.pairs_on_top,
-        }
-        groups = config.run.groups_per_step
-        plan = await self._draw("train", number, groups, max_pending=pending, **asked)
+        how |= {"max_pending": pending, "max_adapted": adaptation.max_adapted}
+        return await self._draw("train", step, groups, **how)
+
+    def _training(
+        self, step: int, mode: str, plan: list[PlannedGroup], seeds: list[int]
+    ) -> list[GroupTask]:
+        config = self._config
         how = {
             "rollouts": config.env_adapter.rollouts,
             "votes": config.votes,
@@ -59,8 +74,7 @@ class TaskSource:
             "sampling": config.models.policy.sampling(),
             "judge_sampling": config.models.reward.sampling(),
         }
-        seeds = [nth_seed(config.run.seed, number, index) for index in range(len(plan))]
-        return self._tasks(number, "train", plan, seeds, **how)
+        return self._tasks(step, mode, plan, seeds, **how)
 
     async def held_out(self, step: int) -> dict[str, list[GroupTask]]:
         """The held-out tasks of an evaluation by mode, each played once; the same seeds every time.
@@ -68,7 +82,7 @@ class TaskSource:
         A difference between two steps is then the policy's.
         """
         run, policy = self._config.run, self._config.models.policy
-        plan = await self._draw("evaluate", step, run.eval_tasks, max_pending=0)
+        plan = await self._draw("evaluate", step, run.eval_tasks)
         seeds, tasks = [nth_seed(run.seed, index) for index in range(len(plan))], {}
         for mode in ("sampled", "greedy") if run.eval_greedy else ("sampled",):
             sampling = policy.sampling(greedy=mode == "greedy")
@@ -114,6 +128,13 @@ class TaskSource:
             for outcome in outcomes
             if outcome.measured or outcome.proposal_id  # a lost half of a pair is on record
         )
+
+    async def levels(self) -> dict[str, float]:
+        """Where the run's windows of difficulty levels stand as far as adaptation has come; nothing without the ladder."""
+        if not self._config.adaptation.climbs:
+            return {}
+        tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)
+        return level_measures(tops)
 
 
 def task_outcome(

@@ -42,7 +42,7 @@ from services.trainer.measures import (
 )
 from services.trainer.parts import Parts
 from services.trainer.run_record import RunRecord
-from services.trainer.samples import SampleOptions, Samples, build_samples
+from services.trainer.samples import SampleOptions, Samples, build_samples, learnable
 from services.trainer.step_records import origin_of
 from services.trainer.task_source import TaskSource
 from services.trainer.timeline import spans_of
@@ -124,13 +124,14 @@ class TrainLoop:
         """One step of training. Repeating it gives the same result."""
         measures: dict[str, float] = {}
         with tracing.span("step"):
+            trust = self._votes.trust(step)
+            options = SampleOptions.of(self._config, step, self._engines.versions, trust)
             with phase("play", measures):
                 tasks = await self._tasks.plan(self._collector.window.open_rounds())
                 groups = await self._collector.collect(tasks)
-            with phase("credit", measures):
                 demand_known_success(self._config, groups)
-                trust = self._votes.trust(step)
-                options = SampleOptions.of(self._config, step, self._engines.versions, trust)
+                groups += await self._refill(step, groups, options)
+            with phase("credit", measures):
                 samples = build_samples(groups, options)
                 trained_on = samples.reasons["trained"]
                 auxiliary = await asyncio.to_thread(
@@ -146,7 +147,8 @@ class TrainLoop:
                 with phase("publish", measures):
                     versions = await self._engines.update_weights(trained)
             with phase("adapt", measures):
-                await self._tasks.adapt(groups, self._collector.window.offers)
+                await self._tasks.adapt(groups, self._collector.offers)
+                measures |= await self._tasks.levels()
             with phase("record", measures):
                 origin = origin_of(self._config, **{str(step): options.numbers})
                 artifacts = await self._record.write(step, samples.records, origin)
@@ -158,6 +160,22 @@ class TrainLoop:
         lines = samples.lines + evaluation.lines
         await self._record.commit(step, notes, versions, measures, artifacts, lines)
         return groups
+
+    async def _refill(
+        self, step: int, groups: list[JudgedGroup], options: SampleOptions
+    ) -> list[JudgedGroup]:
+        """Other groups in the place of those that teach nothing, which are replaced again, at most `refills` times."""
+        found: list[JudgedGroup] = []
+        wanted, useful = learnable(groups, options) if self._algorithm.refills else (0, 0)
+        for number in range(1, self._algorithm.refills + 1):
+            if useful >= wanted:
+                break
+            tasks = await self._tasks.refill(step, number, wanted - useful)
+            drawn = await self._collector.refill(tasks)
+            demand_known_success(self._config, drawn)
+            useful += learnable(drawn, options)[1]
+            found += drawn
+        return found
 
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm

@@ -67,6 +67,7 @@ class FakePlans:
         self.proposal: str | None = None
         self.heldout = True
         self.sizes: dict[int, int] = {}  # groups of a round, where a small pool has fewer
+        self.refills = 100  # groups of a refill, where a pool has no more
         self.before: Callable[[int], None] = lambda _: None  # gets the step of a train plan
 
     async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
@@ -77,6 +78,8 @@ class FakePlans:
             return [PlannedGroup(task_id=f"h{n}", slot=f"h{n}", purpose="evaluate") for n in names]
         self.before(step)
         groups = min(groups, self.sizes.get(step, groups))
+        if wanted.refill:
+            step, groups = step + 1000 * wanted.refill, min(groups, self.refills)
         found = [
             PlannedGroup(task_id=f"t{step}-{n}", slot=f"t{n}", purpose="train")
             for n in range(groups)
@@ -199,6 +202,7 @@ class FakeWorkers:
             False
         )  # played at once, done at `release`
         self.scores: Sequence[float] = ()  # of the rollouts of every group, without a threshold
+        self.alike: Callable[[GroupTask], bool] = lambda _: False  # all rollouts lose
         self.shuffled = False  # jobs are taken in an order of its own
         self._held: dict[str, JudgedGroup] = {}
         self._busy = False
@@ -249,7 +253,7 @@ class FakeWorkers:
     def _judged(self, task: GroupTask) -> JudgedGroup:
         found = judged(
             task,
-            [1] + [-1] * (task.rollouts - 1),
+            [-1 if self.alike(task) else 1] + [-1] * (task.rollouts - 1),
             [[[1] * task.votes, [-1] * task.votes] for _ in range(task.rollouts)],
             version=self._services["policy"].version,
             judge_version=self._services["reward"].version,

@@ -182,6 +182,15 @@ class CoreOptions(Options):
         ),
     ] = Field(0.25, gt=0, le=1)
     """The share."""
+    refills: Annotated[
+        int,
+        Only(
+            lambda a: not a.needs_critic or a.mixed_groups_only or a.policy_band is not None,
+            "an estimator without a critic, mixed_groups_only = true or a policy_band: every group teaches a critic something",
+        ),
+    ] = Field(0, ge=0, le=100)
+    """How often new groups are drawn in the place of those from which nothing can be learnt, before
+    the step trains on what there is; 0 draws none."""
     truncated: Literal["keep", "mask"] = "keep"
     """Responses that were cut off at their token limit are trained on (`keep`) or not (`mask`)."""
     # ---- penalties ----
@@ -343,6 +352,12 @@ class CoreOptions(Options):
             self.overlong_buffer > self.overlong_limit,
             f"overlong_buffer: given {self.overlong_buffer}, allowed at most overlong_limit = {self.overlong_limit}: the "
             "penalty rises before the limit",
+        )
+
+        yield (
+            self.refills > 0 and self.group_filter != "none",
+            f"refills: given {self.refills} with group_filter = '{self.group_filter}', allowed 0 or 'none': a filter keeps a "
+            "share of all groups that were played, so those drawn in place of others would let more of them through",
         )
 
     def _rewards(self) -> Iterator[tuple[bool, str]]:

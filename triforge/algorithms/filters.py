@@ -22,7 +22,7 @@ OUTSIDE_REWARD_BAND = "outside reward band"
 ONE_SIDED = "one outcome only"
 LOW_SPREAD = "low spread"
 
-_NO_SPREAD = 1e-8  # rounding, not information
+NO_SPREAD = 1e-8  # rounding, not information
 
 
 def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
@@ -46,7 +46,7 @@ def policy_filter(
 
 def alike(scores: Sequence[float]) -> bool:
     """Whether scores differ by rounding only."""
-    return max(scores, default=0.0) - min(scores, default=0.0) <= _NO_SPREAD
+    return max(scores, default=0.0) - min(scores, default=0.0) <= NO_SPREAD
 
 
 def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
@@ -72,16 +72,16 @@ def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[b
     if algorithm.group_filter == "none":
         return [True] * len(deviations)
     order = sorted(
-        (i for i, std in enumerate(deviations) if std > _NO_SPREAD),
+        (i for i, std in enumerate(deviations) if std > NO_SPREAD),
         key=lambda i: (-deviations[i], i),
     )
     if algorithm.group_filter == "variance_topk":
-        kept = order[: max(1, math.floor(algorithm.filter_keep * len(deviations) + _NO_SPREAD))]
+        kept = order[: max(1, math.floor(algorithm.filter_keep * len(deviations) + NO_SPREAD))]
     else:
         kept, held = [], 0.0
         wanted = algorithm.filter_keep * sum(deviations[i] ** 2 for i in order)
         for i in order:
-            if held >= wanted * (1.0 - _NO_SPREAD):
+            if held >= wanted * (1.0 - NO_SPREAD):
                 break
             kept.append(i)
             held += deviations[i] ** 2

@@ -47,9 +47,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         **_HIGHER,
         "kl_beta": 0.0,
         "aggregation": "token_mean",
+        "mixed_groups_only": True,
+        "refills": 10,
         "overlong_limit": 20480,
         "overlong_buffer": 4096,
     },
+    "rlve": {**_OUTCOME, **_HIGHER, "kl_beta": 0.0, "off_policy": "tis", "refills": 10},
     "gspo": {**_OUTCOME, "loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "kl_beta": 0.0},
     "cispo": {
         **_OUTCOME,

@@ -1,8 +1,8 @@
 """Every config in configs/ trains end to end: two steps on the local engine, with models that know nothing.
 
 A family is tested here as soon as its config exists: `configs/NAME.toml`, and `configs/pools/NAME.json` with the pool that
-it is meant for (the body of `POST /v1/pools`). Only sizes are made small; wording, options, prompts and algorithm stay
-what the config says. A family whose packages are missing is skipped with the sentence that names the command.
+it is meant for (the body of `POST /v1/pools`). The same holds for methods, `configs/methods/NAME.toml`. Only sizes are made small
+(and `TINY`); wording, options, prompts and algorithm stay what the config says. A family whose packages are missing is skipped with the sentence that names the command.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ pytestmark = pytest.mark.timeout(240)
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 NAMES = sorted(
-    path.stem for path in CONFIGS.glob("*.toml") if not path.stem.startswith("demo")
+    path.relative_to(CONFIGS).with_suffix("").as_posix()
+    for path in (*CONFIGS.glob("*.toml"), *CONFIGS.glob("methods/*.toml"))
+    if not path.stem.startswith("demo")
 )  # the demonstration plays its own
 ELSEWHERE = (
     "osworld",  # played by tests/e2e/test_screens.py, with a model that sees
+    "methods/vlm_rl",  # the same
     "mcp",  # needs a server of the operator's: tests/unit/environments/test_mcp.py
 )
 STEPS, GROUPS, TASKS = 2, 2, 3
@@ -52,17 +55,29 @@ SMALL: dict[str, Any] = {
     # random weights never succeed; without the band the judge's learner works all the same
     "algorithm": {"overrides": {"reward_band": "none"}},
 }
+TINY: dict[str, dict[str, Any]] = {
+    # what lets random weights solve something, beside `SMALL`: of the config (`run`) and of the pool's generator (`generate`)
+    "methods/rlve": {
+        "generate": {"options": {"puzzles": ["truth"]}},
+        "run": {
+            "models": {"policy": {"max_new_tokens": 30, "regex": "<answer>(true|false)</answer>"}},
+            "adaptation": {"ladder": {"rollouts": 4, "options": {"puzzles": ["truth"]}}},
+        },
+    },
+}
 
 
 def pool_of(name: str) -> PoolRequest:
     """The pool that a config is meant for, with a few tasks only."""
-    file = CONFIGS / "pools" / f"{name}.json"
+    file = CONFIGS / "pools" / f"{Path(name).name}.json"
     body: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    body.setdefault("environment", family_of(name))
+    if "environment" not in body:
+        body["environment"] = family_of(name)
     small = {"count": TASKS, "heldout": 1}
     if not body.get("tasks"):
-        body["generate"] = {**body.get("generate", {}), **small}
-    return PoolRequest.model_validate({**body, "name": f"e2e-{name}"})
+        tiny = TINY.get(name, {}).get("generate", {})
+        body["generate"] = merge({**body.get("generate", {}), **small}, tiny)
+    return PoolRequest.model_validate({**body, "name": f"e2e-{name.replace('/', '-')}"})
 
 
 def family_of(name: str) -> str:
@@ -79,7 +94,7 @@ def run_of(name: str) -> dict[str, Any]:
     document = read_document(CONFIGS / f"{name}.toml")
     for role in document.get("models", {}).values():
         role.pop("path", None)
-    small = merge(document, SMALL)
+    small = merge(merge(document, SMALL), TINY.get(name, {}).get("run", {}))
     parse(small)
     return small
 
@@ -107,6 +122,7 @@ async def test_two_steps_are_trained_from_the_config(
         assert step.metrics["trajectories"] >= GROUPS * SMALL["env_adapter"]["rollouts"]
         assert step.metrics["infrastructure_failures"] == 0, "an episode was not measured"
     _moved(steps)
+    assert steps[-1].policy_version > steps[0].policy_version or name not in TINY
     critic = parse(run_of(name)).algorithm.resolved.needs_critic
     assert all(("policy/critic/loss" in step.metrics) == critic for step in steps[1:])
 

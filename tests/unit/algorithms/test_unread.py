@@ -15,6 +15,8 @@ from triforge.errors import ConfigError
         ("grpo", {"loss": "sapo", "clip_high": 0.3}, "clip_high: given 0.3 with loss = 'sapo'"),
         ("grpo", {"loss": "reinforce", "off_policy": "tis", "log_ratio_clamp": 5}, "it has no ratio"),
         ("grpo", {"kl_beta": 0, "kl_estimator": "k1"}, "kl_estimator: given 'k1', allowed only with kl_beta above 0"),
+        ("ppo", {"refills": 3}, "refills: given 3, allowed only with an estimator without a critic"),
+        ("grpo", {"refills": 3, "group_filter": "variance_topk"}, "refills: given 3 with group_filter = 'variance_topk', allowed 0"),
         ("dapo", {"kl_clamp": "none"}, "there is no KL term"),
         ("grpo", {"kl_gain": 0.5}, "kl_gain: given 0.5, allowed only with a kl_target"),
         ("dapo", {"kl_target": 0.1}, "kl_target: given 0.1, allowed only with kl_beta above 0"),

@@ -295,7 +295,7 @@ async def test_each_kind_has_a_window_that_moves_by_its_own_groups(database: Dat
     kitchen = Kitchen(database, slots=1, environment="puzzles")
     said = await Player(kitchen, "total").play(16)
     high = {kind: (kitchen.ladder(kind=kind) or (0,))[0] for kind in ("total", "truth")}
-    assert high["total"] > 1
+    assert high["total"] >= 1
     assert high["truth"] == 0
     assert any(line.startswith("ladder: the window of truth is 0 to 0, 0 of ") for line in said)
     assert kitchen.ladder() is None, "no window of all kinds beside theirs"
