@@ -129,6 +129,14 @@ CHARTS = (
     Chart("Gradient norm", "before clipping", {"policy": "policy/grad_norm", "judge": "reward/grad_norm"}),
     Chart("Entropy", "nats a token", {"policy": "policy/entropy", "judge": "reward/entropy"}),
     Chart(
+        "Spread of rewards", "standard deviation within a group", {"mean over groups": "collapse/spread"},
+        "How much attempts at one task differ. Where it vanishes there is nothing to learn from.",
+    ),
+    Chart(
+        "What thoughts tell of their prompts", "nats", {"mutual information": "collapse/information"},
+        "0 is a template: the same thoughts whatever is asked. Measured with monitor.prompts.",
+    ),
+    Chart(
         "Tokens a second", "of a learner",
         {"policy": "policy/tokens_per_s", "judge": "reward/tokens_per_s"},
         "Tokens that went through the model in training, by the learner's own seconds.",

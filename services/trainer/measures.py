@@ -202,6 +202,8 @@ def sample_measures(samples: Samples) -> dict[str, float]:
         measures["groups/dead_share"] = samples.dead / samples.asked
         measures["groups/effective"] = samples.spread / samples.asked
         measures |= ends("groups/effective", wilson(samples.spread, samples.asked))
+    if samples.deviation is not None:
+        measures["collapse/spread"] = samples.deviation
     for role, ages in samples.ages.items():
         for name, value in staleness_measures(ages).items():
             measures[f"staleness/{role}/{name}"] = value

@@ -89,8 +89,8 @@ class Orchestrator:
         try:
             reason = await self._train(run, parse(run.config))
             await self._end(run, "finished", reason)
-        except StopRequested:
-            await self._end(run, "stopped", "stopped on request")
+        except StopRequested as stop:
+            await self._end(run, "stopped", str(stop) or "stopped on request")
         except Superseded:
             raise
         except UnavailableError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from triforge.config import Settings
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import (
+    GenerateReply,
+    GenerateRequest,
     JudgedGroup,
     PlannedGroup,
     PlanRequest,
@@ -25,7 +27,7 @@ from triforge.types import (
 
 
 class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
-    """The run was asked to stop; what is unfinished is not committed and will be done again on resume."""
+    """The run was asked to stop, or its message says why it stops; what is unfinished is not committed and will be done again on resume."""
 
 
 class PlanApi(Protocol):
@@ -45,6 +47,10 @@ class WeightsApi(Protocol):
 
     async def update_weights(self, update: WeightsUpdate) -> WeightsState:
         """Serve another version; returns when its engines are verified to serve it."""
+        ...
+
+    async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        """Sample from what is served, or score prompts."""
         ...
 
 

@@ -13,7 +13,7 @@ from services.trainer.gauges import PROGRESS, STEPS
 from services.trainer.parts import Parts
 from services.trainer.reporting import Reporting
 from services.trainer.untrained import untrained
-from services.trainer.vote_alarm import vote_alarm
+from triforge.algorithms.alarms import alarms
 from triforge.store.step_records import write_step_records
 from triforge.store.timelines import write_timeline
 from triforge.telemetry import about
@@ -66,8 +66,7 @@ class RunRecord:
     ) -> None:
         """Move the run to a step, with the orchestrator's notes and the lines of its trajectories, in one transaction; then say so.
 
-        What is said of a step that trained the policy on nothing, or of votes that cannot be read or are gamed, is the run's reason until
-        the next step.
+        What is said of a step that trained the policy on nothing, and its alarms, are the run's reason until the next step.
         """
         policy, reward = versions["policy"], versions["reward"]
         record = RunStep(
@@ -80,7 +79,7 @@ class RunRecord:
             artifacts=artifacts,
         )
         note = untrained([measures], self._answer) if step else ""
-        alarm = vote_alarm(measures)
+        alarm = "; ".join(alarms(measures).values())
         reason = "; ".join(filter(None, (note, alarm)))
         await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason, lines)
         STEPS.show(record, self._run.pool_id)

@@ -9,6 +9,7 @@ reward, an advantage, and either a weight in the loss or a reason why it has non
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,7 @@ class Samples:
     asked: int = 0  # groups that were to train the policy
     dead: int = 0  # those of them from which nothing can be learnt
     spread: int = 0  # those of them whose trajectories have different rewards
+    deviation: float | None = None  # of the rewards within them, in the mean
 
     @property
     def eligible_votes(self) -> int:
@@ -162,6 +164,7 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
         asked=len(asked),
         dead=sum(c.dead for c in asked),
         spread=sum(c.spread > NO_SPREAD for c in asked),
+        deviation=math.fsum(c.spread for c in asked) / len(asked) if asked else None,
     )
 
 

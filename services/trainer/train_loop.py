@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 
 from services.trainer.auxiliary_rows import AuxiliaryMaker
+from services.trainer.collapse import CollapseMonitor, information
 from services.trainer.collector import Collector
 from services.trainer.engines import Engines
 from services.trainer.evaluation import Evaluator
@@ -40,7 +41,7 @@ from services.trainer.measures import (
     sample_measures,
     step_measures,
 )
-from services.trainer.parts import Parts
+from services.trainer.parts import Parts, StopRequested
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples, learnable
 from services.trainer.step_records import origin_of
@@ -88,14 +89,15 @@ class TrainLoop:
 
         Raises:
             TriforgeError: a step cannot be taken.
-            StopRequested: from `check`.
+            StopRequested: from `check`, or the policy has collapsed and the run is to end then.
         """
         await self._begin()
         if self._run.step < 0:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions["policy"])
+            measures = evaluation.measures | self._monitor.measure(0, evaluation.measures)
             await self._record.commit(
-                0, None, versions, evaluation.measures, evaluation.artifacts, evaluation.lines
+                0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
             await _clean_up(self._evaluator.discard())
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
@@ -107,6 +109,8 @@ class TrainLoop:
             await _clean_up(self._in_flight.discard(groups))
             await _clean_up(self._learners.discard())
             await _clean_up(self._evaluator.discard())
+            if self._monitor.ends:
+                raise StopRequested(self._monitor.ends)
         # rows of a step whose orchestrator died between its commit and the cleaning up
         rows = f"runs/{self._run.id}/batches"
         await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
@@ -118,6 +122,7 @@ class TrainLoop:
         self._learners = Learners(parts, run.id, config, notes, _seldom(self._check))
         self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
         self._votes = VoteHistory(notes, self._algorithm)
+        self._monitor = CollapseMonitor(notes, config.monitor)
         self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
 
     async def _step(self, step: int) -> list[JudgedGroup]:
@@ -139,6 +144,8 @@ class TrainLoop:
                 )
                 samples.rows["policy"] += auxiliary.rows
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
+                prompts, policy = self._config.monitor.prompts, self._parts.apis["policy"]
+                measures |= await information(groups, prompts, policy)
             async with self._in_flight.receiving():  # groups of later rounds come in meanwhile
                 with phase("train", measures):
                     trained = await self._learners.train(
@@ -154,6 +161,7 @@ class TrainLoop:
                 artifacts = await self._record.write(step, samples.records, origin)
         evaluation = await self._evaluator.evaluate(step, versions["policy"])
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
+        measures |= self._monitor.measure(step, measures)
         self._collector.advance(versions)
         await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts

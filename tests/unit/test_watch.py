@@ -47,8 +47,8 @@ def test_a_step_that_trained_on_nothing_is_loud_and_one_without_figures_makes_no
 def test_a_judge_that_is_being_gamed_is_loud_too() -> None:
     view, step = View(RUN), event("step", 2, metrics={}, note="trained on 0 of 4", alarm="why")
     view.take(step)
-    assert view.line(step) == "NOTHING TRAINED at step 2: trained on 0 of 4\nJUDGE at step 2: why"
-    assert str(view.table().caption).split("\n")[1] == "JUDGE at step 2: why"
+    assert view.line(step) == "NOTHING TRAINED at step 2: trained on 0 of 4\nALARM at step 2: why"
+    assert str(view.table().caption).split("\n")[1] == "ALARM at step 2: why"
 
 
 def test_the_score_has_a_column_where_there_are_scores() -> None:

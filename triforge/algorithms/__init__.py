@@ -9,6 +9,7 @@ what was played, on numbers
   penalties      what is taken off a reward; `filters` by spread, and which tasks are rewritten
   unit_tests     where programs and tests judge each other; `imitation` the jobs without a policy gradient
   theory         what votes are worth, intervals; `gaming` an alarm for a judge that is worth less and praises more
+  collapse       whether the policy says and earns the same always; `alarms` what is wrong with a step, in words
 tasks
   acceptance     whether a rewritten task replaces its parent; `ladder` levels that rise with the policy
 tokens, on arrays of any library

@@ -152,8 +152,8 @@ def said(status: str, reason: str) -> str:
 
 
 def _noted(event: Event) -> str:
-    """What is said of a step that trained on nothing, and of a judge that is being gamed; else empty."""
-    titles = {"note": "NOTHING TRAINED", "alarm": "JUDGE"}
+    """What is said of a step that trained on nothing, and its alarms; else empty."""
+    titles = {"note": "NOTHING TRAINED", "alarm": "ALARM"}
     said = [(title, event.data.get(name)) for name, title in titles.items()]
     return "\n".join(f"{title} at step {event.step}: {text}" for title, text in said if text)
 

@@ -16,6 +16,7 @@ from triforge.config.document import (
     with_assignments,
     write_document,
 )
+from triforge.config.monitor import MonitorSection
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,

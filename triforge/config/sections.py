@@ -23,6 +23,7 @@ from triforge.config.base import (
     Tokens,
 )
 from triforge.config.contrast import ContrastSection
+from triforge.config.monitor import MonitorSection
 from triforge.errors import ConfigError
 
 _ADAPTER = Only(lambda s: s.lora_rank > 0, "lora_rank above 0: no adapter is trained")
@@ -491,6 +492,7 @@ class RunConfig(Section):
     reward: RewardSection = RewardSection()
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
+    monitor: MonitorSection = MonitorSection()
     report: ReportSection = ReportSection()
 
     @model_validator(mode="after")

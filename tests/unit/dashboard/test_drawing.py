@@ -123,24 +123,21 @@ def test_an_alarm_is_a_stripe_over_its_steps_and_its_words_are_text() -> None:
     assert '<title>steps 0 to 1: &lt;b&gt;</title><rect x="35.0"' in svg
 
 
-def test_a_run_alarms_where_the_judge_is_gamed_success_falls_or_rollouts_are_lost() -> None:
+def test_a_run_alarms_where_the_judge_is_gamed_the_policy_collapses_or_rollouts_are_lost() -> None:
     fine = {"trajectories": 100.0, "infrastructure_failures": 5.0, "judge/alarm": 0.0}
-    fine |= {"success": 0.8, "success/low": 0.6, "success/high": 0.9, "policy/entropy": 1.0}
     found = alarms(
         steps(
             fine,
             fine | {"judge/alarm": 1.0, "judge/alarm/votes": 3.0},
             fine | {"judge/alarm": 1.0, "infrastructure_failures": 6.0},
-            fine | {"success/high": 0.29},
-            fine | {"policy/entropy": 0.05},
-            fine | {"success/high": 0.31},
+            fine | {"collapse/alarm/spread": 0.05},
+            fine | {"collapse/alarm/entropy": 0.05},
+            fine | {"collapse/alarm": 0.0},
         )
     )
     assert [(a.letter, a.first, a.last) for a in found] == [("J", 1, 2), ("I", 2, 2), ("C", 3, 4)]
     assert "(mean vote +3.0 standard errors)" in found[0].text
-    assert found[2].said == "success is at most 0.290 and was at least 0.600"
-    held = fine | {"eval/greedy": 0.5, "eval/greedy/low": 0.4, "eval/greedy/high": 0.6}
-    assert alarms(steps(held, held | {"success/high": 0.1})) == []  # training tasks change
+    assert "in-group spread of rewards is 5%" in found[2].said
 
 
 def test_a_long_run_is_thinned_and_keeps_its_newest_step() -> None:

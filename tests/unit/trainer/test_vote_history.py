@@ -10,8 +10,8 @@ import pytest
 
 from services.trainer.measures import VoteHistory, alarm_measures, theory_measures, vote_counts
 from services.trainer.run_record import RunRecord
-from services.trainer.vote_alarm import vote_alarm
 from tests.unit.trainer.played import group_task, judged
+from triforge.algorithms.alarms import alarms
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.theory import GroupVotes, count_votes, trust
 
@@ -70,12 +70,12 @@ def test_a_judge_that_is_being_gamed_is_trusted_as_far_as_the_newer_groups_say()
     found = alarm_measures(made.before(3))
     assert found["judge/alarm"] == 1.0
     assert found["judge/alarm/agreement"] < -2.5 < 2.5 < found["judge/alarm/votes"]
-    said = vote_alarm(found)
+    said = alarms(found)["J"]
     assert said.startswith("the judge is being gamed: ")
     assert f"agreement {found['judge/alarm/agreement']:+.1f}" in said
-    assert vote_alarm({"judge/invalid": 1.0}).startswith("100% of the votes could not be read")
-    assert vote_alarm({"judge/invalid": 0.5}) == ""
-    assert vote_alarm({"judge/alarm": 0.0}) == vote_alarm({}) == ""
+    assert alarms({"judge/invalid": 1.0})["J"].startswith("100% of the votes could not be read")
+    assert alarms({"judge/invalid": 0.5}) == {}
+    assert alarms({"judge/alarm": 0.0}) == alarms({}) == {}
     made.remember(3, [fair] * 128)
     assert (made.trust(4), alarm_measures(made.before(4))) == (1.0, {
         "judge/alarm": 0.0, "judge/alarm/agreement": 0.0, "judge/alarm/votes": 0.0,
@@ -98,7 +98,7 @@ async def test_the_alarm_is_the_reason_of_the_run_and_part_of_the_event_of_its_s
     record = RunRecord(parts, run, dashboards)
     measures = {"judge/alarm": 1.0, "judge/alarm/votes": 4.0, "rows/policy": 8.0}
     await record.commit(1, {}, {"policy": 1, "reward": 1}, measures, {})
-    assert told["reason"] == told["alarm"] == vote_alarm(measures)
+    assert told["reason"] == told["alarm"] == alarms(measures)["J"]
     assert "note" not in told
 
 

@@ -1,0 +1,134 @@
+"""The collapse monitor over the steps of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from services.trainer.collapse import CollapseMonitor, information, thoughts_of
+from tests.unit.trainer.played import group_task, judged
+from triforge.algorithms.alarms import alarms
+from triforge.config import MonitorSection
+from triforge.errors import UnavailableError
+from triforge.types import GenerateReply, GenerateRequest, JudgedGroup
+
+SMALL = MonitorSection(window=2, evaluations=2)
+
+
+def monitored(steps: list[dict[str, float]], limits: MonitorSection = SMALL) -> list[set[str]]:
+    """The rules that are on at each step; a restart before every step changes nothing."""
+    notes: dict[str, Any] = {}
+    found = []
+    for step, measures in enumerate(steps, 1):
+        notes = json.loads(json.dumps(notes))
+        before = json.loads(json.dumps(notes))
+        first = CollapseMonitor(notes, limits).measure(step, measures)
+        assert CollapseMonitor(notes, limits).measure(step, measures) == first, "repeated"
+        assert CollapseMonitor(before, limits).measure(step, measures) == first
+        assert first["collapse/alarm"] == len(first) - 1
+        found.append({name.split("/")[2] for name in first if name.count("/") == 2})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("measure", "values", "rule"),
+    [
+        ("collapse/spread", [1.0, 1.0, 0.2, 0.05, 0.05], "spread"),
+        ("policy/entropy", [1.0, 0.5, 0.2, 0.11, 0.05], "entropy"),
+        ("collapse/information", [2.0, 2.0, 0.3, 0.2, 0.1], "information"),
+        ("policy/grad_norm", [1.0, 2.0, 1.5, 30.0, 900.0], "gradient"),
+        ("eval/sampled", [0.0, 0.5, 0.0, 0.1, 0.0], ""),
+        ("eval/greedy", [0.0, 0.5, 0.5, 0.0, 0.0], "held_out"),
+    ],
+)
+def test_a_collapse_that_is_forced_raises_the_alarm_and_only_then(
+    measure: str, values: list[float], rule: str
+) -> None:
+    found = monitored([{measure: value} for value in values])
+    assert found == [set(), set(), set(), set(), {rule} - {""}]
+
+
+def test_success_is_alarming_when_its_interval_lies_below_half_of_what_was_certain() -> None:
+    fine = {"success": 0.8, "success/low": 0.6, "success/high": 0.9}
+    assert monitored([fine, fine | {"success/high": 0.31}, fine | {"success/high": 0.29}])[1:] == [
+        set(), {"success"},
+    ]  # fmt: skip
+    held = fine | {"eval/greedy": 0.5, "eval/greedy/low": 0.4, "eval/greedy/high": 0.6}
+    assert monitored([held, fine | {"success/high": 0.1}]) == [set(), set()], (
+        "training tasks change"
+    )
+
+
+def test_only_the_rules_of_ragen_2_end_a_run_and_only_if_they_are_to() -> None:
+    for stop, name, ends in (
+        (True, "collapse/spread", True), (True, "policy/entropy", False), (False, "collapse/spread", False),
+    ):  # fmt: skip
+        monitor = CollapseMonitor({}, MonitorSection(window=1, stop=stop))
+        for step, value in enumerate((1.0, 0.01), 1):
+            measures = monitor.measure(step, {name: value})
+        assert alarms(measures)["C"].startswith("the policy collapses: ")
+        assert monitor.ends == (alarms(measures)["C"] if ends else "")
+
+
+# ---- thoughts ----
+
+
+def groups(*prompts: int, action: str = "a0") -> list[JudgedGroup]:
+    """Groups whose first response is `thinking a0`, of which 4 tokens, after prompts of their own."""
+    found = []
+    for number in prompts:
+        group = judged(group_task(f"g{number}"), [1, -1], [[[1]], [[1]]])
+        played = group.played.trajectories[0]
+        step = played.steps[0].model_copy(
+            update={"response": "thinking a0", "action": action, "end": played.steps[0].start + 4}
+        )
+        ids = (100, number, 1, 2, 3, 4)
+        segment = played.segments[0].model_copy(update={"ids": ids, "logprobs": (0.0,) * 6})
+        one = played.model_copy(update={"steps": (step,), "segments": (segment,)})
+        trajectories = (one, *group.played.trajectories[1:])
+        played_ = group.played.model_copy(update={"trajectories": trajectories})
+        found.append(group.model_copy(update={"played": played_}))
+    return found
+
+
+def test_a_thought_is_what_stands_before_the_action_and_prompts_count_once() -> None:
+    assert thoughts_of(groups(7, 8, 7), 9) == [((100, 7), (1, 2, 3)), ((100, 8), (1, 2, 3))]
+    assert thoughts_of(groups(7, action="thinking a0"), 9) == [((100, 7), (1, 2, 3, 4))]
+    assert len(thoughts_of(groups(7, 8, 9), 2)) == 2
+
+
+class Engine:
+    """Scores: a thought is likely after prompts whose second id is in `likes`."""
+
+    def __init__(self, *likes: int, fails: bool = False) -> None:
+        self.likes, self.fails, self.asked = likes, fails, 0
+
+    async def generate_many(self, requests: list[GenerateRequest]) -> list[GenerateReply]:
+        self.asked = len(requests)
+        if self.fails:
+            raise UnavailableError("no scores here")
+        return [
+            GenerateReply(
+                prompt_ids=r.prefix_ids,
+                outputs=(),
+                prompt_logprobs=(0.0, *[-0.1 if r.prefix_ids[1] in self.likes else -9.0] * 3),
+            )
+            for r in requests
+        ]
+
+
+async def test_each_thought_is_scored_after_each_prompt() -> None:
+    engine: Any = Engine()
+    found = await information(groups(7, 8, 9), 8, engine)
+    assert engine.asked == 9
+    assert found["collapse/information"] == pytest.approx(0.0), "the same whatever the prompt"
+    assert (
+        await information(groups(7), 8, engine) == await information(groups(7, 8), 0, engine) == {}
+    )
+
+
+async def test_engines_that_cannot_score_cost_the_run_nothing_else() -> None:
+    engine: Any = Engine(fails=True)
+    assert await information(groups(7, 8), 8, engine) == {}

@@ -1,0 +1,68 @@
+"""What is wrong with a step, by its measures: one sentence a kind of alarm. The log, events and the dashboard say it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+Letter = Literal["J", "C", "I"]
+"""Judge, collapse of the policy, infrastructure."""
+
+COLLAPSE: Final = {
+    "spread": "the in-group spread of rewards is {:.0%} of what it was in the first steps",
+    "entropy": "the policy's entropy is {:.0%} of what it was in the first steps",
+    "gradient": "the gradient norm is {:.3g} times that of the steps before",
+    "information": "thoughts tell {:.0%} of what they told of their prompts in the first steps: they have become a template",
+    "success": "success is at most {:.0%} of what it was at least before",
+    "held_out": "success on held-out tasks was at most {:.2%} in the last evaluations",
+}
+"""The rules of collapse, as `collapse/alarm/<rule>` with its number; `collapse/alarm` counts those that are on."""
+
+READ: Final = (
+    "judge/alarm", "judge/alarm/agreement", "judge/alarm/votes", "judge/invalid", "infrastructure_failures", "trajectories",
+    *(f"collapse/alarm/{rule}" for rule in COLLAPSE),
+)  # fmt: skip
+"""The measures that alarms are made of."""
+
+_LOST: Final = 0.05  # share of a step's rollouts
+_UNREAD: Final = 0.5  # of the votes
+_MEND: Final = "to change: vote_weight = 'trust', which lowers their weight while this lasts, a smaller lam, or another judge_target"
+
+
+def alarms(measures: Mapping[str, float]) -> dict[Letter, str]:
+    """What is wrong with a step; empty if nothing is."""
+    found: dict[Letter, str] = {
+        "J": _judge(measures),
+        "C": collapse(measures),
+        "I": _lost(measures),
+    }
+    return {letter: said for letter, said in found.items() if said}
+
+
+def collapse(measures: Mapping[str, float]) -> str:
+    """The rules of collapse that are on."""
+    values = {rule: measures.get(f"collapse/alarm/{rule}") for rule in COLLAPSE}
+    on = [COLLAPSE[rule].format(value) for rule, value in values.items() if value is not None]
+    return f"the policy collapses: {'; '.join(on)}" if on else ""
+
+
+def _judge(measures: Mapping[str, float]) -> str:
+    """Votes that cannot be read, or a judge that is being gamed, as `triforge.algorithms.gaming` decided."""
+    unread = measures.get("judge/invalid", 0.0)
+    if unread > _UNREAD:
+        return (
+            f"{unread:.0%} of the votes could not be read, so they say nothing: a vote ends with \\boxed{{1}} or \\boxed{{-1}}; to "
+            "change: a reward model that follows the prompt, or a larger models.reward.max_new_tokens; `triforge run show RUN --step N` "
+            "shows what it says"
+        )
+    if not measures.get("judge/alarm"):
+        return ""
+    names = {"agreement": "judge/alarm/agreement", "mean vote": "judge/alarm/votes"}
+    by = [f"{what} {measures[name]:+.1f}" for what, name in names.items() if name in measures]
+    numbers = f" ({', '.join(by)} standard errors)" if by else ""
+    return f"the judge is being gamed: over the latest groups its votes rise and agree less with outcomes{numbers}; {_MEND}"
+
+
+def _lost(measures: Mapping[str, float]) -> str:
+    lost, of = measures.get("infrastructure_failures", 0.0), measures.get("trajectories", 0.0)
+    return f"infrastructure lost {lost:.0f} of {of:.0f} rollouts" if lost > _LOST * of else ""
