@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import product
 from random import Random
 from typing import Final, Literal
 
@@ -35,6 +36,8 @@ _PARAMS: Final[dict[str, type[Given]]] = {
 _CALM: Final = ("anchor", "harbour", "meadow", "oak", "pillow", "tortoise")
 _WILD: Final = ("blaze", "comet", "dragon", "falcon", "storm", "volcano")
 _LADDER_SIZE: Final = 12  # rows of the largest lake
+
+_ARMS: Final = tuple(product(_CALM, _WILD, (0, 1)))  # none comes twice before all have come
 
 
 class GeneratorOptions(Strict):
@@ -166,11 +169,11 @@ def _generate(wanted: GeneratorOptions, seed: int, index: int) -> Params:
     rng = Random(f"toy_text {seed} {index}")  # noqa: S311
     game = wanted.games[index % len(wanted.games)]
     if game == "bandit":
-        arms = [rng.choice(_CALM), rng.choice(_WILD)]
-        risky = rng.randrange(2)
+        drawn = Random(f"toy_text {seed}").sample(_ARMS, len(_ARMS))  # noqa: S311
+        calm, wild, risky = drawn[index // len(wanted.games) % len(_ARMS)]
         return {
             "game": game,
-            "arms": list(arms if risky else reversed(arms)),
+            "arms": [calm, wild] if risky else [wild, calm],
             "risky": risky,
             "sure": wanted.sure,
             "chance": wanted.chance,

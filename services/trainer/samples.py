@@ -38,7 +38,7 @@ from services.trainer.trajectories import lines_of
 from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_credit, vote_credit
-from triforge.algorithms.filters import LOW_SPREAD, NO_SPREAD, spread_filter
+from triforge.algorithms.filters import LOW_SPREAD, NO_SPREAD, kept_scale, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
 from triforge.config import LearnerSection, RunConfig
@@ -141,7 +141,7 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     chosen = draw(responses, options.policy_limits.max_rows, options.seed)
     if algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
         whiten(chosen, algorithm)  # or the learner does, when it knows the KL or the values
-    policy = _rows(chosen, algorithm, options.policy_limits)
+    policy = _rows(chosen, algorithm, options.policy_limits, kept_scale(kept, algorithm))
     if algorithm.needs_critic:
         policy = with_rewards(policy, chosen)
     texts = [c for group in credited for c in _judge_texts(group, options)]
@@ -365,8 +365,10 @@ def _unfit(sample: Sample, newest: int, length: int, limits: Limits) -> str:
 # ---- rows ----
 
 
-def _rows(chosen: list[Candidate], algorithm: Algorithm, limits: Limits) -> list[TrainRow]:
-    """The rows, with the advantage and the weight in the loss of each token."""
+def _rows(
+    chosen: list[Candidate], algorithm: Algorithm, limits: Limits, scale: float = 1.0
+) -> list[TrainRow]:
+    """The rows, with the advantage and the weight in the loss of each token, times `scale`."""
     samples = [(c, s) for c in chosen for s in c.samples]
     by_task = algorithm.aggregation == "task_mean"
     weights = token_weights(
@@ -376,7 +378,7 @@ def _rows(chosen: list[Candidate], algorithm: Algorithm, limits: Limits) -> list
         length=algorithm.aggregation_length or limits.response,
     )
     for (_, sample), weight in zip(samples, weights, strict=True):
-        sample.weight = weight
+        sample.weight = weight * scale
     rows = []
     for candidate in chosen:
         advantages, each = [0.0] * len(candidate.ids), [0.0] * len(candidate.ids)

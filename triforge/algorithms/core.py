@@ -182,6 +182,18 @@ class CoreOptions(Options):
         ),
     ] = Field(0.25, gt=0, le=1)
     """The share."""
+    filter_slack: Annotated[
+        float, _only("group_filter = variance_topp", "group_filter = 'variance_topp'")
+    ] = Field(0.0, ge=0, le=100)
+    """Variance that may be missing from that share."""
+    filter_scale: Annotated[
+        Literal["none", "linear", "sqrt"],
+        _only(
+            "group_filter != none",
+            "group_filter = 'variance_topk' or 'variance_topp': all groups are kept",
+        ),
+    ] = "none"
+    """Times what the loss is taken: 1, the share of groups that were kept, or its root."""
     refills: Annotated[
         int,
         Only(

@@ -66,7 +66,8 @@ def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[b
     """Which groups train the policy (`group_filter`, `filter_keep`); groups without spread never pass a filter.
 
     `variance_topk` keeps the share `filter_keep` of all groups whose rewards differ most, at least one. `variance_topp`
-    keeps the fewest groups, largest variance first, that together hold the share `filter_keep` of all variance.
+    keeps the fewest groups, largest variance first, that together hold the share `filter_keep` of all variance, less
+    `filter_slack`.
     `deviations` are those of the rewards of each group's trajectories.
     """
     if algorithm.group_filter == "none":
@@ -80,12 +81,19 @@ def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[b
     else:
         kept, held = [], 0.0
         wanted = algorithm.filter_keep * sum(deviations[i] ** 2 for i in order)
+        wanted -= algorithm.filter_slack
         for i in order:
             if held >= wanted * (1.0 - NO_SPREAD):
                 break
             kept.append(i)
             held += deviations[i] ** 2
     return [i in set(kept) for i in range(len(deviations))]
+
+
+def kept_scale(kept: Sequence[bool], algorithm: CoreOptions) -> float:
+    """What the loss is multiplied with where a filter kept a part of the groups (`filter_scale`)."""
+    share = sum(kept) / len(kept) if kept else 1.0
+    return {"none": 1.0, "linear": share, "sqrt": math.sqrt(share)}[algorithm.filter_scale]
 
 
 def rewrite_direction(

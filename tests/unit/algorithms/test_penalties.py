@@ -4,7 +4,7 @@ import pytest
 
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import Played, policy_credit
-from triforge.algorithms.filters import spread_filter
+from triforge.algorithms.filters import kept_scale, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, overlong_penalty, step_penalties
 from triforge.errors import ConfigError, InputError
 
@@ -96,12 +96,45 @@ def test_shaping_of_another_shape_is_refused():
         ({"group_filter": "variance_topp", "filter_keep": 0.95}, [3.0, 1.0, 0.0], [1, 1, 0]),
         ({"group_filter": "variance_topp", "filter_keep": 1.0}, [1.0, 1.0, 0.0], [1, 1, 0]),
         ({"group_filter": "variance_topp"}, [0.0, 0.0], [0, 0]),
+        # RAGEN-2: top-p .9 on the values; .909 of 1.01 are wanted and the first holds .9: what is missing the slack forgives
+        (
+            {"group_filter": "variance_topp", "filter_keep": 0.9},
+            [0.3**0.5, 0.71**0.5, 0.0],
+            [1, 1, 0],
+        ),
+        (
+            {"group_filter": "variance_topp", "filter_keep": 0.9},
+            [0.9**0.5, 0.11**0.5, 0.0],
+            [1, 1, 0],
+        ),
+        (
+            {"group_filter": "variance_topp", "filter_keep": 0.9, "filter_slack": 0.01},
+            [0.9**0.5, 0.11**0.5, 0.0],
+            [1, 0, 0],
+        ),
+        (
+            {"group_filter": "variance_topp", "filter_keep": 0.9, "filter_slack": 0.01},
+            [0.5**0.5] * 4,
+            [1] * 4,
+        ),
+        (
+            {"group_filter": "variance_topp", "filter_keep": 0.75, "filter_slack": 0.01},
+            [0.5**0.5] * 4,
+            [1, 1, 1, 0],
+        ),
         ({"group_filter": "variance_topk"}, [], []),
     ],
 )
 def test_groups_that_differ_most_pass_the_filter(options, deviations, expected):
     preset = resolve("grpo", options)
     assert spread_filter(deviations, algorithm=preset) == [bool(e) for e in expected]
+
+
+@pytest.mark.parametrize(("how", "scale"), [("none", 1.0), ("linear", 0.25), ("sqrt", 0.5)])
+def test_the_loss_is_scaled_with_the_share_of_groups_that_were_kept(how, scale):
+    preset = resolve("starpo_s", {"filter_scale": how})
+    assert kept_scale([True, False, False, False], preset) == scale
+    assert kept_scale([], preset) == 1.0
 
 
 def test_tasks_with_one_outcome_only_can_be_left_out_whatever_their_votes_say():

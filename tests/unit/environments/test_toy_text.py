@@ -88,8 +88,9 @@ async def test_a_bandit_pays_what_it_drew_and_succeeds_by_what_it_pays_on_averag
 
 
 def test_bandits_name_a_calm_arm_and_a_wild_one_in_either_order() -> None:
-    made = FAMILY.generate(count=32, seed=1, options={"games": ["bandit"], "chance": 0.1})
+    made = FAMILY.generate(count=72, seed=1, options={"games": ["bandit"], "chance": 0.1})
     assert {params["risky"] for params in made} == {0, 1}
+    assert len({str(params) for params in made}) == 72
     for params in made:
         draft = FAMILY.validate(params)
         gold = FAMILY.gold(task(params), {})

@@ -107,6 +107,8 @@ def test_groups_that_differ_least_are_left_out_with_the_reason():
     samples = keep(groups, group_filter="variance_topk", filter_keep=0.5)
     assert {row.key.split("-")[0] for row in samples.rows["policy"]} == {"h"}
     assert samples.reasons["low spread"] == 8
+    half = keep(groups, group_filter="variance_topk", filter_keep=0.5, filter_scale="linear")
+    assert sum(sum(row.weights) for row in half.rows["policy"]) == pytest.approx(0.5)
 
 
 def test_a_response_that_was_cut_off_is_masked_if_told_so():
