@@ -12,7 +12,7 @@ Images of a model that sees become as many image tokens as it sees in them; thei
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,20 @@ class Renderer:
         prefix_images: Sequence[PlacedImage],
         new_messages: Sequence[ChatMessage],
     ) -> tuple[list[int], tuple[PlacedImage, ...]]:
-        """`extend` for a conversation with images: the ids, and where which image stands.
+        """`seeing` of messages of ours."""
+        images = [image for message in new_messages for image in message.images]
+        return self.seeing(
+            prefix_ids, prefix_images, images, lambda prefix: self.extend(prefix, new_messages)
+        )
+
+    def seeing(
+        self,
+        prefix_ids: Sequence[int],
+        prefix_images: Sequence[PlacedImage],
+        images: Sequence[ImageRef],
+        extend: Callable[[list[int]], list[int]],
+    ) -> tuple[list[int], tuple[PlacedImage, ...]]:
+        """What `extend` makes of a conversation with these new images: the ids, and where which image stands.
 
         Image tokens of the prefix that belong to no image were sampled. No engine can tell them from real ones, so they
         give way to another token, and the prompt begins with other ids than the prefix.
@@ -213,8 +226,7 @@ class Renderer:
             )
         image_spec.positions(len(prefix_ids), prefix_images)
         prefix = self._without_strays(prefix_ids, prefix_images, image_spec)
-        extended = self.extend(prefix, new_messages)
-        images: list[ImageRef] = [image for message in new_messages for image in message.images]
+        extended = extend(prefix)
         new, placed = image_spec.expanded(extended[len(prefix) :], images, offset=len(prefix))
         return [*prefix, *new], (*prefix_images, *placed)
 

@@ -60,7 +60,7 @@ class _ToolUse(_Block):
 class _ToolResult(_Block):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[_Text] = ""
+    content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] = ""
     is_error: bool = False
 
 
@@ -78,20 +78,25 @@ class _Message(_Strict):
         blocks = [] if isinstance(self.content, str) else self.content
         for block in blocks:
             if isinstance(block, _ToolResult):
-                found = _text(block.content)
+                found = _seen(block.content)
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": found}
-        text: Any = _text(self.content)
-        if any(isinstance(block, _Image) for block in blocks):
-            text = [
-                block.chat() if isinstance(block, _Image) else {"type": "text", "text": block.text}
-                for block in blocks
-                if isinstance(block, _Image | _Text)
-            ]
+        text = _seen(self.content)
         calls = [_call(block) for block in blocks if isinstance(block, _ToolUse)]
         if calls:
             yield {"role": self.role, "content": text, "tool_calls": calls}
         elif text or not any(isinstance(block, _ToolResult) for block in blocks):
             yield {"role": self.role, "content": text}
+
+
+def _seen(content: Any) -> Any:
+    """Text, or parts where there are images."""
+    if isinstance(content, str) or not any(isinstance(block, _Image) for block in content):
+        return _text(content)
+    return [
+        block.chat() if isinstance(block, _Image) else {"type": "text", "text": block.text}
+        for block in content
+        if isinstance(block, _Image | _Text)
+    ]
 
 
 def _text(content: Any) -> str:

@@ -27,6 +27,8 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     ImagePart,
+    ImageRef,
+    PlacedImage,
     TextPart,
 )
 from triforge.vision.files import describe, from_data_uri
@@ -93,13 +95,25 @@ class _ChatMessage(_Strict):
         """Whether it holds images."""
         return isinstance(self.content, list) and any(isinstance(p, _Image) for p in self.content)
 
-    def shown(self) -> dict[str, Any]:
-        """As templates take it, with calls and results of tools; without images."""
+    def shown(self, *, seeing: bool = False) -> dict[str, Any]:
+        """As templates take it, with calls and results of tools; with `seeing` the places of images, too."""
         role = "system" if self.role == "developer" else self.role
         found: dict[str, Any] = {"role": role, "content": self._text()}
+        if seeing and isinstance(self.content, list) and self.pictured:
+            found["content"] = [
+                {"type": "text", "text": part.text}
+                if isinstance(part, _Text)
+                else {"type": "image"}
+                for part in self.content
+            ]
         if self.tool_calls:
             found["tool_calls"] = [call.shown() for call in self.tool_calls]
         return found | ({"tool_call_id": self.tool_call_id} if self.tool_call_id else {})
+
+    def images(self, held: dict[str, bytes]) -> tuple[ImageRef, ...]:
+        """Its images; their bytes go to `held`."""
+        parts = self.content if isinstance(self.content, list) else []
+        return tuple(part.part(held).image for part in parts if isinstance(part, _Image))
 
     def plain(self, held: dict[str, bytes]) -> ChatMessage:
         """As our own message; the bytes of its images go to `held`."""
@@ -221,7 +235,31 @@ class ChatRequest(OpenAIRequest):
         """Messages that the service renders, or ids where there are tools."""
         if not self.tooled:
             return {"messages": tuple(self.plain(held))}
-        return {"prefix_ids": tuple(self.prompt_ids(renderer))}
+        if not self.pictured:
+            return {"prefix_ids": tuple(self.prompt_ids(renderer))}
+        ids, placed = self.prompt_seen(renderer, self.images(held))
+        return {"prefix_ids": tuple(ids), "prefix_images": placed}
+
+    @property
+    def pictured(self) -> bool:
+        """Whether any message holds images."""
+        return any(message.pictured for message in self.messages)
+
+    def images(self, held: dict[str, bytes]) -> list[tuple[ImageRef, ...]]:
+        """The images of each message; their bytes go to `held`, by id."""
+        return [message.images(held) for message in self.messages]
+
+    def prompt_seen(
+        self,
+        renderer: Renderer,
+        images: Sequence[Sequence[ImageRef]],
+        prefix: Sequence[int] = (),
+        seen: Sequence[PlacedImage] = (),
+        held: int = 0,
+    ) -> tuple[list[int], tuple[PlacedImage, ...]]:
+        """`prompt_ids` with the images of each message, those of the prefix `seen` already: the ids, and where which image stands."""
+        new = [image for one in images[held:] for image in one]
+        return renderer.seeing(prefix, seen, new, lambda ids: self.prompt_ids(renderer, ids, held))
 
     @property
     def tooled(self) -> bool:
@@ -236,9 +274,7 @@ class ChatRequest(OpenAIRequest):
         self, renderer: Renderer, prefix: Sequence[int] = (), held: int = 0
     ) -> list[int]:
         """The ids of the conversation; with a `prefix` that holds the first messages, it and what the others add."""
-        if any(message.pictured for message in self.messages):
-            raise InputError("messages: given images with tools, beside which only text is taken")
-        shown = [message.shown() for message in self.messages[held:]]
+        shown = [message.shown(seeing=True) for message in self.messages[held:]]
         try:
             tools = [tool.model_dump() for tool in self._offered()]
             if prefix:

@@ -31,6 +31,21 @@ class _Part(_Strict):
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
 
+    def chat(self) -> dict[str, Any]:
+        return {"type": "text", "text": self.text}
+
+
+class _Image(_Strict):
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto"] | None = None
+
+    def chat(self) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": {"url": self.image_url}}
+
+
+_Parts = list[Annotated[_Part | _Image, Field(discriminator="type")]]
+
 
 class _Item(_Strict):
     id: str | None = None
@@ -40,7 +55,7 @@ class _Item(_Strict):
 class _Message(_Item):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part]
+    content: str | _Parts
     phase: str | None = None
 
 
@@ -55,7 +70,7 @@ class _FunctionCall(_Item):
 class _FunctionOutput(_Item):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[_Part]
+    output: str | _Parts
 
 
 class _Function(_Strict):
@@ -161,10 +176,10 @@ class ResponsesRequest(_Strict):
                     found = {
                         "role": "tool",
                         "tool_call_id": item.call_id,
-                        "content": _text(item.output),
+                        "content": _content(item.output),
                     }
                 case _Message():
-                    found = {"role": item.role, "content": _text(item.content)}
+                    found = {"role": item.role, "content": _content(item.content)}
             if said:
                 yield said
             said = found if found["role"] == "assistant" else {}
@@ -172,6 +187,14 @@ class ResponsesRequest(_Strict):
                 yield found
         if said:
             yield said
+
+
+def _content(content: str | _Parts) -> str | list[dict[str, Any]]:
+    """Text, or parts where there are images."""
+    if isinstance(content, str):
+        return content
+    texts = [part for part in content if isinstance(part, _Part)]
+    return _text(texts) if len(texts) == len(content) else [part.chat() for part in content]
 
 
 def _text(content: str | Sequence[_Part]) -> str:

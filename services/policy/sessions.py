@@ -28,10 +28,10 @@ from triforge.errors import ConflictError, NotFoundError, PolicyError, Unauthori
 from triforge.rollout.lineages import Forest, digests
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
-    ChatMessage,
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
+    ImageRef,
     OpenSession,
     PlacedImage,
     Sampling,
@@ -122,37 +122,37 @@ class Sessions:
             number = await self._log.repeated(session.id, number, asked, body.model_dump_json())
         forest = self._forest(session)
         messages, pictures = [message.shown() for message in body.messages], dict[str, bytes]()
-        plain: list[ChatMessage] = []
-        if any(message.pictured for message in body.messages) and not body.tooled:
-            plain = await asyncio.to_thread(body.plain, pictures)  # images take a while
-            messages = [m | {"images": p.images} for m, p in zip(messages, plain, strict=True)]
+        images: list[tuple[ImageRef, ...]] = []
+        if body.pictured:
+            images = await asyncio.to_thread(body.images, pictures)  # that takes a while
+            messages = [m | {"images": i} for m, i in zip(messages, images, strict=True)]
         held, roles = _conversations(body, messages), [m["role"] for m in messages]
         place = forest.continued(held, roles)
         if place[0] is None and "assistant" in roles:  # others may have answered it
             missing = [n for n in range(1, number) if n not in forest.answers]
             self._add(session.id, forest, await self._log.read(session.id, missing))
             place = forest.continued(held, roles)
-        work = partial(self._rendered, body, place, forest, plain)
-        short = sum(len(m["content"]) for m in messages) < _SHORT and not plain
-        parent, ids, new, images = work() if short else await asyncio.to_thread(work)
+        work = partial(self._rendered, body, place, forest, images)
+        short = sum(len(m["content"]) for m in messages) < _SHORT and not images
+        parent, ids, new, placed = work() if short else await asyncio.to_thread(work)
         wanted, extras = self._wanted(session, body, number)
-        seen = (*forest.images(parent), *images)
+        seen = (*forest.images(parent), *placed)
         update = {"prefix_ids": tuple(ids), "prefix_images": seen, "affinity": session.affinity}
         wanted = wanted.model_copy(update=update)
         return Call(
-            session, body, messages, pictures, number, parent, place[1], ids, new, images, wanted, extras, again=bool(asked)
+            session, body, messages, pictures, number, parent, place[1], ids, new, placed, wanted, extras, again=bool(asked)
         )  # fmt: skip
 
     def _rendered(
-        self, body: ChatRequest, place: tuple[str | None, int], forest: Forest, plain: Sequence[ChatMessage]
+        self, body: ChatRequest, place: tuple[str | None, int], forest: Forest, images: Sequence[Sequence[ImageRef]]
     ) -> tuple[str | None, list[int], int, tuple[PlacedImage, ...]]:  # fmt: skip
         """The turn that a call continues, its prompt, and what is new of that: how many ids, which images."""
         renderer, (parent, held) = self._gateway.weights.renderer, place
         prefix, seen = forest.ids(parent), forest.images(parent)
-        if not plain:
+        if not images:
             ids = body.prompt_ids(renderer, prefix, held)
             return parent, ids, len(ids) - len(prefix), ()
-        ids, placed = renderer.extend_seeing(prefix, seen, plain[held:])
+        ids, placed = body.prompt_seen(renderer, images, prefix, seen, held)
         if (
             ids[: len(prefix)] != prefix
         ):  # an image token was sampled, which engines cannot be given

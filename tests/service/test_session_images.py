@@ -14,6 +14,7 @@ from tests.service.session_services import Services, services
 from tests.service.test_session_dialects import post
 from tests.service.test_session_groups import run_of
 from tests.unit.policy.test_pictures import ASSISTANT, BEGIN, END, GO, PAD, SEE, STOP, USER, Seeing
+from triforge.chat_template import template_of
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
@@ -86,6 +87,53 @@ async def test_another_image_is_another_conversation_in_either_dialect(both: Ser
         )
         assert reply.status_code == 200, reply.text
     assert [turn.parent for turn in await both.turns(made)] == [None, "1.0", None]
+
+
+async def test_responses_take_images_that_continue_those_of_chat(both: Services) -> None:
+    made = await both.begin()
+    image = {"type": "input_image", "image_url": URI, "detail": "auto"}
+    see: Any = {"role": "user", "content": [image, {"type": "input_text", "text": "see"}]}
+    reply = await post(made, "responses", {"input": [see]})
+    assert reply.status_code == 200, reply.text
+    (said,) = reply.json()["output"]
+    both_ways = [
+        ("responses", {"input": [see, said, see]}),
+        ("chat/completions", {"messages": [shown("see"), {"role": "assistant", "content": said["content"][0]["text"]}, shown("go")]}),
+    ]  # fmt: skip
+    for route, body in both_ways:
+        reply = await post(made, route, body)
+        assert reply.status_code == 200, reply.text
+    turns = await both.turns(made)
+    assert [turn.parent for turn in turns] == [None, "1.0", "1.0"]
+    assert list(turns[0].new_ids) == [USER, *SEEN, SEE, ASSISTANT]
+    assert [placed.image for turn in turns for placed in turn.images] == [REF] * 3
+
+
+async def test_images_are_seen_beside_tools_and_in_what_tools_answer(tmp_path: Path) -> None:
+    model = build_tiny_vision_model(tmp_path / "model", ("go", "see", "cup", "look"))
+    template = template_of(model)
+    shows_tools = "{% if tools %}<system> look{% endif %} " + template
+    (model / "chat_template.jinja").write_text(shows_tools, encoding="utf-8")
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    async with services(tmp_path, model, Seeing) as both:
+        both.engine.answer = lambda *_: [GO, END]
+        made = await both.begin()
+        first = {"tools": [tool], "messages": [shown("see")]}
+        reply = await post(made, "chat/completions", first)
+        assert reply.status_code == 200, reply.text
+        said = {"role": "assistant", "content": reply.json()["choices"][0]["message"]["content"]}
+        found = {**shown("cup"), "role": "tool", "tool_call_id": "c"}
+        past = {"role": "assistant", "content": "", "tool_calls": [called]}
+        for messages in ([shown("see"), said, shown("go")], [shown("see"), past, found]):
+            reply = await post(made, "chat/completions", {"tools": [tool], "messages": messages})
+            assert reply.status_code == 200, reply.text
+        turns = await both.turns(made)
+    assert [turn.parent for turn in turns] == [None, "1.0", None]
+    assert [len(turn.images) for turn in turns] == [1, 1, 2]
+    for turn, before in zip(turns, (0, len(turns[0].new_ids) + 2, 0), strict=True):
+        for placed in turn.images:
+            assert set(turn.new_ids[placed.start - before : placed.end - before]) == {PAD}
 
 
 async def test_a_session_whose_images_are_lost_measures_nothing(

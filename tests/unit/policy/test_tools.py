@@ -220,7 +220,7 @@ for _ in range(700):
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
-            "given images with tools",
+            "image_url: ",
         ),
     ],
 )  # fmt: skip
