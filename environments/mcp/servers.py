@@ -21,6 +21,7 @@ from triforge.environments.kit import Strict
 from triforge.errors import ConfigError, EnvError, InputError
 
 OPTION: Final = "TRIFORGE_MCP_SERVERS"
+_KEPT: Final = 64  # connections over HTTP that stay open when nothing is asked
 _REFUSED: Final = (-32602, -32601)  # invalid parameters, no such tool: what the policy asked for
 
 
@@ -32,6 +33,7 @@ class Server(Strict):
     env: dict[str, str] = Field(default_factory=dict)
     cwd: str | None = None
     url: str = ""
+    headers: dict[str, str] = Field(default_factory=dict)
     type: str = ""
     per_episode: bool = False
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
@@ -41,11 +43,24 @@ class Server(Strict):
         from mcp import Client, StdioServerParameters  # noqa: PLC0415  an extra
 
         if self.url:
-            return Client(self.url)
+            return Client(self._over_http())
         program = StdioServerParameters(
             command=self.command, args=self.args, env=self.env, cwd=self.cwd
         )
         return Client(program)
+
+    @asynccontextmanager
+    async def _over_http(self) -> AsyncIterator[Any]:
+        """Streamable HTTP, with as many requests at a time as there are calls."""
+        import httpx2  # noqa: PLC0415  of the package mcp
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+
+        limits, timeout = httpx2.Limits(max_keepalive_connections=_KEPT), self.timeout_s
+        async with (
+            httpx2.AsyncClient(headers=self.headers, limits=limits, timeout=timeout) as http,
+            streamable_http_client(self.url, http_client=http) as streams,
+        ):
+            yield streams
 
 
 class _File(Strict):

@@ -12,6 +12,7 @@ import pytest
 
 from environments.mcp.family import FAMILY, holds
 from environments.mcp.servers import connected
+from tests.service.test_policy_http import serving
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import StepResult
 from triforge.testing.check_environment import check_environment, require
@@ -101,6 +102,48 @@ async def test_another_account_is_out_of_reach_and_fixed_arguments_are_not_shown
         assert json.loads(seen.observation.text)["amount"] == 100
     finally:
         await episode.close()
+
+
+async def test_a_server_over_http_is_shown_its_key_and_takes_calls_side_by_side(
+    tmp_path: Path,
+) -> None:
+    from mcp.server import MCPServer
+
+    made, waiting, all_here, keys = (
+        MCPServer("pages", log_level="ERROR"),
+        list[int](),
+        asyncio.Event(),
+        set[str](),
+    )
+
+    @made.tool()
+    async def together(count: int) -> int:
+        waiting.append(count)
+        if len(waiting) == count:
+            all_here.set()
+        await all_here.wait()
+        return len(waiting)
+
+    inner = made.streamable_http_app(stateless_http=True)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            keys.add(dict(scope["headers"]).get(b"authorization", b"").decode())
+        await inner(scope, receive, send)
+
+    async def one() -> Any:
+        async with connected("pages") as connection:
+            return await connection.call("together", {"count": 32})
+
+    async with serving(app) as (url, _):
+        headers = {"Authorization": "Bearer open"}
+        server = {"url": f"{url}/mcp", "headers": headers}
+        (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"pages": server}}))
+        answers = await asyncio.gather(*(one() for _ in range(32)))
+        assert answers == [(32, True)] * 32
+        assert keys == {"Bearer open"}
+        async with connected("pages") as connection:
+            await connection.end()
 
 
 async def test_512_calls_are_in_flight_over_one_connection() -> None:
