@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ demo: $(VENV)/.stamp-demo ## the closed loop with tiny models, ends with a repor
 
 demo-smollm2: $(VENV)/.stamp-demo ## the same loop with SmolLM2-135M-Instruct, three steps
 	@$(BIN)/python -m demo --smollm2
+
+demo-agent: $(VENV)/.stamp-demo ## an agent of ten lines is trained through a session's URL; AGENT=in_langgraph: one of LangGraph, in .venv-langgraph
+	@$(BIN)/python -m demo.agent $(AGENT)
 
 experiment-adaptation: setup ## arms that change tasks and weigh votes, five seeds (an hour); goes on where it stopped
 	@$(BIN)/python -m experiments

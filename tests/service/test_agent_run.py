@@ -93,6 +93,47 @@ async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_
             assert [step.response for step in trajectory.steps] == ["left"]
 
 
+# An agent that stays: it counts its sessions, says of the third that it cannot say, and breaks in the fourth.
+STAYS = """
+import sys
+for count, line in enumerate(sys.stdin):
+    os.environ.update(json.loads(line))
+    ask()
+    if count == 3:
+        sys.exit("out of paper")
+    print(json.dumps({"error": "no verdict"} if count == 2 else count), flush=True)
+"""
+
+
+async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_again(
+    run: Run,
+) -> None:
+    status, app = ["running"], FastAPI()
+
+    @app.get("/v1/runs/{run_id}")
+    def show(run_id: str) -> RunState:
+        return STATE.model_copy(update={"id": run_id, "status": status[0]})
+
+    run.both.says("left")
+    asks, _, post = ASKS.partition("body =")
+    body = "".join(f"    {line}\n" for line in f"body ={post}".strip().splitlines())
+    code = [sys.executable, "-c", f"{asks}def ask():\n{body}{STAYS}"]
+    async with serving(app) as (url, _):
+        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+        agents = Agents(settings, code, parallel=1, keep=True)
+        serve = asyncio.create_task(agents.serve("", RUN, "", {}))
+        await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
+        status[0] = "finished"
+        await asyncio.wait_for(serve, 10)
+    played = (await run.played()).trajectories
+    assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == [0.0, 0.0, 1.0]
+    unmeasured = [t.outcome.error.detail for t in played if t.outcome.error]
+    assert sorted(said.partition(": ")[2] for said in unmeasured) == [
+        "the agent ended with 1 before it answered: out of paper",
+        "the agent says: no verdict",
+    ]
+
+
 async def test_an_agent_that_breaks_before_it_asks_is_told_with_what_it_said_and_not_for_ever(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

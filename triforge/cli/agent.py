@@ -18,6 +18,7 @@ import typer
 from pydantic import ValidationError
 
 from triforge.cli.deployment import running
+from triforge.cli.kept_agent import KeptAgent, stop
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
 from triforge.cli.terminal import say
 from triforge.cli.train import show
@@ -39,7 +40,6 @@ from triforge.types import ENDED, MadeSession, RunState, SessionReward
 agent_app = typer.Typer(no_args_is_help=True)
 
 _LOOK_S: Final = 0.5  # how often the run and busy groups are asked
-_STOP_S: Final = 5.0  # for an agent that is asked to end
 _SUCCESS, _FAILURE = 0, 1  # exit statuses; with any other nothing was measured
 _REWARD, _STDOUT, _STDERR = "reward", "stdout", "stderr"  # files of a session
 _MOST = 65_536  # bytes of a reward file
@@ -56,6 +56,9 @@ def agent_run(
     reward: Annotated[
         Literal["agent", "verifier"], typer.Option(help="Who says what an episode was worth.")
     ] = "agent",
+    keep: Annotated[
+        bool, typer.Option(help="Keep copies running: sessions come as lines.")
+    ] = False,
     config: OverlayOption = None,
     set_: SetOption = None,
     state: StateOption = STATE,
@@ -66,13 +69,14 @@ def agent_run(
     TRIFORGE_INSTRUCTION and as JSON in the file TRIFORGE_TASK. Its reward is what was posted to TRIFORGE_SESSION_URL/reward,
     else what it writes to the file TRIFORGE_REWARD (a number, or the JSON of a reward), else its exit status: 0 is success, 1 is
     failure, and with any other nothing was measured. With `--reward verifier` the task's family grades what the agent prints, if
-    it ends with 0.
+    it ends with 0. With `--keep` a copy is started once: each session is a line on its standard input, these variables as JSON,
+    and it answers with a line, what it would have written to the file or printed.
     """
     if bool(pool) == bool(run):
         raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
     over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
     found = running(state)
-    agents = Agents(found, command, parallel, verify=reward == "verifier")
+    agents = Agents(found, command, parallel, verify=reward == "verifier", keep=keep)
     ended = asyncio.run(_serve(found, agents.serve(pool, run, name, over)))
     show(ended)
     if ended.run.status == "failed":
@@ -89,9 +93,16 @@ class Agents:
     """Copies of a command, as many at a time as may be."""
 
     def __init__(
-        self, found: Settings, command: Sequence[str], parallel: int, *, verify: bool = False
+        self,
+        found: Settings,
+        command: Sequence[str],
+        parallel: int,
+        *,
+        verify: bool = False,
+        keep: bool = False,
     ) -> None:
         self._command, self._parallel, self._verify = command, parallel, verify
+        self._keep = keep
         key = found.key.get_secret_value()
         self._env = EnvAdapterClient(found.env_adapter_url, api_key=key)
         self._trainer = TrainerClient(found.trainer_url, api_key=key)
@@ -135,6 +146,14 @@ class Agents:
                 await asyncio.sleep(_LOOK_S)  # they were told that it has ended
 
     async def _play_on(self, run_id: str) -> None:
+        kept = KeptAgent(self._command) if self._keep else None
+        try:
+            await self._until_told(run_id, kept)
+        finally:
+            if kept is not None:
+                await kept.stop()
+
+    async def _until_told(self, run_id: str, kept: KeptAgent | None) -> None:
         while True:
             try:
                 made = await self._env.begin_session(run=run_id)
@@ -145,37 +164,37 @@ class Agents:
                 if (await self._trainer.run(run_id)).status in ENDED:
                     return
                 raise
-            await self._play(made)
+            await self._play(made, kept)
 
-    async def _play(self, made: MadeSession) -> None:
-        """Run the command once in a session, and say how it went."""
-        session_id = made.session.id
+    async def _play(self, made: MadeSession, kept: KeptAgent | None) -> None:
+        """Run the command once in a session, or give the session to one that runs, and say how it went."""
+        session_id, code = made.session.id, _SUCCESS
         with tempfile.TemporaryDirectory(prefix="triforge-agent-") as folder:
-            code = await self._run(made, Path(folder))
-            if (await self._env.session(session_id)).reward is not None:
-                await self._env.end_session(session_id)
-                return
             try:
+                if kept is None:
+                    code = await self._run(made, Path(folder))
+                else:
+                    await self._give(made, kept, Path(folder))
+                if (await self._env.session(session_id)).reward is not None:
+                    await self._env.end_session(session_id)
+                    return
                 found = await self._reward(made, code, Path(folder))
                 await self._env.reward_session(session_id, found)
             except TriforgeError as error:  # nothing was measured
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):
                     raise
-                self._say_once(
-                    session_id,
-                    error.detail,
-                    f"the agent ended with {code}: {_last_line(Path(folder))}",
-                )
+                ended = f"the agent ended with {code}: {_last_line(Path(folder))}"
+                self._say_once(session_id, error.detail, "" if kept else ended)
 
     def _say_once(self, session_id: str, why: str, ended: str) -> None:
         """Why nothing was measured; what has been said often enough is not said again."""
-        self._said[ended] += 1
-        if self._said[ended] > _REPEATS:
-            return
         detail = why.removeprefix(f"session {session_id} ")
+        self._said[ended or detail] += 1
+        if self._said[ended or detail] > _REPEATS:
+            return
         say(f"session {session_id}: {detail}{'' if ended in detail else f'; {ended}'}")
-        if self._said[ended] == _REPEATS:
+        if self._said[ended or detail] == _REPEATS:
             say("further sessions that end like this are not shown")
 
     async def _reward(self, made: MadeSession, code: int, folder: Path) -> SessionReward:
@@ -186,25 +205,33 @@ class Agents:
         answer = (folder / _STDOUT).read_text(encoding="utf-8", errors="replace").strip()
         return await verified(made.task, made.options, answer)
 
+    async def _give(self, made: MadeSession, kept: KeptAgent, folder: Path) -> None:
+        """Have a copy that stays play, and write its answer where one that ends leaves its own."""
+        try:
+            async with asyncio.timeout(_seconds(made)):
+                answer = await kept.play(self._session(made, folder), _inherited())
+        except TimeoutError:
+            raise InputError("the agent had not answered when its session was over") from None
+        (folder / (_STDOUT if self._verify else _REWARD)).write_bytes(answer)
+
     async def _run(self, made: MadeSession, folder: Path) -> int:
         """The command's exit status; one that goes on longer than its session is ended."""
-        given = {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
         with _opened(folder / _STDOUT) as answer, _opened(folder / _STDERR) as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                env=given | self._session(made, folder),
+                env=_inherited() | self._session(made, folder),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=answer if self._verify else asyncio.subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
             )
         try:
-            async with asyncio.timeout(max(0.0, made.session.expires_at - time.time())):
+            async with asyncio.timeout(_seconds(made)):
                 return await process.wait()
         except TimeoutError:
             return -signal.SIGTERM
         finally:
-            await _stop(process)
+            await stop(process)
 
     def _session(self, made: MadeSession, folder: Path) -> dict[str, str]:
         """What an agent finds in its environment, and the file that this names."""
@@ -228,15 +255,13 @@ def _opened(path: Path) -> IO[bytes]:
     return path.open("wb")
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End a command with everything that it has started."""
-    for number, patience_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, _STOP_S)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        if process.returncode is not None:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), patience_s)
+def _seconds(made: MadeSession) -> float:
+    """What is left of a session."""
+    return max(0.0, made.session.expires_at - time.time())
+
+
+def _inherited() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
 
 
 def _reward(code: int, folder: Path) -> SessionReward:
@@ -254,7 +279,9 @@ def _of_status(code: int, folder: Path) -> SessionReward:
 
 def _last_line(folder: Path) -> str:
     """Of what the agent wrote to standard error."""
-    errors = (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
+    errors = ""
+    with contextlib.suppress(FileNotFoundError):  # one that stays has none
+        errors = (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
     return "".join(errors.strip().splitlines()[-1:])[:500] or "it said nothing"
 
 
@@ -262,9 +289,11 @@ def _parsed(text: bytes) -> SessionReward:
     try:
         found = json.loads(text)
         given = found if isinstance(found, dict) else {"score": found}
-        return SessionReward.model_validate(given)
+        if given.keys() != {"error"}:
+            return SessionReward.model_validate(given)
     except (ValueError, ValidationError) as error:
         said = str(error).splitlines()[0]
         raise InputError(
             f"TRIFORGE_REWARD: given {text[:80]!r}, expected a number or the JSON of a reward ({said})"
         ) from None
+    raise InputError(f"the agent says: {str(given['error'])[:500]}")
