@@ -3,7 +3,8 @@
     python -m scripts.agent_conformance [AGENT...]
 
 Each program of `agents/` runs in `.venv-agents` with what `triforge agent run` gives an agent in its environment. The model calls
-a tool and then answers; the program must say the answer, and both requests must be one lineage.
+a tool and then answers; the program must say the answer, and both requests must be one lineage. `verifiers` are the environments of
+`verifiers_host.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scripts.agent_conformance.verifiers_host import hosted
 from scripts.openenv_conformance.install import ensure
 from tests.service.session_services import Services, services
 
@@ -51,16 +53,20 @@ async def play(both: Services, python: Path, agent: Path, folder: Path) -> list[
 
 async def main(names: list[str]) -> int:
     """Run the programs; 1 if one of them failed."""
-    python = ensure("agents", folder=_HERE) / "python"
+    chosen = [
+        agent for agent in sorted(_HERE.glob("agents/*.py")) if not names or agent.stem in names
+    ]
     failed = 0
-    for agent in sorted(_HERE.glob("agents/*.py")):
-        if names and agent.stem not in names:
-            continue
+    for agent in chosen:
+        python = ensure("agents", folder=_HERE) / "python"
         with tempfile.TemporaryDirectory() as folder:
             async with services(Path(folder)) as both:
                 wrong = await play(both, python, agent, Path(folder))
         print(f"{agent.stem}: {'; '.join(wrong) or 'held'}", flush=True)
         failed += bool(wrong)
+    if not names or "verifiers" in names:
+        with tempfile.TemporaryDirectory() as folder:
+            failed += len(await hosted(Path(folder)))
     return int(failed > 0)
 
 

@@ -186,7 +186,7 @@ def _outcome(state: SessionState, group: GroupTask, rewards: Collection[float]) 
     last = StepResult(
         observation=Observation(text=""), action="", action_valid=True, done=True, success=given.success, score=given.score
     )  # fmt: skip
-    found = outcome(last, list(rewards))
+    found = outcome(last, list(rewards)).model_copy(update={"metrics": given.metrics})
     if found.value is None and found.score is not None and isinstance(at, int | float):
         return found.model_copy(update={"value": 1 if found.score >= at else -1})
     return found

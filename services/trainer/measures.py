@@ -88,6 +88,10 @@ def step_measures(
             "truncated": [s.finish == "length" for s in steps],
         }
     )
+    own: dict[str, list[float]] = {}
+    for name, value in (one for t in measured for one in t.outcome.metrics.items()):
+        own.setdefault(f"metric/{name}", []).append(value)
+    measures |= _means(own)
     if counts:
         measures |= ends("success", share_interval(counts))
         measures |= ends("in_band", wilson(sum(inside), len(inside)))

@@ -113,12 +113,13 @@ async def test_sessions_become_a_group_that_is_judged_and_trained_on(run: Run) -
     assert one.task.id == run.tasks[0]
     await run.act(one, "left", "right")
     await run.act(two, "up")
-    await run.both.tell(one, "reward", success=True, steps={"1": 0.5, "2": 0.0})
+    own = {"files.read": 3.0}
+    await run.both.tell(one, "reward", success=True, steps={"1": 0.5, "2": 0.0}, metrics=own)
     await run.both.tell(two, "reward", success=False)
     await asyncio.wait_for(playing, 5)
     played = await run.played()
     first, second = played.trajectories
-    assert [t.outcome.value for t in (first, second)] == [1, -1]
+    assert [(t.outcome.value, t.outcome.metrics) for t in (first, second)] == [(1, own), (-1, {})]
     assert [(s.observation, s.response, s.next_observation, s.reward) for s in first.steps] == [
         ("go", "left", "you said left", 0.5),
         ("you said left", "right", "", 0.0),

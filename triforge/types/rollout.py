@@ -70,13 +70,15 @@ class Outcome(Message):
 
     `value` is +1 where the episode is a success, else -1; it is None beside a score for which nobody stated a threshold.
     `score` is there where the environment gives scores or rewards.
-    `share` is that of its hidden tests which were passed, where the environment counts them.
+    `share` is that of its hidden tests which were passed, where the environment counts them. `metrics` are measures of an agent's
+    own (`SessionReward.metrics`); nothing is trained on them.
     """
 
     value: Literal[-1, 1] | None
     error: ErrorInfo | None = None
     share: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
 
     @property
     def passed(self) -> float | None:

@@ -14,6 +14,7 @@ from triforge.types.rollout import Task
 
 SessionStatus = Literal["open", "ended", "finished", "failed"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+MetricName = Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
 
 
 class OpenSession(Message):
@@ -59,12 +60,14 @@ class SessionReward(Message):
     """How a session went. Produced by: agents, people. Consumed by: env_adapter (`POST /v1/sessions/{id}/reward`).
 
     `score` is what the whole is worth, `success` whether it succeeded; one of them, or `steps`: rewards of single answers, by
-    the id of the response or by its number. Without a score it is the sum of `steps`. `end` false lets the agent go on.
+    the id of the response or by its number. Without a score it is the sum of `steps`. `metrics` are the agent's own measures of
+    how it went, by name; their means over a step of a run are its measures `metric/NAME`. `end` false lets the agent go on.
     """
 
     score: Finite | None = None
     success: bool | None = None
     steps: dict[str, Finite] = Field(default_factory=dict)
+    metrics: Annotated[dict[MetricName, Finite], Field(max_length=64)] = Field(default_factory=dict)
     end: bool = True
 
 

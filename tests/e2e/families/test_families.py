@@ -33,6 +33,7 @@ NAMES = sorted(
 ELSEWHERE = (
     "osworld",  # played by tests/e2e/test_screens.py, with a model that sees
     "methods/vlm_rl",  # the same
+    "verifiers",  # played by `make conformance`, in an interpreter of its own
     "mcp",  # needs a server of the operator's: tests/unit/environments/test_mcp.py
 )
 STEPS, GROUPS, TASKS = 2, 2, 3

@@ -194,3 +194,15 @@ def test_notes_of_an_unjudged_group_hold_no_votes() -> None:
     group = judged(group_task(votes=0, rollouts=1), [-1], [[[1]]])
     silent = group.model_copy(update={"votes": (None,)})
     assert diagnosis_notes(silent, succeeded=False, count=3)[0].steps == (("a0", "o1", ()),)
+
+
+def test_an_agents_own_metrics_have_means_over_those_that_gave_them() -> None:
+    group = judged(group_task(rollouts=3), [1, -1, None], [[[]], [[]], [[]]])
+    given: list[dict[str, float]] = [{"turns": 2.0, "read": 1.0}, {"turns": 5.0}, {"turns": 9.0}]
+    played = [
+        one.model_copy(update={"outcome": one.outcome.model_copy(update={"metrics": own})})
+        for one, own in zip(group.played.trajectories, given, strict=True)
+    ]
+    whole = group.played.model_copy(update={"trajectories": tuple(played)})
+    found = measures(group.model_copy(update={"played": whole}))
+    assert (found["metric/turns"], found["metric/read"]) == (3.5, 1.0)

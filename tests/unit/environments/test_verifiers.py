@@ -1,0 +1,39 @@
+"""The family `verifiers`: its tasks are rows of the player, which plays them in sessions (`make conformance` runs it)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from environments.verifiers.family import FAMILY
+from triforge.errors import EnvError, InputError
+from triforge.types import Task
+
+ENV = {"taskset": {"id": "sums", "count": 4}}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "instruction"),
+    [
+        ("What is 1 + 2?", "What is 1 + 2?"),
+        ([{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 2?"}], "1 + 2?"),
+        (None, "sums"),  # the user opens the conversation
+    ],
+)
+def test_a_task_is_announced_by_its_prompt(prompt: Any, instruction: str) -> None:
+    draft = FAMILY.validate({"env": ENV, "data": {"prompt": prompt, "total": 3}})
+    assert (draft.instruction, draft.kind) == (instruction, "sums")
+    assert draft.params["data"] == {"prompt": prompt, "total": 3}
+
+
+def test_a_row_that_names_no_taskset_is_refused() -> None:
+    with pytest.raises(InputError, match="expected the id of a taskset in it"):
+        FAMILY.validate({"env": {"taskset": "sums"}, "data": {}})
+
+
+async def test_our_own_loop_is_told_who_plays_it() -> None:
+    draft = FAMILY.validate({"env": ENV, "data": {}})
+    task = Task(id="t", pool_id="p", slot="t", family="verifiers", params=draft.params, instruction=draft.instruction)  # fmt: skip
+    with pytest.raises(EnvError, match="triforge agent run --keep"):
+        await FAMILY.make({"success_at": 1.0}).reset(task, seed=0)
