@@ -223,12 +223,12 @@ async def _wave(policy: httpx.AsyncClient, env: httpx.AsyncClient, pid: int) -> 
 
     before, start = memory_mb(pid), time.perf_counter()
     sessions = await made(env, SOAK)
-    ready = time.perf_counter()
+    ready, made_mb = time.perf_counter(), memory_mb(pid)
     print(f"{SOAK} sessions made in {ready - start:.0f} s", flush=True)
     await asyncio.gather(*(agent(place) for _, place in sessions))
-    played = time.perf_counter()
+    played, played_mb = time.perf_counter(), memory_mb(pid)
     print(
-        f"{SOAK * TURNS} turns in {played - ready:.0f} s, {len(failed)} errors, {before:.0f} to {memory_mb(pid):.0f} MiB",
+        f"{SOAK * TURNS} turns in {played - ready:.0f} s, {len(failed)} errors, {before:.0f} to {played_mb:.0f} MiB",
         flush=True,
     )
     await asyncio.gather(*(reward(session_id) for session_id, _ in sessions))
@@ -237,7 +237,8 @@ async def _wave(policy: httpx.AsyncClient, env: httpx.AsyncClient, pid: int) -> 
         print(f"first error: {failed[0]!r}", file=sys.stderr)
     return {
         "sessions": SOAK, "errors": len(failed), "make_s": ready - start, "turns_s": played - ready,
-        "rewards_s": end - played, "memory_before_mb": before, "memory_mb": memory_mb(pid),
+        "rewards_s": end - played, "memory_before_mb": before, "memory_made_mb": made_mb, "memory_played_mb": played_mb,
+        "memory_mb": memory_mb(pid),
     }  # fmt: skip
 
 
@@ -264,8 +265,8 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
             yield Row("64 requests in flight: requests a second over rllm-model-gateway's", f"{ratio:.2f}", f"{RATIO:g}", ratio >= RATIO)  # fmt: skip
     for wave in found.get("soak", []):
         yield Row(f"{wave['sessions']} sessions at once, {TURNS} turns each: errors", f"{wave['errors']}", "0", not wave["errors"])  # fmt: skip
-        grown = wave["memory_mb"] - wave["memory_before_mb"]
-        yield Row("memory of the service after these, grown by", f"{wave['memory_mb']:.0f} MiB, {grown:.0f} MiB")  # fmt: skip
+        points = [wave[f"memory_{at}mb"] for at in ("before_", "made_", "played_", "")]
+        yield Row("memory of the service: before, made, played, rewarded", f"{', '.join(f'{mb:.0f}' for mb in points)} MiB")  # fmt: skip
 
 
 def show(found: dict[str, Any]) -> None:
