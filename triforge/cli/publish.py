@@ -4,53 +4,23 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from triforge.cli.models import save_model, version_of
-from triforge.clients.trainer import TrainerClient
-from triforge.errors import ConfigError, InputError, install_command
-from triforge.types import RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.cli.models import save_model
+from triforge.errors import ConfigError, install_command
+from triforge.types import RunState, RunStep, WeightsRecord
 
 _FACTS = ("eval/sampled", "eval/greedy", "success", "score", "judge/balanced")
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What the hub is to have: a version of a run's model, and the file of its record."""
+def write(to: Path, run: RunState, steps: list[RunStep], row: WeightsRecord, record: Path) -> None:
+    """Write `to/model` with its card and `to/dataset`; InputError if the folder is there, or the weights are elsewhere."""
+    from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
 
-    run: RunState
-    steps: list[RunStep]
-    weights: WeightsRecord
-    record: Path
-
-    @classmethod
-    async def read(
-        cls,
-        client: TrainerClient,
-        run_id: str,
-        role: TrainedRole,
-        version: int | None,
-        record: Path,
-    ) -> Self:
-        """Ask for a version, the newest if none is named, and save the record at `record`; ConflictError if the run goes on."""
-        weights = await version_of(client, run_id, role, version)
-        run, steps = await client.run(run_id), await client.steps(run_id)
-        await client.export(run_id, record)
-        return cls(run, steps, weights, record)
-
-    def write(self, to: Path) -> None:
-        """Write `to/model` with its card and `to/dataset`; InputError if the folder is there, or the weights are elsewhere."""
-        from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
-
-        if to.exists():
-            raise InputError(f"--to: given {to}, which exists; expected a new folder")
-        to.mkdir(parents=True)
-        save_model(Path(self.weights.uri), to / "model")
-        text = card(self.run, self.steps, self.weights)
-        (to / "model" / "README.md").write_text(text, encoding="utf-8")
-        exports.write_dataset(self.record, to / "dataset")
+    save_model(Path(row.uri), to / "model")
+    (to / "model" / "README.md").write_text(card(run, steps, row), encoding="utf-8")
+    exports.write_dataset(record, to / "dataset")
 
 
 def card(run: RunState, steps: list[RunStep], row: WeightsRecord) -> str:
@@ -76,18 +46,13 @@ def _cell(value: str) -> str:
 
 
 def push(folder: Path, repo: str) -> None:
-    """Upload such a folder into private repositories: `repo`, and `repo-rollouts` of its dataset.
-
-    Raises:
-        ConfigError: huggingface_hub is not installed.
-    """
+    """Upload such a folder into private repositories, `repo` and `repo-rollouts`; ConfigError without huggingface_hub."""
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"--repo: huggingface_hub is not installed; {install_command('trainer')}"
-        ) from None
+        said = f"--repo: huggingface_hub is not installed; {install_command('trainer')}"
+        raise ConfigError(said) from None
     api = hub.HfApi()
-    for name, kind, part in ((repo, "model", "model"), (f"{repo}-rollouts", "dataset", "dataset")):
+    for name, kind in ((repo, "model"), (f"{repo}-rollouts", "dataset")):
         api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
-        api.upload_folder(repo_id=name, repo_type=kind, folder_path=str(folder / part))
+        api.upload_folder(repo_id=name, repo_type=kind, folder_path=str(folder / kind))

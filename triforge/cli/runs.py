@@ -13,12 +13,12 @@ import typer
 from triforge.cli.deployment import ask_trainer, running
 from triforge.cli.models import save_model, version_of
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
-from triforge.cli.publish import Published, push
+from triforge.cli.publish import push, write
 from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
 from triforge.cli.watch import left_running, said, watch
 from triforge.clients.trainer import TrainerClient
-from triforge.types import RunStep, TrainedRole
+from triforge.types import RunState, RunStep, TrainedRole, WeightsRecord
 
 run_app = typer.Typer(no_args_is_help=True)
 
@@ -154,15 +154,17 @@ def run_publish_hf(
     """Write a model of a run with its card, and the rollouts as a dataset, as the Hugging Face hub has them, and push both as private."""
     if not dry_run and "/" not in repo:
         raise typer.BadParameter("expected --repo OWNER/NAME, or --dry-run")
+
+    async def read(client: TrainerClient) -> tuple[RunState, list[RunStep], WeightsRecord]:
+        row = await version_of(client, run_id, role, version)
+        await client.export(run_id, record)
+        return await client.run(run_id), await client.steps(run_id), row
+
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "run.parquet"
-        found = ask_trainer(
-            state, lambda client: Published.read(client, run_id, role, version, record)
-        )
-        found.write(to)
-    say(
-        f"wrote {to}: version {found.weights.version} of the {role} model of {run_id}, and its rollouts"
-    )
+        run, steps, row = ask_trainer(state, read)
+        write(to, run, steps, row, record)
+    say(f"wrote {to}: version {row.version} of the {role} model of {run_id}, and its rollouts")
     if not dry_run:
         push(to, repo)
         say(f"pushed {repo} and {repo}-rollouts")
