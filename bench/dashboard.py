@@ -122,7 +122,9 @@ def fill(
     runs = []
     for what in spent:
         run = store.create(name=what, pool_id="pool", config={"run": {"steps": steps}})
-        store.begin(run.id, state={"paths": {"policy": str(model)}}, policy=0, reward=0)
+        store.begin(
+            run.id, state={"paths": {"policy": str(model)}}, versions={"policy": 0, "reward": 0}
+        )
         runs.append(run.id)
     for step in range(1, steps + 1):
         for run_id, what in zip(runs, spent, strict=True):

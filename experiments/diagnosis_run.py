@@ -123,7 +123,7 @@ class DiagnosisRun(Run):
         for step in range(1, self._config.run.steps + 1):
             planned = (await self._env.plan([step]))[step]
             groups = await asyncio.gather(*(self._play_group(task) for task in planned))
-            offer = Offer(round=step, step=step, policy=0, reward=0)
+            offer = Offer(round=step, step=step, versions=(0, 0))
             for group in groups:
                 outcome = task_outcome(group, offer, run=self._run, config=self._config)
                 if direction := wanted_direction(outcome):

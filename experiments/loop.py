@@ -173,7 +173,7 @@ class Run:
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
         if self._config.adaptation.controller != "none":
-            offer = Offer(round=step, step=step, policy=sampled["policy"], reward=sampled["reward"])
+            offer = Offer(round=step, step=step, versions=(sampled["policy"], sampled["reward"]))
             for group in groups:
                 outcome = task_outcome(group, offer, run=self._run, config=self._config)
                 await self._tasks.adapt(outcome)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 from pydantic import TypeAdapter
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
-MODELS: Final = ("policy_model", "reward_model", "rewriter_model")
 _ANSWER_S = 30.0
 _READY_S = 3.0  # a service that needs longer to say that it is ready is not
 
@@ -58,11 +57,17 @@ class Apis:
         self.addresses, self._transport = dict(addresses), transport
 
     @classmethod
-    def of(cls, settings: Settings) -> Apis:
+    def of(cls, settings: Settings, *, transport: httpx.AsyncBaseTransport | None = None) -> Apis:
         """Those of a deployment that its settings name."""
-        names = ("trainer", "env_adapter", "reward", *MODELS)
-        addresses = {n: str(getattr(settings, f"{n}_url")) for n in names if settings.has(n)}
-        return cls({name: url.partition("#")[0] for name, url in addresses.items()})
+        models = (name for name in settings.services if name.endswith("_model"))
+        names = [n for n in ("trainer", "env_adapter", "reward", *models) if settings.has(n)]
+        urls = {name: settings.url(name).partition("#")[0] for name in names}
+        return cls(urls, transport=transport)
+
+    @property
+    def models(self) -> list[str]:
+        """The policy services among the addresses."""
+        return [name for name in self.addresses if name.endswith("_model")]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -78,13 +83,15 @@ class Apis:
         from triforge.doctor.services import services  # noqa: PLC0415  it reads tokenizers
 
         urls = {f"{name}_url": url for name, url in self.addresses.items()}
-        settings = Settings.model_validate(urls | {"key": key})
+        further = [name for name in urls if name not in Settings.model_fields]
+        listed = (f"{name.removesuffix('_model_url')}={urls.pop(name)}" for name in further)
+        settings = Settings.model_validate({"models": ",".join(listed), **urls, "key": key})
         found = await services(settings, names=[*self.addresses], transport=self._transport)
         return [finding for finding in found if not finding.check.startswith("weights")]
 
     async def served(self, key: str) -> dict[str, WeightsState | str]:
         """What the service of each model serves, or why it does not say."""
-        names = [name for name in MODELS if name in self.addresses]
+        names = self.models
         return dict(
             zip(
                 names,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 INTERVAL: Final = ("", "/low", "/high")  # a measure, and the ends of its interval
@@ -88,7 +88,7 @@ CHARTS = (
             "play": "seconds/play", "train": "seconds/train", "publish": "seconds/publish", "adapt": "seconds/adapt",
             "evaluate": "seconds/evaluate", "credit": "seconds/credit", "record": "seconds/record",
         },
-        "Play: episodes and votes. Train: both models. Publish: new weights into the running engines. Adapt: task rewrites. "
+        "Play: episodes and votes. Train: all models. Publish: new weights into the running engines. Adapt: task rewrites. "
         "Evaluate: held-out tasks.",
         stacked=True,
     ),
@@ -148,3 +148,17 @@ CHARTS = (
         "Episodes that broke for a reason that is not the policy's: left out, never counted as failures.",
     ),
 )  # fmt: skip
+
+
+def charts_of(further: Iterable[str]) -> tuple[Chart, ...]:
+    """The charts of a run that trains these models beside policy and judge: a line of each beside those of the policy."""
+    return tuple(replace(chart, series=_with_further(chart.series, further)) for chart in CHARTS)
+
+
+def _with_further(series: Mapping[str, str], further: Iterable[str]) -> dict[str, str]:
+    of_policy = {name: key for name, key in series.items() if "policy/" in key}
+    return dict(series) | {
+        name.replace("policy", role): key.replace("policy/", f"{role}/")
+        for role in further
+        for name, key in of_policy.items()
+    }

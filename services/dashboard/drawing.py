@@ -18,6 +18,7 @@ _WIDTH, _HEIGHT = 400, 220  # of a phone, so that letters keep their size there
 _LEFT, _RIGHT, _TOP, _BOTTOM = 36, 10, 10, 24
 _MARKED = 60  # a line of at most so many points has a mark and a value at each
 _TICKS = 4
+_COLOURS = 7
 
 
 class Picture(NamedTuple):
@@ -40,12 +41,15 @@ def pictures(
     for chart in charts:
         measured = lines.measured(chart)
         if measured:
-            numbers = {
-                name: n for n, name in enumerate(chart.series)
-            }  # colours stay, whatever is missing
+            numbers = _colours(chart)
             legend = [(numbers[name], name, [*own.values()][-1]) for name, own in measured.items()]
             found.append(Picture(chart, _draw(chart, lines, measured, view, alarms), legend))
     return found
+
+
+def _colours(chart: Chart) -> dict[str, int]:
+    """That of each line; they stay, whatever is missing."""
+    return {name: n % _COLOURS for n, name in enumerate(chart.series)}
 
 
 def _draw(
@@ -62,7 +66,7 @@ def _draw(
     low = -_ceiling(-min(values)) if min(values) < 0.0 else 0.0
     end = last if last > first else first + 1.0
     frame = _Frame(first, end, low, chart.top or _ceiling(max(values)))
-    numbers = {name: n for n, name in enumerate(chart.series)}
+    numbers = _colours(chart)
     parts = [_grid(frame, first, last, whole=not view.time)]
     if chart.mark is not None:
         parts.append(_rule(frame, chart.mark, "mark"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.dashboard.alarms import READ, alarms
 from services.dashboard.apis import Apis
-from services.dashboard.charts import CHARTS
+from services.dashboard.charts import Chart, charts_of
 from services.dashboard.compare import Compare
 from services.dashboard.deployment import Deployments
 from services.dashboard.drawing import pictures
@@ -58,9 +58,11 @@ COLUMNS = (
     ("train s", "seconds/train"),
 )
 
-DRAWN = ",".join(
-    sorted({name for _, name in COLUMNS} | {*READ} | {name for c in CHARTS for name in c.measures})
-)  # of all that a step has measured
+
+def drawn(charts: Sequence[Chart]) -> str:
+    """What the page of a run reads of all that a step has measured."""
+    shown = {name for chart in charts for name in chart.measures}
+    return ",".join(sorted({name for _, name in COLUMNS} | {*READ} | shown))
 
 
 def templates(*folders: Path) -> Environment:
@@ -116,11 +118,11 @@ class Pages:
     async def run(self, key: str, run_id: str, view: View) -> str:
         """A run."""
         path = f"/v1/runs/{segment(run_id)}"
-        run, page, weights = await asyncio.gather(
-            self._apis.read(RunState, "trainer", path, key),
-            self._apis.read(
-                Page[RunStep], "trainer", f"{path}/steps", key, limit=_MOST_STEPS, measures=DRAWN
-            ),
+        run = await self._apis.read(RunState, "trainer", path, key)
+        charts = charts_of(run.further)
+        given = {"limit": _MOST_STEPS, "measures": drawn(charts)}
+        page, weights = await asyncio.gather(
+            self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, **given),
             self._apis.read(Page[WeightsRecord], "trainer", f"{path}/weights", key),
         )
         steps = [*page.items]
@@ -135,7 +137,7 @@ class Pages:
             bottom=view.bottom(steps),
             smoothing=SMOOTHING,
             live=run.status in ("queued", "running", "stopping"),
-            pictures=pictures(CHARTS, steps, view, found),
+            pictures=pictures(charts, steps, view, found),
             columns=_columns(steps),
             steps=steps[: -_NEWEST_STEPS - 1 : -1],
             newest=newest.items,

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from services.dashboard.apis import MODELS, Apis, KeyRefusedError
+from services.dashboard.apis import Apis, KeyRefusedError
 from triforge.clients.transport import segment
 from triforge.config import EnvAdapterSection, Sampling
 from triforge.environments.registry import known, load
@@ -105,7 +105,7 @@ class Trying:
             InputError: a field is not what the page sends.
             KeyRefusedError: the key may not ask the models.
         """
-        names = [name for name in MODELS if name in self._apis.addresses]
+        names = self._apis.models
         left, right = fields.get("left") or next(iter(names), ""), fields.get("right", "")
         if left not in names or right not in ["", *names]:
             raise InputError(f"left, right: given {left[:40]!r}, {right[:40]!r}, expected {names}")

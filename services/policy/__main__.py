@@ -113,6 +113,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     begin("policy", os.environ.get("TRIFORGE_ROLE") or "policy")
     try:
         settings = Settings.from_env()
+        settings.demand_model(settings.role)
         ArtifactStore(settings.artifacts_url).try_out(writes=False)
         entrance = entrance_of(settings, f"policy {settings.role}")
         gateway = build(settings)
@@ -122,11 +123,6 @@ def main(arguments: Sequence[str] = ()) -> int:
     sessions = None
     if settings.role == "policy" and settings.redis_url:
         sessions = Sessions(gateway, SessionLog(RedisBroker(settings.redis_url)))
-    own = {
-        "policy": settings.policy_model_url,
-        "reward": settings.reward_model_url,
-        "rewriter": settings.rewriter_model_url,
-    }
     app = create_app(
         gateway=gateway,
         role=settings.role,
@@ -139,7 +135,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     config = uvicorn.Config(
         app,
         host=settings.host,
-        port=urlsplit(own[settings.role]).port or 80,
+        port=urlsplit(settings.model_url(settings.role)).port or 80,
         **server_options(),
         **careful(),
         timeout_keep_alive=KEEP_ALIVE_S,

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
 from urllib.parse import urlsplit
 
 from triforge.errors import TriforgeError
@@ -36,7 +35,6 @@ def api() -> int:
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
     from triforge.telemetry import begin, server_options
-    from triforge.types import TrainedRole
     from triforge.web.guard import entrance_of
     from triforge.web.server import careful
 
@@ -56,11 +54,7 @@ def api() -> int:
             broker=broker,
             artifacts=artifacts,
             env_adapter=pools,
-            apis={
-                role: PolicyClient.from_settings(settings, role)
-                for role in get_args(TrainedRole)
-                if settings.has(f"{role}_model")
-            },
+            apis={role: PolicyClient.from_settings(settings, role) for role in settings.trained},
             settings=settings,
         )
 
@@ -137,7 +131,9 @@ def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m services.trainer learner", description=learner.__doc__
     )
-    parser.add_argument("--role", choices=("policy", "reward"), required=True)
+    parser.add_argument(
+        "--role", required=True, help="name of the model: policy, reward, or a further one"
+    )
     parser.add_argument(
         "--sharding",
         choices=SHARDINGS,

@@ -240,5 +240,5 @@ def failure(batch: TrainBatch, error: Exception) -> WeightsReady:
 
 def smaller(batch: TrainBatch) -> str:
     """What makes a batch need less memory."""
-    section = "trainer.policy" if batch.role == "policy" else "trainer.reward"
+    section = f"trainer.{batch.role}"
     return f"lower {section}.token_budget or {section}.max_tokens"

@@ -43,6 +43,7 @@ class Collector:
     ) -> None:
         self._parts, self._in_flight, self._run, self._config = parts, in_flight, run, config
         self._notes, self._plan = notes, plan
+        self._models = config.models.trainable  # in the window's order
         self._tasks: dict[str, GroupTask] = {}
         self._refills: dict[
             str, Offer
@@ -70,13 +71,11 @@ class Collector:
         If they have other numbers than the window knows (another run has served in between), everything in flight is
         played afresh. Groups of an orchestrator that died are looked for again.
         """
-        stand = policy, reward = versions["policy"], versions["reward"]
+        stand = self._of(versions)
         if self._window is None:
             run = self._config.run
             bound, late = run.staleness_bound, run.late_groups
-            self._window = Window(
-                bound, run.steps, step=step, policy=policy, reward=reward, late=late
-            )
+            self._window = Window(bound, run.steps, step=step, versions=stand, late=late)
         moved = self._window.versions != stand
         if not self._restored and not moved:
             return
@@ -86,7 +85,7 @@ class Collector:
         if moved:
             for name in self.window.offers:
                 await self._in_flight.forget(self._tasks[name])
-            self._window.renumber(policy, reward)
+            self._window.renumber(*stand)
             await self._note()
         await self._submit(self.window.offers)
         self._restored = False
@@ -122,11 +121,11 @@ class Collector:
         Raises:
             TrainerError: they did not come within `run.step_deadline_s`.
         """
-        started, (policy, reward) = time.monotonic(), self.window.versions
-        offer = Offer(self.window.step + 1, self.window.step, policy, reward)
+        started, live = time.monotonic(), self.window.versions
+        offer = Offer(self.window.step + 1, self.window.step, live)
         names = [task.group_id for task in tasks]
         self._refills |= dict.fromkeys(names, offer)
-        await self._in_flight.submit(tasks, oldest={"policy": policy, "reward": reward})
+        await self._in_flight.submit(tasks, oldest=self._named(live))
         while missing := [name for name in names if name not in self._in_flight.landed]:
             await self._receive(missing, started)
         self._measures["groups/refilled"] = float(len(self._refills))
@@ -137,7 +136,7 @@ class Collector:
         for name in self.window.training or ():
             self._tasks.pop(name, None)
         self._refills = {}
-        self.window.advance(versions["policy"], versions["reward"])
+        self.window.advance(*self._of(versions))
         self._notes["window"] = self.window.snapshot()
 
     def measures(self) -> dict[str, float]:
@@ -174,12 +173,14 @@ class Collector:
 
     async def _judge_again(self, name: str) -> bool:
         """Have a group's stale votes cast again; False if it has none."""
-        newest = self.window.versions[1]
-        oldest, offer = newest - self._config.vote_bound, self.window.offers[name]
-        group = self._in_flight.landed[name]
-        stale = stale_votes(group, oldest) if offer.reward < oldest else ()
+        live, offered = (
+            self._named(self.window.versions),
+            self._named(self.window.offers[name].versions),
+        )
+        oldest, group = live["reward"] - self._config.vote_bound, self._in_flight.landed[name]
+        stale = stale_votes(group, oldest) if offered["reward"] < oldest else ()
         if stale:
-            since: dict[TrainedRole, int] = {"policy": offer.policy, "reward": newest}
+            since = offered | {"reward": live["reward"]}
             await self._in_flight.judge_again(group, stale, oldest=since)
             count = self._measures.get("votes/rejudged", 0.0)
             self._measures["votes/rejudged"] = count + len(stale)
@@ -195,8 +196,13 @@ class Collector:
         for name in names:
             by_offer.setdefault(self.window.offers[name], []).append(self._tasks[name])
         for offer, tasks in by_offer.items():
-            oldest: dict[TrainedRole, int] = {"policy": offer.policy, "reward": offer.reward}
-            await self._in_flight.submit(tasks, oldest=oldest)
+            await self._in_flight.submit(tasks, oldest=self._named(offer.versions))
+
+    def _of(self, versions: Mapping[TrainedRole, int]) -> tuple[int, ...]:
+        return tuple(versions.get(name, 0) for name in self._models)
+
+    def _named(self, versions: tuple[int, ...]) -> dict[TrainedRole, int]:
+        return dict(zip(self._models, versions, strict=True))
 
     async def _note(self) -> None:
         self._notes["window"] = window = self.window.snapshot()

@@ -19,18 +19,17 @@ from triforge.config import RunConfig, Settings
 from triforge.errors import ConfigError, NotFoundError
 from triforge.types import TrainedRole, WeightsState, WeightsUpdate
 
-ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
-
 
 def demand_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
     """ConfigError: a run needs a model for which the deployment has no service."""
     for role in roles:
-        if not settings.has(f"{role}_model"):
+        if role == "reward" and not settings.has("reward_model"):
             raise ConfigError(
                 f"algorithm.preset: the run asks for votes, and this deployment has no {role} model: start it with one "
                 "(models.reward.path, and a preset with votes, in the document of `triforge up`), or take a preset without "
                 "votes, such as 'grpo'"
             )
+        settings.demand_model(role)
 
 
 class Engines:
@@ -53,7 +52,10 @@ class Engines:
         self.notes: dict[str, Any] = {}
         self.versions: dict[TrainedRole, int] = {}
         self.newest: dict[TrainedRole, int] = {}
-        self._roles = ROLES  # those of the run's models
+        self._roles: tuple[TrainedRole, ...] = (
+            "policy",
+            "reward",
+        )  # those of the run, from `begin` on
 
     async def begin(self, config: RunConfig) -> None:
         """Read the notes; a new run takes the next version of each service for its initial folder.
@@ -61,7 +63,7 @@ class Engines:
         Raises:
             ConfigError: a model has no folder.
         """
-        self._roles = ROLES if config.votes else ROLES[:1]
+        self._roles = config.trained
         demand_served(self._roles, self._parts.settings)
         self.notes |= await asyncio.to_thread(self._store.run_state, self._run_id)
         if self.notes:
@@ -85,7 +87,7 @@ class Engines:
         it had.
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
-        self.versions = {"policy": run.policy_version, "reward": run.reward_version}
+        self.versions = run.versions
         for role in self._roles:
             version = self.versions[role]
             active = await self._apis[role].weights()
@@ -188,6 +190,5 @@ class Engines:
         await asyncio.to_thread(add, self._run_id, role, version, uri, digest, **origin)
 
     async def _note(self, versions: Mapping[TrainedRole, int]) -> None:
-        policy, reward, begin = versions["policy"], versions.get("reward", 0), self._store.begin
-        state = dict(self.notes)
-        await asyncio.to_thread(begin, self._run_id, state=state, policy=policy, reward=reward)
+        state, begin = dict(self.notes), self._store.begin
+        await asyncio.to_thread(begin, self._run_id, state=state, versions=dict(versions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from services.trainer.task_source import TaskSource
 from triforge.algorithms.theory import FEWEST, mean_interval, wilson
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
-from triforge.types import JudgedGroup, RunState
+from triforge.types import JudgedGroup, RunState, TrainedRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Evaluator:
         self._run, self._config = run, config
         self._played: list[JudgedGroup] = []
 
-    async def evaluate(self, step: int, version: int) -> Evaluation:
-        """If the step ends with an evaluation, play the held-out tasks with a policy version, sampled and, if asked, greedily.
+    async def evaluate(self, step: int, versions: Mapping[TrainedRole, int]) -> Evaluation:
+        """If the step ends with an evaluation, play the held-out tasks with these versions, sampled and, if asked, greedily.
 
         Measures: `eval/sampled`, `eval/greedy`, and where the environment gives scores `eval/sampled_score`,
         `eval/greedy_score`, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
@@ -56,32 +57,35 @@ class Evaluator:
         if not tasks:
             return Evaluation()
         groups = await self._in_flight.play(
-            tasks, deadline_s=run.step_deadline_s, versions={"policy": version}
+            tasks,
+            deadline_s=run.step_deadline_s,
+            versions={role: v for role, v in versions.items() if role != "reward"},
         )
         measures = {"seconds/evaluate": time.monotonic() - started}
         count = len(tasks) // len(modes)
         for number, mode in enumerate(modes):
             measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
         self._played += groups
-        uri, lines = await asyncio.to_thread(self._record, step, version, groups)
+        uri, lines = await asyncio.to_thread(self._record, step, versions, groups)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
         return Evaluation(measures, {"evaluation": uri}, lines)
 
     def _record(
-        self, step: int, version: int, groups: list[JudgedGroup]
+        self, step: int, versions: Mapping[TrainedRole, int], groups: list[JudgedGroup]
     ) -> tuple[str, list[dict[str, Any]]]:
-        nothing = Limits(max_tokens=1, max_rows=1)
+        config, nothing = self._config, Limits(max_tokens=1, max_rows=1)
         options = SampleOptions(
-            algorithm=self._config.algorithm.resolved,
-            policy_version=version,
+            algorithm=config.algorithm.resolved,
+            policy_version=versions["policy"],
             reward_version=0,
             policy_limits=nothing,
             reward_limits=nothing,
+            further={role: (versions[role], nothing) for role in [*config.models.players][1:]},
             seed=0,
             step=step,
         )
         name = f"runs/{self._run.id}/evaluations/{step:05d}.parquet"
-        found, origin = build_samples(groups, options), origin_of(self._config)
+        found, origin = build_samples(groups, options), origin_of(config)
         return write_step_records(self._parts.artifacts, name, found.records, origin), found.lines
 
     async def discard(self) -> None:

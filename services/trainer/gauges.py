@@ -25,7 +25,7 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.types import RunStatus, RunStep, TrainedRole
 
 PHASES: Final = ("play", "credit", "train", "publish", "adapt", "record")
-_ROLES: Final[tuple[TrainedRole, ...]] = get_args(TrainedRole)
+_ROLES: Final[tuple[TrainedRole, ...]] = ("policy", "reward")  # shown from the start
 _LAGS: Final = (0, 1, 2, 4, 8, 16)
 _SECONDS: Final = (0.1, 1, 5, 15, 60, 300, 900, 3600, 14400)
 _PATIENCE_S: Final = 3.0
@@ -80,10 +80,9 @@ class StepGauges:
         for phase in PHASES:
             if (seconds := record.metrics.get(f"seconds/{phase}")) is not None:
                 self._seconds.labels(phase).observe(seconds)
-        for role in _ROLES:
+        for role, version in record.versions.items():
             self._skipped.labels(role).inc(record.metrics.get(f"{role}/skipped_updates", 0.0))
-        self._version.labels("policy").set(record.policy_version)
-        self._version.labels("reward").set(record.reward_version)
+            self._version.labels(role).set(version)
 
 
 class Staleness(Collector):
@@ -99,6 +98,8 @@ class Staleness(Collector):
 
     def add(self, role: TrainedRole, ages: Mapping[int, int]) -> None:
         """Count tokens by age, in versions."""
+        self._counts.setdefault(role, [0] * (len(_LAGS) + 1))
+        self._sums.setdefault(role, 0)
         for age, tokens in ages.items():
             bucket = next((n for n, lag in enumerate(_LAGS) if age <= lag), len(_LAGS))
             self._counts[role][bucket] += tokens
@@ -110,7 +111,7 @@ class Staleness(Collector):
         name = "triforge_trainer_staleness_versions"
         family = HistogramMetricFamily(name, about, labels=["role"])
         bounds = (*(f"{lag}.0" for lag in _LAGS), "+Inf")
-        for role, counts in self._counts.items():
+        for role, counts in list(self._counts.items()):
             totals = map(float, accumulate(counts))
             family.add_metric([role], list(zip(bounds, totals, strict=True)), self._sums[role])
         yield family

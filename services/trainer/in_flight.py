@@ -263,7 +263,9 @@ class InFlight:
 
     def _is_foreign(self, group: JudgedGroup, flight: _Flight) -> bool:
         """Whether other weights have played or judged it than those of the run since it was submitted."""
-        by: dict[TrainedRole, set[int]] = {"policy": played_by(group), "reward": judged_by(group)}
+        by: dict[TrainedRole, set[int]] = {"reward": judged_by(group)}
+        for role in ("policy", *{player.model for player in flight.task.agents.values()}):
+            by[role] = played_by(group, role)
         for role, versions in by.items():
             oldest = flight.oldest.get(role, math.inf)  # no weights of that role may
             newest = oldest if flight.exact else self._newest.get(role, oldest)

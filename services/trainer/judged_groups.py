@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triforge.broker import unit_tests_id
-from triforge.types import JudgedGroup, Trajectory, TrajectoryVotes
+from triforge.types import JudgedGroup, TrainedRole, Trajectory, TrajectoryVotes
 
 
 def vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
@@ -34,10 +34,24 @@ def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:
     return [None if test.input is None else test.accepts for test in given]
 
 
-def played_by(group: JudgedGroup) -> set[int]:
-    """The policy versions that sampled a group."""
-    segments = (s for trajectory in group.played.trajectories for s in trajectory.segments)
-    return {span.version for segment in segments for span in segment.versions}
+def played_by(group: JudgedGroup, role: TrainedRole = "policy") -> set[int]:
+    """The versions of a model that sampled a group."""
+    return {
+        span.version
+        for trajectory in group.played.trajectories
+        for segment, model in zip(trajectory.segments, models_of(group, trajectory), strict=True)
+        if model == role
+        for span in segment.versions
+    }
+
+
+def models_of(group: JudgedGroup, trajectory: Trajectory) -> list[TrainedRole]:
+    """Which model sampled each segment of a trajectory."""
+    found: list[TrainedRole] = ["policy"] * len(trajectory.segments)
+    task = group.played.group
+    for step in trajectory.steps if task.agents else ():
+        found[step.segment] = task.player(step.agent_id).model
+    return found
 
 
 def judged_by(group: JudgedGroup) -> set[int]:

@@ -143,9 +143,8 @@ class LearnerProcess:
         async with self._broker.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
             if not mine:
                 raise UnavailableError(f"batch {batch.batch_id}: another process trains this model")
-            side = "policy" if batch.role == "policy" else "reward"
             with (
-                about(**ids_of(batch), **{side: batch.version}),
+                about(**({batch.role: str(batch.version)} | ids_of(batch))),
                 tracing.served("learner step", parent, "consumer"),
             ):
                 ready = await asyncio.to_thread(self._train, batch)

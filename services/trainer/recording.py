@@ -114,7 +114,7 @@ class Recording:
         steps = [
             RunStep(
                 run_id=run_id, step=int(number), at=0.0, policy_version=known["policy_version"],
-                reward_version=known["reward_version"], metrics={},
+                reward_version=known["reward_version"], metrics={}, further=_further(known),
             )
             for number, known in sorted(origin["steps"].items(), key=lambda one: int(one[0]))
         ]  # fmt: skip
@@ -168,3 +168,9 @@ class Recording:
 def _reader(artifacts: ArtifactStore, steps: Sequence[RunStep]) -> Callable[[int], bytes]:
     names = {step.step: step.artifacts["step_record"] for step in steps}
     return lambda step: artifacts.read(names[step])
+
+
+def _further(known: Mapping[str, Any]) -> dict[TrainedRole, int]:
+    """Versions of models beside policy and reward model, by name, in the numbers of a step."""
+    named = {n.removesuffix("_version"): int(v) for n, v in known.items() if n.endswith("_version")}
+    return {role: v for role, v in named.items() if role not in ("policy", "reward")}

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from services.trainer.recording import Recording, StepRecord
 from services.trainer.replayed_credit import (
-    ROLES,
     VERDICTS,
     Change,
     Credited,
@@ -41,7 +40,7 @@ def replay(
         record = recording.read(step.step)
         credited = credit(step.step, record)
         yield step.step, compare(record, credited)
-        for role in ROLES if trained else ():
+        for role in recording.paths if trained else ():
             assert trained is not None
             found = trained.step(role, step, record, credited)
             if found is not None:

@@ -15,7 +15,6 @@ from triforge.types import JudgedGroup, TrainedRole
 
 Verdict = Literal["same", "rounding", "differs", "not recomputed"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("same", "rounding", "differs", "not recomputed")
-ROLES: Final[tuple[TrainedRole, ...]] = ("policy", "reward")
 _ROUNDOFF: Final = 2.0**-53  # of a double
 _SHOWN: Final = 3
 
@@ -45,7 +44,11 @@ def credit(step: int, record: StepRecord, what_if: Sequence[str] = ()) -> Credit
     options = SampleOptions.of(
         config,
         step,
-        {"policy": int(numbers["policy_version"]), "reward": int(numbers["reward_version"])},
+        {
+            name.removesuffix("_version"): int(number)
+            for name, number in numbers.items()
+            if name.endswith("_version")
+        },
         numbers["trust"],
     )
     return Credited(
@@ -112,9 +115,9 @@ class Change:
 
 
 def changes(before: Credited, after: Credited) -> dict[TrainedRole, Change]:
-    """By `policy` and `reward`."""
+    """By model."""
     found: dict[TrainedRole, Change] = {}
-    for role in ROLES:
+    for role in before.samples.rows:
         pairs = list(zip(_scored(before, role), _scored(after, role), strict=True))
         kept = [[abs(a) for a in side if a is not None] for side in zip(*pairs, strict=True)]
         both = [(a, b) for a, b in pairs if a is not None and b is not None]
@@ -133,6 +136,6 @@ def changes(before: Credited, after: Credited) -> dict[TrainedRole, Change]:
 def _scored(credited: Credited, role: TrainedRole) -> Iterator[float | None]:
     """The advantage of each response, or of each vote and test; None of one that is not trained on."""
     for record in credited.samples.records:
-        texts = [record] if role == "policy" else (*record["votes"], *record["tests"])
-        for text in texts:
+        votes = (*record["votes"], *record["tests"])
+        for text in votes if role == "reward" else [record] if record["model"] == role else []:
             yield None if text["reason"] else text["advantage"]

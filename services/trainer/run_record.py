@@ -75,6 +75,7 @@ class RunRecord:
             at=time.time(),
             policy_version=policy,
             reward_version=reward,
+            further={r: v for r, v in versions.items() if r not in ("policy", "reward")},
             metrics=measures,
             artifacts=artifacts,
         )

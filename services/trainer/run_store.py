@@ -6,7 +6,7 @@ import copy
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -97,6 +97,7 @@ class RunStore:
                 step=-1,
                 policy_version=0,
                 reward_version=0,
+                further={},
                 config=config,
                 state={},
                 reason="",
@@ -194,12 +195,14 @@ class RunStore:
             row.status, row.reason, row.updated_at = "queued", "", time.time()
             return _shown(row)
 
-    def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
+    def begin(
+        self, run_id: str, *, state: dict[str, Any], versions: Mapping[TrainedRole, int]
+    ) -> None:
         """Record the versions the run stands at without a step: its base, or new numbers for the same weights."""
         with self._db.write() as session:
             row = self._guard(_hold(session, run_id))
             row.state = _noted(row, state)
-            row.policy_version, row.reward_version = policy, reward
+            _stand(row, versions)
 
     def run_state(self, run_id: str) -> dict[str, Any]:
         """The orchestrator's own notes on the run (initial folders, base versions)."""
@@ -230,7 +233,7 @@ class RunStore:
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
             row.step, row.updated_at, row.reason = step.step, step.at, reason
-            row.policy_version, row.reward_version = step.policy_version, step.reward_version
+            _stand(row, step.versions)
             row.state = row.state if state is None else _noted(row, state)
             session.add(StepRow(**{name: getattr(step, name) for name in RunStep.model_fields}))
             if lines:
@@ -331,7 +334,7 @@ class RunStore:
             _add_weights(session, run_id, role, new, uri, digest, origin=origin)
             if initial:
                 row.state = {**row.state, "base": {**row.state["base"], role: new}}
-            setattr(row, f"{role}_version", new)
+            _stand(row, {role: new})
             row.updated_at = time.time()
 
     def undo_rollback(self, run: RunState, role: TrainedRole, new: int, base: int) -> None:
@@ -342,7 +345,7 @@ class RunStore:
             if found is not None:
                 session.delete(found)
             row.state = {**row.state, "base": {**row.state["base"], role: base}}
-            setattr(row, f"{role}_version", getattr(run, f"{role}_version"))
+            _stand(row, {role: run.versions[role]})
 
     def _guard(self, row: RunRow) -> RunRow:
         if self._holder and row.state.get(ORCHESTRATOR) != self._holder:
@@ -361,6 +364,14 @@ def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
     if row is None or not caller().sees(row.tenant):
         raise NotFoundError(f"run {run_id!r} does not exist; `triforge run list` lists all")
     return row
+
+
+def _stand(row: RunRow, versions: Mapping[TrainedRole, int]) -> None:
+    """Let a run stand at these versions; models that are not among them keep theirs."""
+    row.policy_version = versions.get("policy", row.policy_version)
+    row.reward_version = versions.get("reward", row.reward_version)
+    named = {role: v for role, v in versions.items() if role not in ("policy", "reward")}
+    row.further = {**row.further, **named}
 
 
 def _shown(row: RunRow) -> RunState:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Protocol
 
 from pydantic import Field
 
-from services.trainer.engines import ROLES, demand_served
+from services.trainer.engines import demand_served
 from services.trainer.parts import WeightsApi
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
@@ -85,7 +85,7 @@ def _demand_allowed(config: dict[str, Any], allowed: Allowed) -> None:
 
 async def _demand_models(config: RunConfig, apis: Mapping[TrainedRole, WeightsApi]) -> None:
     """Pass a run whose model folders are there, of the architectures that the engines were started with."""
-    for role in ROLES:
+    for role in config.models.trainable:
         path = getattr(config.models, role).path
         folder, api = Path(path), apis.get(role)
         if path and not any((folder / name).is_file() for name in _CONFIGS):
@@ -106,7 +106,7 @@ async def _demand_models(config: RunConfig, apis: Mapping[TrainedRole, WeightsAp
 
 def _with_whole_paths(config: RunConfig) -> RunConfig:
     """The config with absolute model folders: a run keeps them, wherever its services are started the next time."""
-    given = {role: getattr(config.models, role) for role in ROLES}
+    given = {role: getattr(config.models, role) for role in config.models.trainable}
     whole: dict[str, Any] = {
         role: model.model_copy(update={"path": str(Path(model.path).absolute())})
         for role, model in given.items()
@@ -192,8 +192,7 @@ class Runs:
     def _demand_served(self, config: RunConfig) -> None:
         """Refuse what asks for a model that this deployment does without."""
         controller = config.adaptation.controller
-        if config.votes:
-            demand_served(["reward"], self._settings)
+        demand_served(config.trained, self._settings)
         if controller != "none" and not self._settings.adapt_workers:
             raise ConfigError(
                 f"adaptation.controller: given {controller!r}, and this deployment has no adapt workers: allowed 'none'; or start "

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from services.trainer.judged_groups import (
     accepted,
+    models_of,
     privileged_votes,
     stale_votes,
     step_scores,
@@ -65,6 +66,9 @@ class SampleOptions:
     reward_version: int
     policy_limits: Limits
     reward_limits: Limits
+    further: Mapping[TrainedRole, tuple[int, Limits]] = field(
+        default_factory=dict
+    )  # models that play
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
     trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
     step: int | None = None  # goes on record; the groups' own round if not given
@@ -85,6 +89,14 @@ class SampleOptions:
                 trainer.policy, run.staleness_bound, models.policy.max_new_tokens
             ),
             reward_limits=_limits(trainer.reward, config.vote_bound, models.reward.max_new_tokens),
+            further={
+                role: (
+                    versions[role],
+                    _limits(trainer.learner(role), run.staleness_bound, model.max_new_tokens),
+                )
+                for role, model in models.players.items()
+                if role != "policy"
+            },
             seed=nth_seed(run.seed, step),
             trust=trust,
             step=step,
@@ -96,7 +108,13 @@ class SampleOptions:
     def numbers(self) -> dict[str, float]:
         """What differs from step to step, for the record."""
         names = ("policy_version", "reward_version", "seed", "trust")
-        return {name: getattr(self, name) for name in names}
+        further = {f"{role}_version": version for role, (version, _) in self.further.items()}
+        return {name: getattr(self, name) for name in names} | further
+
+    @property
+    def players(self) -> dict[TrainedRole, tuple[int, Limits]]:
+        """Version and limits of each model that plays."""
+        return {"policy": (self.policy_version, self.policy_limits), **self.further}
 
 
 def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
@@ -136,28 +154,25 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     for group, keep in zip(asked, kept, strict=True):
         if not keep:
             leave_out(chain.from_iterable(group.steps), LOW_SPREAD)
-    responses = [c for group in credited for c in _responses(group, options)]
-    draw = drawn_pairs if algorithm.job == "dpo_pair" else drawn
-    chosen = draw(responses, options.policy_limits.max_rows, options.seed)
-    if algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
-        whiten(chosen, algorithm)  # or the learner does, when it knows the KL or the values
-    policy = _rows(chosen, algorithm, options.policy_limits, kept_scale(kept, algorithm))
-    if algorithm.needs_critic:
-        policy = with_rewards(policy, chosen)
+    responses: dict[TrainedRole, list[Candidate]] = {role: [] for role in options.players}
+    for group in credited:
+        for role, candidate in _responses(group, options):
+            responses[role].append(candidate)
+    scale = kept_scale(kept, algorithm)
+    rows = {role: _player_rows(found, role, options, scale) for role, found in responses.items()}
     texts = [c for group in credited for c in _judge_texts(group, options)]
     chosen = drawn(texts, options.reward_limits.max_rows, options.seed)
-    reward = _rows(chosen, algorithm, options.reward_limits)
+    rows["reward"] = _rows(chosen, algorithm, options.reward_limits)
+    versions = {role: version for role, (version, _) in options.players.items()}
     return Samples(
-        rows={"policy": policy, "reward": reward},
+        rows=rows,
         records=[record for c in credited for record in records_of(c, options.step)],
-        lines=[
-            line for c in credited for line in lines_of(c, options.policy_version, options.step)
-        ],
+        lines=[line for c in credited for line in lines_of(c, versions, options.step)],
         reasons=Counter(s.reason or TRAINED for c in credited for row in c.steps for s in row),
         vote_reasons=Counter(s.reason or TRAINED for c in credited for s in c.judge_samples()),
         ages={
-            "policy": _ages(policy, options.policy_version),
-            "reward": _ages(reward, options.reward_version),
+            role: _ages(rows[role], version)
+            for role, version in (versions | {"reward": options.reward_version}).items()
         },
         partial=sum(c.blocked == PARTIAL for c in credited),
         voteless=sum(c.voteless for c in credited),
@@ -300,14 +315,17 @@ def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
 # ---- what can be trained on ----
 
 
-def _responses(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
-    """One candidate a segment of a trajectory."""
-    algorithm, version, limits = options.algorithm, options.policy_version, options.policy_limits
+def _responses(
+    credited: Credited, options: SampleOptions
+) -> Iterator[tuple[TrainedRole, Candidate]]:
+    """One candidate a segment of a trajectory, and the model that wrote it."""
+    algorithm, players = options.algorithm, options.players
     for trajectory, samples in zip(credited.group.played.trajectories, credited.steps, strict=True):
         by_segment: dict[int, list[Sample]] = {}
+        models = models_of(credited.group, trajectory)
         for sample, step in zip(samples, trajectory.steps, strict=True):
             length = len(trajectory.segments[step.segment].ids)
-            sample.reason = sample.reason or _unfit(sample, version, length, limits)
+            sample.reason = sample.reason or _unfit(sample, length, *players[models[step.segment]])
             if algorithm.truncated == "mask" and step.finish == "length":
                 leave_out([sample], TRUNCATED)
             by_segment.setdefault(step.segment, []).append(sample)
@@ -316,17 +334,20 @@ def _responses(credited: Credited, options: SampleOptions) -> Iterator[Candidate
         for number, segment in enumerate(trajectory.segments):
             kept = [sample for sample in by_segment.get(number, ()) if not sample.reason]
             if kept:
-                yield Candidate(
-                    key=f"{trajectory.id}/{number}",
-                    ids=segment.ids,
-                    logprobs=segment.logprobs,
-                    versions=tuple(versions_of(segment.versions, len(segment.ids))),
-                    samples=kept,
-                    task_id=trajectory.task_id,
-                    trajectory=trajectory.id,
-                    group=trajectory.group_id,
-                    images=segment.images,
-                    rewards=tuple(s.reward for s in samples),
+                yield (
+                    models[number],
+                    Candidate(
+                        key=f"{trajectory.id}/{number}",
+                        ids=segment.ids,
+                        logprobs=segment.logprobs,
+                        versions=tuple(versions_of(segment.versions, len(segment.ids))),
+                        samples=kept,
+                        task_id=trajectory.task_id,
+                        trajectory=trajectory.id,
+                        group=trajectory.group_id,
+                        images=segment.images,
+                        rewards=tuple(s.reward for s in samples),
+                    ),
                 )
 
 
@@ -344,7 +365,7 @@ def _judge_texts(credited: Credited, options: SampleOptions) -> Iterator[Candida
         written.append((name, of, tests.prompt_ids, (), tests.tests, credited.tests))
     for name, (task, unit, group), prompt, images, texts, samples in written:
         for text, sample in zip(texts, samples, strict=True):
-            unfit = _unfit(sample, options.reward_version, sample.end, options.reward_limits)
+            unfit = _unfit(sample, sample.end, options.reward_version, options.reward_limits)
             sample.reason = sample.reason or unfit
             if not sample.reason:
                 logprobs = (0.0,) * len(prompt) + text.logprobs
@@ -353,7 +374,7 @@ def _judge_texts(credited: Credited, options: SampleOptions) -> Iterator[Candida
                 yield Candidate(key, ids, logprobs, versions, [sample], task, unit, group, images)
 
 
-def _unfit(sample: Sample, newest: int, length: int, limits: Limits) -> str:
+def _unfit(sample: Sample, length: int, newest: int, limits: Limits) -> str:
     """Why a sample in a row of `length` tokens is not trained on; empty if it is."""
     if not sample.versions:
         return NO_TOKENS
@@ -363,6 +384,19 @@ def _unfit(sample: Sample, newest: int, length: int, limits: Limits) -> str:
 
 
 # ---- rows ----
+
+
+def _player_rows(
+    found: list[Candidate], role: TrainedRole, options: SampleOptions, scale: float
+) -> list[TrainRow]:
+    """What a model that plays trains on, its weights times `scale`."""
+    algorithm, (_, limits) = options.algorithm, options.players[role]
+    draw = drawn_pairs if algorithm.job == "dpo_pair" else drawn
+    chosen = draw(found, limits.max_rows, options.seed)
+    if algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
+        whiten(chosen, algorithm)  # or the learner does, when it knows the KL or the values
+    rows = _rows(chosen, algorithm, limits, scale)
+    return with_rewards(rows, chosen) if algorithm.needs_critic else rows
 
 
 def _rows(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from services.trainer.judged_groups import models_of
 from triforge import __version__
 from triforge.config import RunConfig
 from triforge.types import JudgedGroup, UnitTest, VersionSpan, Vote
@@ -113,7 +114,7 @@ def _trajectory_records(
     played, trajectory = credited.group.played, credited.group.played.trajectories[t]
     group, outcome, votes = played.group, trajectory.outcome, credited.group.votes[t]
     given = {v.step: v for v in (votes.steps if votes else ())}
-    records, ends = [], dict[int, int]()
+    records, ends, models = [], dict[int, int](), models_of(credited.group, trajectory)
     for step, sample in zip(trajectory.steps, credited.steps[t], strict=True):
         before = ends.get(step.segment, 0)
         tokens, judged = trajectory.segments[step.segment], given.get(step.index)
@@ -131,6 +132,7 @@ def _trajectory_records(
             "segment": step.segment,
             "step_index": step.index,
             "agent_id": step.agent_id,
+            "model": models[step.segment],
             "observation": step.observation,
             "response": step.response,
             "action": step.action,

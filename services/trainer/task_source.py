@@ -23,6 +23,7 @@ from triforge.types import (
     JudgedGroup,
     PlannedGroup,
     PlanRequest,
+    Player,
     RunState,
     TaskOutcome,
     Trajectory,
@@ -73,6 +74,7 @@ class TaskSource:
             "show_reference": config.algorithm.resolved.needs_reference,
             "sampling": config.models.policy.sampling(),
             "judge_sampling": config.models.reward.sampling(),
+            "agents": players(config),
         }
         return self._tasks(step, mode, plan, seeds, **how)
 
@@ -85,8 +87,12 @@ class TaskSource:
         plan = await self._draw("evaluate", step, run.eval_tasks)
         seeds, tasks = [nth_seed(run.seed, index) for index in range(len(plan))], {}
         for mode in ("sampled", "greedy") if run.eval_greedy else ("sampled",):
-            sampling = policy.sampling(greedy=mode == "greedy")
-            tasks[mode] = self._tasks(step, mode, plan, seeds, rollouts=1, sampling=sampling)
+            greedy = mode == "greedy"
+            how = {
+                "sampling": policy.sampling(greedy=greedy),
+                "agents": players(self._config, greedy=greedy),
+            }
+            tasks[mode] = self._tasks(step, mode, plan, seeds, rollouts=1, **how)
         return tasks
 
     async def _draw(
@@ -137,6 +143,15 @@ class TaskSource:
         return level_measures(tops)
 
 
+def players(config: RunConfig, *, greedy: bool = False) -> dict[str, Player]:
+    """Who plays the agents that the policy does not."""
+    known, agents = config.models.players, config.models.agents
+    return {
+        agent: Player(model=name, sampling=known[name].sampling(greedy=greedy))
+        for agent, name in agents.items()
+    }
+
+
 def task_outcome(
     group: JudgedGroup, offer: Offer, *, run: RunState, config: RunConfig
 ) -> TaskOutcome:
@@ -150,7 +165,7 @@ def task_outcome(
         notes = diagnosis_notes(
             group, succeeded=direction == "harder", count=config.adaptation.notes
         )
-    versions = played_by(group) or {offer.policy}
+    versions = played_by(group) or {offer.versions[0]}
     scores = [
         trajectory.score for trajectory in played.trajectories if trajectory.score is not None
     ]

@@ -155,7 +155,7 @@ class Mlflow:
 
 
 def _measures(step: RunStep) -> dict[str, float]:
-    versions = {"version/policy": step.policy_version, "version/reward": step.reward_version}
+    versions = {f"version/{role}": version for role, version in step.versions.items()}
     finite = {name: value for name, value in step.metrics.items() if math.isfinite(value)}
     return finite | {name: float(version) for name, version in versions.items()}
 

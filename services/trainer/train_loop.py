@@ -94,7 +94,7 @@ class TrainLoop:
         await self._begin()
         if self._run.step < 0:
             versions = await self._engines.hold()
-            evaluation = await self._evaluator.evaluate(0, versions["policy"])
+            evaluation = await self._evaluator.evaluate(0, versions)
             measures = evaluation.measures | self._monitor.measure(0, evaluation.measures)
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
@@ -159,7 +159,7 @@ class TrainLoop:
             with phase("record", measures):
                 origin = origin_of(self._config, **{str(step): options.numbers})
                 artifacts = await self._record.write(step, samples.records, origin)
-        evaluation = await self._evaluator.evaluate(step, versions["policy"])
+        evaluation = await self._evaluator.evaluate(step, versions)
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
         measures |= self._monitor.measure(step, measures)
         self._collector.advance(versions)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from services.trainer.judged_groups import models_of
 from services.trainer.step_records import Credited, Sample
-from triforge.types import Trajectory, TrajectoryVotes
+from triforge.types import TrainedRole, Trajectory, TrajectoryVotes
 
 _WORDS = 1000  # characters of what a trajectory was asked and did that can be searched
 _SHOWN = 200  # characters of an instruction or an error in a list
 _REASON = 64
 
 
-def lines_of(credited: Credited, version: int, step: int | None) -> Iterator[dict[str, Any]]:
-    """The lines of a group's rollouts; `version` is that of the weights which are trained, `step` as in `records_of`."""
+def lines_of(
+    credited: Credited, versions: Mapping[TrainedRole, int], step: int | None
+) -> Iterator[dict[str, Any]]:
+    """The lines of a group's rollouts; `versions` are those of the weights which are trained, `step` as in `records_of`."""
     played = credited.group.played
     group, task = played.group, played.task
     for trajectory, votes, samples in zip(
@@ -24,6 +26,8 @@ def lines_of(credited: Credited, version: int, step: int | None) -> Iterator[dic
     ):
         outcome, steps = trajectory.outcome, trajectory.steps
         error = outcome.error.detail if outcome.error else ""
+        models = models_of(credited.group, trajectory)
+        newest = [versions[models[s.segment]] for s in steps]
         acted = "\n".join((trajectory.instruction, *(s.action for s in steps), error))
         yield {
             "id": trajectory.id,
@@ -43,7 +47,7 @@ def lines_of(credited: Credited, version: int, step: int | None) -> Iterator[dic
             "truncated": any(s.finish == "length" for s in steps),
             "words": _text(acted, _WORDS).lower(),
             **_voted(trajectory, votes),
-            **_trained(samples, version),
+            **_trained(samples, newest),
         }
 
 
@@ -55,13 +59,13 @@ def _voted(trajectory: Trajectory, given: TrajectoryVotes | None) -> dict[str, A
     return {"votes": len(values), "vote": mean, "against": against}
 
 
-def _trained(samples: Sequence[Sample], version: int) -> dict[str, Any]:
-    """What became of the responses, and how old they were."""
+def _trained(samples: Sequence[Sample], newest: Sequence[int]) -> dict[str, Any]:
+    """What became of the responses, and how old they were; `newest` is the version of each response's model now."""
     kept = [s.advantage for s in samples if not s.reason]
     reasons = Counter(s.reason for s in samples).most_common(1)
-    known = [v for v in chain.from_iterable(s.versions for s in samples) if v >= 0]
+    ages = (now - v for s, now in zip(samples, newest, strict=True) for v in s.versions if v >= 0)
     return {
-        "staleness": max(0, version - min(known, default=version)),
+        "staleness": max(0, *ages, 0),
         "advantage": sum(kept) / len(kept) if kept else None,
         "reason": "" if kept or not reasons else _text(reasons[0][0], _REASON),
     }

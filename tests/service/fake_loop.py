@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from services.trainer.orchestrator import Orchestrator
 from services.trainer.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
-from tests.unit.trainer.played import judged, scored
+from tests.unit.trainer.played import in_turns, judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
 from triforge.errors import ConflictError, UnavailableError
@@ -258,6 +258,8 @@ class FakeWorkers:
             version=self._services["policy"].version,
             judge_version=self._services["reward"].version,
         )
+        if task.agents:
+            found = in_turns(found, {r: service.version for r, service in self._services.items()})
         return scored(found, self.scores[: task.rollouts], told=False) if self.scores else found
 
     async def _put(self, group: JudgedGroup) -> None:
@@ -282,24 +284,27 @@ def _message(text: str, kind: Any) -> Any:
 class Loop:
     """Everything around an orchestrator, and as many orchestrators one after another as a test wants to kill."""
 
-    def __init__(self, broker: Broker, redis_url: str, folder: Path) -> None:
+    def __init__(
+        self, broker: Broker, redis_url: str, folder: Path, further: Sequence[TrainedRole] = ()
+    ) -> None:
         self.broker, self._redis_url = broker, redis_url
+        self.roles, self.config = (*ROLES, *further), CONFIG
         self.troubles = Troubles()
         self.database = open_database(f"sqlite:///{folder / 'triforge.sqlite'}")
         self.store = FragileStore(self.database, self.troubles)
         self.artifacts = FragileArtifacts(str(folder / "artifacts"), self.troubles)
         self._own_wire = FragileBroker(redis_url, self.troubles)
-        self.services = {role: FakeService(role, self.troubles) for role in ROLES}
-        self.learners = {role: FakeLearner(broker, self.artifacts, role) for role in ROLES}
+        self.services = {role: FakeService(role, self.troubles) for role in self.roles}
+        self.learners = {r: FakeLearner(broker, self.artifacts, r) for r in self.roles}
         self.plans = FakePlans(self.troubles)
         self.workers = FakeWorkers(broker, redis_url, self.services)
-        self.settings = Settings(lease_s=0.6, resend_s=1.0)
+        urls = ",".join(f"{role}=http://{role}:1" for role in further)
+        self.settings = Settings(lease_s=0.6, resend_s=1.0, models=urls)
         self._tasks: list[asyncio.Task[None]] = []
 
     def orchestrator(self) -> Orchestrator:
         """A fresh orchestrator, as after a restart of its process."""
-        has = self.settings.has
-        apis = {role: api for role, api in self.services.items() if has(f"{role}_model")}
+        apis = {role: self.services[role] for role in self.settings.trained}
         parts = Parts(
             store=self.store, broker=self._own_wire, artifacts=self.artifacts, env_adapter=self.plans,
             apis=apis, settings=self.settings,
@@ -309,8 +314,9 @@ class Loop:
         )
 
     def submit(self, **run: Any) -> RunState:
-        """Queue a run of `CONFIG`, with fields of its section `run` changed."""
-        config = parse(CONFIG | {"run": CONFIG["run"] | run}).model_dump(mode="json")
+        """Queue a run of `config`, with fields of its section `run` changed."""
+        given = self.config | {"run": self.config["run"] | run}
+        config = parse(given).model_dump(mode="json")
         return self.store.create(name="run", pool_id="pool", config=config)
 
     async def conduct(self, run: RunState) -> RunState:
@@ -345,7 +351,7 @@ class Loop:
     # ---- what happened ----
 
     def trained(self) -> Counter[tuple[str, TrainedRole, int]]:
-        return self.learners["policy"].trained + self.learners["reward"].trained
+        return sum((learner.trained for learner in self.learners.values()), Counter())
 
     async def adapted(self) -> list[TaskOutcome]:
         """The outcomes that were sent, oldest first."""
@@ -377,16 +383,18 @@ class Loop:
                 text = json.dumps(pq.read_table(io.BytesIO(data)).to_pylist())
                 rows += json.loads(text.replace(run.id, "run"))
         for row in rows:
-            row["policy_versions"] = [v - base["policy"] for v in row["policy_versions"]]
+            row["policy_versions"] = [v - base[row["model"]] for v in row["policy_versions"]]
             for vote in row["votes"]:
                 vote["versions"] = [v - base["reward"] for v in vote["versions"]]
         return rows
 
 
 @contextlib.asynccontextmanager
-async def loop_of(broker: Broker, redis_url: str, folder: Path) -> AsyncIterator[Loop]:
-    """A loop whose workers and learners run while the block does."""
-    loop = Loop(broker, redis_url, folder)
+async def loop_of(
+    broker: Broker, redis_url: str, folder: Path, further: Sequence[TrainedRole] = ()
+) -> AsyncIterator[Loop]:
+    """A loop whose workers and learners run while the block does, with models beside policy and reward model."""
+    loop = Loop(broker, redis_url, folder, further)
     loop.start()
     try:
         yield loop

@@ -66,9 +66,9 @@ class FragileStore(RunStore):
         self._troubles.meet("take")
         return super().take(run_id)
 
-    def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
+    def begin(self, run_id: str, *, state: dict[str, Any], versions: Any) -> None:
         self._troubles.meet("begin")
-        super().begin(run_id, state=state, policy=policy, reward=reward)
+        super().begin(run_id, state=state, versions=versions)
         self._troubles.meet("begun")
 
     def note(self, run_id: str, name: str, value: Any) -> None:

@@ -84,7 +84,7 @@ WRITES: dict[str, Callable[[RunStore, str], object]] = {
     "status": lambda store, run: store.status(run),
     "set_reason": lambda store, run: store.set_reason(run, "waiting"),
     "set_status": lambda store, run: store.set_status(run, "failed", "late"),
-    "begin": lambda store, run: store.begin(run, state={}, policy=9, reward=9),
+    "begin": lambda store, run: store.begin(run, state={}, versions={"policy": 9, "reward": 9}),
     "note": lambda store, run: store.note(run, "window", {}),
     "add_weights": lambda store, run: store.add_weights(run, "policy", 9, "uri", "digest"),
     "commit_step": lambda store, run: store.commit_step(
@@ -100,7 +100,9 @@ def test_a_orchestrator_that_lost_its_run_writes_nothing(loop: Loop, write: str)
     run = loop.submit()
     first, second = loop.store.held_by("first"), loop.store.held_by("second")
     first.take(run.id)
-    first.begin(run.id, state={"base": {"policy": 1, "reward": 1}}, policy=1, reward=1)
+    first.begin(
+        run.id, state={"base": {"policy": 1, "reward": 1}}, versions={"policy": 1, "reward": 1}
+    )
     second.take(run.id)
     before = loop.store.get(run.id)
     with pytest.raises(Superseded):

@@ -421,7 +421,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("TRIFORGE_LEASE_S", "soon", "valid number"),
         ("TRIFORGE_LEASE_S", "0", "greater than 0"),
         ("TRIFORGE_RESEND_S", "nan", "finite"),
-        ("TRIFORGE_ROLE", "sings", "'policy', 'reward' or 'rewriter'"),
+        ("TRIFORGE_ROLE", "Sings!", "should match pattern"),
+        ("TRIFORGE_MODELS", "mover", "name=http://host:port"),
         ("TRIFORGE_TRAINER_URL", "localhost:8004", "http://host:port"),
         ("TRIFORGE_POLICY_MODEL_URL", "http://:8001", "http://host:port"),
         ("TRIFORGE_POLICY_MODEL_URL", "http://host:99999", "http://host:port"),
@@ -460,3 +461,65 @@ def test_positions_of_an_expression_are_counted_with_its_repetitions(
 def test_an_expression_that_is_written_out_may_be_long() -> None:
     commands = "|".join(f"take apple {n} from shelf" for n in range(1000)) + "|go{2}"
     assert parse(at("models.policy.regex", commands)).models.policy.regex == commands
+
+
+THREE: Any = {
+    "models": {"mover": {"path": "/models/mover", "agents": ["mover", "scout"]}},
+    "trainer": {"policy": {"epochs": 3}, "mover": {"learning_rate": 0.5}},
+}
+
+
+def test_a_document_may_have_further_trained_models_which_play_agents_of_the_environment() -> None:
+    config = parse(THREE)
+    assert config.trained == ("policy", "reward", "mover")
+    assert config.models.agents == {"mover": "mover", "scout": "mover"}
+    assert config.trainer.learner("mover").learning_rate == 0.5
+    assert (
+        parse(THREE | {"trainer": {"policy": {"epochs": 3}}}).trainer.learner("mover").epochs == 3
+    )
+    assert parse(json.loads(config.model_dump_json())) == config
+    assert parse({}).trained == ("policy", "reward")
+    assert parse(THREE | {"algorithm": {"preset": "grpo"}}).trained == ("policy", "mover")
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (
+            {"models": {"mover": {"path": "x"}}},
+            r"models.mover: unknown model; .*models.mover.agents",
+        ),
+        ({"models": {"mover": {"agents": ["a"], "pth": 1}}}, r"models.mover.pth: unknown field"),
+        ({"models": {"critic": {"agents": ["a"]}}}, r"models.critic: no name for a model"),
+        ({"models": {"My_model": {"agents": ["a"]}}}, r"models.My_model: no name for a model"),
+        ({"models": {n: {"agents": ["a"]} for n in "mn"}}, r"'a' is played by another model"),
+        ({"models": {"policy": {"agents": ["a"]}}}, r"models.policy.agents: unknown field"),
+        ({"models": {"mover": {"agents": ["a"], "top_p": 0.5}}}, r"models.mover.top_p: given 0.5"),
+        ({"trainer": {"mover": {}}}, r"trainer.mover: unknown field; .*models.NAME.agents"),
+        (THREE | {"trainer": {"aux": {"sp": {"lambda0": 0.1}}}}, r"given with trainer.aux"),
+        (THREE | {"env_adapter": {"played_by": "sessions"}}, r"given with env_adapter.played_by"),
+        (
+            THREE | {"algorithm": {"preset": "ppo"}},
+            r"given with a critic",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_trained_beside_the_others_is_refused(
+    document: Any, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse(document)
+
+
+def test_services_of_further_models_are_settings_by_name() -> None:
+    settings = Settings.from_env(
+        {
+            "TRIFORGE_MODELS": "mover=http://a.example:81, scout=http://b:82",
+            "TRIFORGE_REWARD_MODEL_URL": "none",
+        }
+    )
+    assert settings.trained == ("policy", "mover", "scout")
+    assert settings.model_url("mover") == "http://a.example:81"
+    assert "a.example" in settings.service_hosts
+    with pytest.raises(ConfigError, match="TRIFORGE_MODELS=other="):
+        settings.demand_model("other")

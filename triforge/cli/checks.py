@@ -56,7 +56,7 @@ def demand_models(config: RunConfig, settings: Settings) -> None:
     """Pass models that the engines which are to be started, or those that the settings name, and the learners can load."""
     for role, model in config.models:
         if model.path and settings.has(f"{role}_model"):
-            engines = getattr(settings, f"{role}_engines")
+            engines = settings.engines_of(role)
             try:
                 demand_model(Path(model.path), local=not engines)
             except WeightsError as error:

@@ -84,7 +84,7 @@ def run_show(
     say(f"status    {said(run.status, run.reason)}")
     say(f"step      {max(run.step, 0)} of {run.steps}")
     say(f"algorithm {run.algorithm}")
-    say(f"versions  policy {run.policy_version}, reward model {run.reward_version}")
+    say("versions  " + ", ".join(f"{role} {version}" for role, version in run.versions.items()))
     newest = ask_trainer(state, lambda client: client.steps(run_id, after=max(-1, run.step - 1)))
     if tops := levels_of(newest):
         say(f"levels    {', '.join(f'{kind} {top:g}' for kind, top in tops.items())}")
@@ -179,8 +179,7 @@ def run_rollback(
 ) -> None:
     """Take a stopped run's model back to an older version, under the next number."""
     run = ask_trainer(state, lambda client: client.roll_back(run_id, role, version))
-    now = run.policy_version if role == "policy" else run.reward_version
-    say(f"{run_id} {role}: version {version} serves as {now}")
+    say(f"{run_id} {role}: version {version} serves as {run.versions[role]}")
 
 
 @run_app.command("list")

@@ -16,7 +16,6 @@ from triforge.cli.options import STATE, StateOption
 from triforge.cli.runs import print_runs
 from triforge.cli.terminal import console, grid, say
 from triforge.config import Settings
-from triforge.config.settings import SERVICES
 from triforge.errors import InputError
 
 _NEWEST = 20  # runs that `status` shows
@@ -31,10 +30,10 @@ def status(state: StateOption = STATE) -> None:
 
 async def _status(addresses: Settings) -> bool:
     table, all_ready = grid("service", "address", "state", whole=2), True
-    names, away = [*filter(addresses.has, SERVICES)], 0
+    names, away = addresses.services, 0
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
         for name in names:
-            url = str(getattr(addresses, f"{name}_url"))
+            url = addresses.url(name)
             try:
                 reply = await client.get(f"{url}/readyz")
                 state = "ready" if reply.status_code == 200 else f"not ready: {_detail(reply)}"

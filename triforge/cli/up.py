@@ -14,7 +14,7 @@ from triforge.cli.checks import demand_models
 from triforge.cli.options import STATE, StateOption
 from triforge.cli.terminal import console, grid, say
 from triforge.config import Settings, load
-from triforge.config.base import NOWHERE
+from triforge.config.base import NOWHERE, by_name
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 
@@ -70,5 +70,7 @@ def _print_addresses(addresses: Settings, state: Path) -> None:
             and name not in ("database_url", "artifacts_url")
         ):
             table.add_row(name.removesuffix("_url"), str(value))
+    for role, url in by_name(addresses.models).items():
+        table.add_row(f"{role}_model", url)
     console.print(table)
     say(f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything")

@@ -123,13 +123,8 @@ class PolicyClient:
         cls, settings: Settings, role: Role, *, batch: int = 16, linger_s: float = 0.005
     ) -> PolicyClient:
         """The client of a role's service, with the deployment's address and keys."""
-        urls: dict[Role, str] = {
-            "policy": settings.policy_model_url,
-            "reward": settings.reward_model_url,
-            "rewriter": settings.rewriter_model_url,
-        }
         return cls(
-            urls[role],
+            settings.model_url(role),
             api_key=settings.own_key or settings.api_key.get_secret_value(),
             admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
             batch=batch,
@@ -303,3 +298,19 @@ class PolicyClient:
                 asked.future.set_result(task.result()[position])
             else:
                 asked.future.set_exception(error)
+
+
+class PlayerClients:
+    """The policy services of the models that play, as one `Generate`: a request goes to the service of its `model`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clients: dict[Role, PolicyClient] = {}
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        """Sample. Raises as `PolicyClient.generate_many`, and a ConfigError if nothing serves the model."""
+        role = request.model or "policy"
+        if role not in self._clients:
+            self._settings.demand_model(role)
+            self._clients[role] = PolicyClient.from_settings(self._settings, role)
+        return await self._clients[role](request)

@@ -17,8 +17,10 @@ from pydantic import (
 
 from triforge.algorithms.registry import Only
 
-Role = Literal["policy", "reward", "rewriter"]
-TrainedRole = Literal["policy", "reward"]
+# The name of a model of a run. `policy`, `reward` and `rewriter` are those of the default; a run's document may have more.
+ROLE_NAME: Final = r"^[a-z][a-z0-9]{0,15}$"
+Role = Annotated[str, Field(pattern=ROLE_NAME)]
+TrainedRole = Role
 Purpose = Literal["train", "measure_parent", "measure_candidate", "evaluate"]
 Direction = Literal["harder", "easier"]
 # active: played · pending: a candidate that is measured · awaiting: a measured candidate that waits for a person ·
@@ -67,6 +69,25 @@ def _address(url: str) -> str:
 Url = Annotated[str, AfterValidator(_address)]
 NOWHERE: Final = "none"  # the address of what a deployment does without
 OptionalUrl = Annotated[str, AfterValidator(lambda url: url if url == NOWHERE else _address(url))]
+
+
+def by_name(listed: str) -> dict[str, str]:
+    """Addresses by the name of their model, `name=http://host:port` each; several of one name in one text, as engines are listed."""
+    found: dict[str, str] = {}
+    for item in filter(None, map(str.strip, listed.split(","))):
+        name, _, address = item.partition("=")
+        if not re.fullmatch(ROLE_NAME, name) or "://" not in address:
+            raise ValueError(f"given {item!r}, expected name=http://host:port, separated by commas")
+        found[name] = ",".join(filter(None, (found.get(name), address)))
+    return found
+
+
+def _listed(listed: str) -> str:
+    by_name(listed)
+    return listed
+
+
+ByName = Annotated[str, AfterValidator(_listed)]
 
 
 # An atom, a group's bound, or how often what stands before is repeated.

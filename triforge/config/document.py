@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -104,16 +104,29 @@ def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool)
     where, reason = item["loc"], str(item["msg"]).removeprefix("Value error, ")
     if not where:
         return reason
-    if item["type"] == "value_error" and isinstance(item["input"], Mapping):
-        return f"{name(*where)}.{reason}"  # a rule of the section, which names its field
-    if item["type"] == "extra_forbidden" and name(*where) in RENAMED:
-        return f"{name(*where)}: this field is named {RENAMED[name(*where)]} now"
-    if item["type"] == "extra_forbidden":
-        section: Any = root
-        for part in where[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{name(*where)}: unknown field; allowed are {', '.join(map(name, section.model_fields))}"
+    said = f"{name(*where)}.{reason}"  # by a rule of the section, which names its field
+    rule = item["type"] == "value_error" and isinstance(item["input"], Mapping)
+    field = said.partition(":")[0] if rule else name(*where)
+    section = _section_of(root, where[:-1])
+    unknown = item["type"] == "extra_forbidden" or (
+        item["type"] == "model_type" and where[-1] not in section.model_fields
+    )
+    if (rule or unknown) and field in RENAMED:
+        return f"{field}: this field is named {RENAMED[field]} now"
+    if unknown:
+        return f"{field}: unknown field; allowed are {', '.join(map(name, section.model_fields))}"
+    if rule:
+        return said
     return f"{name(*where)}: given {item['input']!r}: {reason}"
+
+
+def _section_of(root: Any, where: Iterable[str | int]) -> Any:
+    """The section at a place of a document; that of any further name where a section takes such."""
+    for part in where:
+        known = getattr(root, "model_fields", {})
+        more = get_args(get_type_hints(root).get("__pydantic_extra__")) if known else ()
+        root = known[part].annotation if part in known else more[-1] if more else None
+    return root
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:

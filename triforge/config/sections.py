@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.off_policy import Correction
 from triforge.algorithms.registry import Only
 from triforge.algorithms.schedules import Schedule, scheduled_weight
 from triforge.config.base import (
+    ROLE_NAME,
     ControllerName,
     Params,
     Positive,
     Regex,
+    Role,
     Sampling,
     Seconds,
     Section,
@@ -61,7 +64,7 @@ class RunSection(Section):
     seed: int = Field(1, ge=0, le=2**32 - 1)
     """Seed of everything that is drawn."""
     steps: int = Field(30, ge=0)
-    """Training steps; each trains both models once. 0 only evaluates, once."""
+    """Training steps; each trains every model once. 0 only evaluates, once."""
     groups_per_step: Positive = 16
     """Task versions played a step, beside the pairs that measure rewrites (`adaptation.pairs_on_top`); unset, at most as many as the pool has training tasks."""
     staleness_bound: int = Field(0, ge=0)
@@ -113,12 +116,66 @@ class ModelSection(Section):
         )
 
 
-class ModelsSection(Section):
-    """The three models: policy, reward and rewriter. Every model is served by the policy service."""
+class PlayerSection(ModelSection):
+    """A further trained model, under a name of its own, that plays some agents of the environment (docs/training.md).
 
+    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]`; without that section it is trained as the policy is.
+    """
+
+    agents: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
+    """Agents of the environment that it plays; the policy plays those that no model names."""
+
+
+class ModelsSection(Section):
+    """The models: policy, reward and rewriter, and further ones that are trained. Each is served by a policy service of its own.
+
+    The policy plays every agent that no other model names, the reward model judges, the rewriter is not trained.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, PlayerSection]
     policy: ModelSection = ModelSection()
     reward: ModelSection = ModelSection()
     rewriter: ModelSection = ModelSection(max_new_tokens=256)
+
+    @property
+    def players(self) -> dict[str, ModelSection]:
+        """The models that play, by name; the policy first."""
+        return {"policy": self.policy, **self.__pydantic_extra__}
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """The models that a run may train."""
+        policy, *further = self.players
+        return (policy, "reward", *further)
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who plays each agent that the policy does not."""
+        return {
+            agent: name for name, model in self.__pydantic_extra__.items() for agent in model.agents
+        }
+
+    @model_validator(mode="after")
+    def _play_agents(self) -> ModelsSection:
+        for name, model in self.__pydantic_extra__.items():
+            if not model.agents:
+                raise ValueError(
+                    f"{name}: unknown model; allowed are {', '.join(type(self).model_fields)}, and others that name the agents "
+                    f"they play (models.{name}.agents)"
+                )
+            if name in TrainerSection.model_fields or not re.fullmatch(ROLE_NAME, name):
+                raise ValueError(
+                    f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and neither "
+                    "'critic' nor 'aux'"
+                )
+        named = [agent for model in self.__pydantic_extra__.values() for agent in model.agents]
+        for agent in named:
+            if named.count(agent) > 1:
+                raise ValueError(
+                    f"{self.agents[agent]}.agents: {agent!r} is played by another model"
+                )
+        return self
 
 
 class EnvAdapterSection(Section):
@@ -441,12 +498,18 @@ class AuxiliarySection(Section):
 
 
 class TrainerSection(Section):
-    """The two learners; that of the policy may have a critic."""
+    """The learners, one a trained model; that of the policy may have a critic. A further model has the policy's unless it has a section."""
 
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, LearnerSection]
     policy: LearnerSection = LearnerSection()
     reward: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
     aux: AuxiliarySection = AuxiliarySection()
+
+    def learner(self, role: Role) -> LearnerSection:
+        """That of a trained model."""
+        return self.reward if role == "reward" else self.__pydantic_extra__.get(role, self.policy)
 
 
 class ReportSection(Section):
@@ -512,6 +575,7 @@ class RunConfig(Section):
         self._demand_unit_tests(preset)
         self._demand_step_scores(preset)
         self._demand_tree(preset)
+        self._demand_one_player(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -524,7 +588,7 @@ class RunConfig(Section):
                 f'"{adaptation.controller}" and pairs_on_top = false: a rewrite is measured by a pair of groups, so none '
                 "would ever be decided"
             )
-        for role, model in (("policy", self.models.policy), ("reward", self.models.reward)):
+        for role, model in (*self.models.players.items(), ("reward", self.models.reward)):
             if model.top_p < 1.0:
                 raise ValueError(
                     f"models.{role}.top_p: given {model.top_p}, allowed 1.0: the trainer recomputes log-probabilities "
@@ -591,6 +655,32 @@ class RunConfig(Section):
                 f"reward.kind: given 'log_ratio' with models.reward.path = {reward.path!r}, expected models.policy.path = "
                 f"{policy.path!r}: the reward model's service holds the reference, the weights that the policy starts from"
             )
+
+    def _demand_one_player(self, preset: Algorithm) -> None:
+        """Refuse what reads the policy's own samples alone where other models play as well; and learners of no model."""
+        for name in self.trainer.__pydantic_extra__.keys() - self.models.players.keys():
+            raise ValueError(
+                f"trainer.{name}: unknown field; allowed are {', '.join(TrainerSection.model_fields)}, and names of models that "
+                "play agents (models.NAME.agents)"
+            )
+        alone = {
+            "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
+            "trainer.aux": self.trainer.aux.wanted,
+            "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
+            "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",
+            "a critic (algorithm.overrides.estimator)": preset.needs_critic,
+        }
+        for name in list(self.models.players)[1:]:
+            for what, asked in alone.items():
+                if asked:
+                    raise ValueError(
+                        f"models.{name}: given with {what}, which takes the policy for the only model that plays"
+                    )
+
+    @property
+    def trained(self) -> tuple[Role, ...]:
+        """The models that the run trains: those that play, and the reward model if it takes part."""
+        return tuple(r for r in self.models.trainable if r != "reward" or self.votes)
 
     @property
     def votes(self) -> int:

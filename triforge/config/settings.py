@@ -9,7 +9,18 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
-from triforge.config.base import NOWHERE, OptionalUrl, Port, Positive, Seconds, Section, Url
+from triforge.config.base import (
+    NOWHERE,
+    ByName,
+    OptionalUrl,
+    Port,
+    Positive,
+    Role,
+    Seconds,
+    Section,
+    Url,
+    by_name,
+)
 from triforge.config.document import checked
 from triforge.errors import ConfigError
 from triforge.telemetry.logs import masked
@@ -59,6 +70,10 @@ class Settings(Section):
     encoder_url: OptionalUrl = NOWHERE
     """Model that embeds screenshots and texts (`POST /v1/embeddings`), for `reward.kind = "vlm_contrast"`; `none` where no
     run compares them."""
+    models: ByName = ""
+    """Policy services of further models of a document, `name=http://host:port` each, separated by commas."""
+    model_engines: ByName = ""
+    """Their engines for `triforge up`, written likewise, a name once an engine; those of a name that is missing are started."""
     reward_url: OptionalUrl = "http://127.0.0.1:8002"
     """Reward service; `none` likewise."""
     env_adapter_url: Url = "http://127.0.0.1:8003"
@@ -96,8 +111,8 @@ class Settings(Section):
     """An engine's answer that takes longer has failed; callers wait `TRIFORGE_QUEUE_S` more."""
     drain_s: Seconds = 10.0
     """How long a policy service that ends lets requests run on."""
-    role: Literal["policy", "reward", "rewriter"] = "policy"
-    """Model role of a policy service."""
+    role: Role = "policy"
+    """Model of a policy service: policy, reward, rewriter, or the name of a further one."""
     model: str = ""
     """Model folder that a policy service serves at start."""
     api_key: SecretStr = SecretStr("")
@@ -191,12 +206,46 @@ class Settings(Section):
 
     def has(self, service: str) -> bool:
         """Whether the deployment has a service, by the name of its address: `reward_model`."""
-        return bool(getattr(self, f"{service}_url") != NOWHERE)
+        return self.url(service) != NOWHERE
+
+    def url(self, service: str) -> str:
+        """Address of a service; `none` where the deployment has none."""
+        further = by_name(self.models).get(service.removesuffix("_model"), NOWHERE)
+        return str(getattr(self, f"{service}_url", further))
+
+    def model_url(self, role: Role) -> str:
+        """Address of a model's policy service; `none` where the deployment has none."""
+        return self.url(f"{role}_model")
+
+    def engines_of(self, role: Role) -> str:
+        """Engines of a model for `triforge up`; empty starts one."""
+        return str(getattr(self, f"{role}_engines", by_name(self.model_engines).get(role, "")))
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Names of the services that the deployment has."""
+        known = (*SERVICES, *(f"{role}_model" for role in by_name(self.models)))
+        return tuple(filter(self.has, known))
+
+    @property
+    def trained(self) -> tuple[Role, ...]:
+        """The models that runs may train: those with a policy service, but for the rewriter."""
+        known = ("policy", "reward", *by_name(self.models))
+        return tuple(role for role in known if self.model_url(role) != NOWHERE)
+
+    def demand_model(self, role: Role) -> None:
+        """ConfigError where the deployment has no service of a model."""
+        if self.model_url(role) == NOWHERE:
+            raise ConfigError(
+                f"models.{role}: this deployment has no policy service of that name: start it with a document that has the "
+                f"model, or name the service: TRIFORGE_MODELS={role}=http://host:port"
+            )
 
     @property
     def service_hosts(self) -> frozenset[str]:
         """Hosts where services of this deployment are, and those that `own_hosts` lists."""
-        services = (urlsplit(getattr(self, f"{service}_url")).hostname for service in _SERVICES)
+        urls = (getattr(self, f"{service}_url") for service in _SERVICES)
+        services = (urlsplit(url).hostname for url in (*urls, *by_name(self.models).values()))
         listed = (name.strip().lower().strip("[]") for name in self.own_hosts.split(","))
         return frozenset(name for name in (*services, *listed) if name)
 

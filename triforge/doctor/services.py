@@ -14,7 +14,7 @@ import httpx
 
 from triforge import __version__
 from triforge.config import Settings
-from triforge.config.settings import SERVICES
+from triforge.config.base import by_name
 from triforge.doctor.local import Finding, bad, ok, warning, weights
 
 LONG_S = 300.0  # that a job waits
@@ -39,7 +39,7 @@ _DATE_S = 1.0  # a Date header names whole seconds
 async def services(
     settings: Settings,
     *,
-    names: Sequence[str] = SERVICES,
+    names: Sequence[str] = (),
     now: Callable[[], float] = time.time,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[Finding]:
@@ -47,7 +47,7 @@ async def services(
     async with httpx.AsyncClient(
         timeout=_TIMEOUT_S, trust_env=False, transport=transport
     ) as client:
-        known = filter(settings.has, names)
+        known = names or settings.services
         parts = await asyncio.gather(
             *(_service(client, name, settings, now) for name in known), _key(client, settings)
         )
@@ -58,7 +58,7 @@ async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
     """Whether the services take the key that the command line sends; nothing where none is asked for and none is sent."""
     key = settings.key.get_secret_value()
     for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs?limit=1")):
-        url = str(getattr(settings, f"{name}_url"))
+        url = settings.url(name)
         try:
             reply = await client.get(f"{url}{path}", headers=_bearer(key))
         except httpx.HTTPError:
@@ -77,7 +77,7 @@ def _bearer(key: str) -> dict[str, str]:
 async def _service(
     client: httpx.AsyncClient, name: str, settings: Settings, now: Callable[[], float]
 ) -> list[Finding]:
-    base = str(getattr(settings, f"{name}_url")).partition("#")[0].rstrip("/")
+    base = settings.url(name).partition("#")[0].rstrip("/")
     option = f"TRIFORGE_{name.upper()}_URL"
     asked = now()
     try:
@@ -107,7 +107,8 @@ async def _service(
         ours, blur_s = (asked + answered_at) / 2, _DATE_S + (answered_at - asked) / 2
         seen = clock(f"service {name}", theirs - ours, blur_s=blur_s)
         found += [seen] if seen.state != "ok" else []
-    if name in ("policy_model", "reward_model") and ready.status_code == 200:
+    trained = name in (f"{role}_model" for role in settings.trained)
+    if trained and ready.status_code == 200:
         found += await _served(client, name, base, settings.key.get_secret_value())
     return found
 
@@ -140,6 +141,7 @@ async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> 
 async def engines(settings: Settings) -> list[Finding]:
     """Engines that the environment names: whether they answer and take our key. Others are their policy service's business."""
     lists = [str(getattr(settings, name)) for name in _ENGINES if name in settings.model_fields_set]
+    lists += by_name(settings.model_engines).values()
     named = {url.strip() for url in ",".join(lists).split(",")}
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
         urls = sorted(url for url in named if url.startswith("http"))

@@ -132,6 +132,7 @@ class Transcript:
         if images:  # as vision-language models are used to it
             content = (*(ImagePart(image=i) for i in images), TextPart(text=observation.text))
         messages = [ChatMessage(role="user", content=content)]
+        player = self.group.player(observation.agent_id)
         held, seen = self.prefixes.get(observation.agent_id, ((), ()))
         if not held and self.system:
             messages.insert(0, ChatMessage(role="system", content=self.system))
@@ -142,8 +143,9 @@ class Transcript:
             prefix_ids=held,
             prefix_images=seen,
             messages=tuple(messages),
-            sampling=self.group.sampling.model_copy(update=changes),
+            sampling=player.sampling.model_copy(update=changes),
             affinity=self.group.group_id,
+            model=player.model,
         )
 
     def add(

@@ -25,7 +25,7 @@ S = 0 is the synchronous loop: a round is offered, all of it is trained on, new 
     ('b',)
     >>> window.begin()
     ('b',)
-    >>> window.advance(1)
+    >>> window.advance(1, 0)
     >>> window.next_round()
     3
     >>> window.offer(("c",)); window.arrived("c")      # played with version 1
@@ -39,7 +39,7 @@ S = 0 is the synchronous loop: a round is offered, all of it is trained on, new 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from triforge.errors import ConflictError, InputError
@@ -47,12 +47,11 @@ from triforge.errors import ConflictError, InputError
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """When a group was offered: its round, how many steps were done, and the live versions."""
+    """When a group was offered: its round, how many steps were done, and the live version of each of the run's models."""
 
     round: int
     step: int
-    policy: int
-    reward: int
+    versions: tuple[int, ...]
 
 
 class Window:
@@ -62,8 +61,7 @@ class Window:
         staleness_bound: S, how many versions a trained token may lag behind; 0 is synchronous.
         steps: of the whole run; there are as many rounds.
         step: how many are done.
-        policy: active version of the policy.
-        reward: active version of the reward model.
+        versions: active version of each of the run's models, in an order of the caller's.
         late: what becomes of slow groups, see above.
     """
 
@@ -73,17 +71,16 @@ class Window:
         steps: int,
         *,
         step: int = 0,
-        policy: int = 0,
-        reward: int = 0,
+        versions: Sequence[int] = (0, 0),
         late: Literal["wait", "mask"] = "wait",
     ) -> None:
-        if min(staleness_bound, step, policy, reward, steps - step) < 0:
+        if min(staleness_bound, step, *versions, steps - step) < 0:
             raise InputError(
-                f"window: given staleness_bound {staleness_bound}, step {step} of {steps}, versions {policy} and {reward}, "
+                f"window: given staleness_bound {staleness_bound}, step {step} of {steps}, versions {(*versions,)}, "
                 "expected nothing below 0 and no step past the last"
             )
         self._bound, self._steps, self._late = staleness_bound, steps, late
-        self._step, self._policy, self._reward = step, policy, reward
+        self._step, self._versions = step, tuple(versions)
         # Places of the steps to come whose round was offered; the keys run from step + 1 to the newest round.
         self._places: dict[int, int] = {}
         self._offers: dict[str, Offer] = {}  # insertion order is age
@@ -96,9 +93,9 @@ class Window:
         return self._step
 
     @property
-    def versions(self) -> tuple[int, int]:
-        """The live versions of policy and reward model."""
-        return self._policy, self._reward
+    def versions(self) -> tuple[int, ...]:
+        """The live version of each model."""
+        return self._versions
 
     @property
     def offers(self) -> dict[str, Offer]:
@@ -138,7 +135,7 @@ class Window:
                 f"(run.staleness_bound {self._bound} keeps {self._bound + 1} in flight)"
             )
         for group in group_ids:
-            self._offers[group] = Offer(number, self._step, self._policy, self._reward)
+            self._offers[group] = Offer(number, self._step, self._versions)
         self._places[number] = len(group_ids)
 
     def arrived(self, group_id: str) -> None:
@@ -165,7 +162,7 @@ class Window:
         self._training = chosen
         return chosen
 
-    def advance(self, policy: int, reward: int = 0) -> None:
+    def advance(self, *versions: int) -> None:
         """The step is done, its groups leave their slots and these versions are live.
 
         A version is the next one, or the same when the step had nothing to learn from. A ConflictError says that no step
@@ -173,9 +170,9 @@ class Window:
         """
         if self._training is None:
             raise ConflictError(
-                f"window: given version {policy} without a trained batch, expected begin() first"
+                f"window: given versions {versions} without a trained batch, expected begin() first"
             )
-        for given, live in ((policy, self._policy), (reward, self._reward)):
+        for given, live in zip(versions, self._versions, strict=True):
             if given not in (live, live + 1):
                 raise ConflictError(
                     f"window: given version {given} after {live}, expected {live + 1}"
@@ -186,17 +183,16 @@ class Window:
         self._training = None
         self._step += 1
         del self._places[self._step]
-        self._policy, self._reward = policy, reward
+        self._versions = versions
 
-    def renumber(self, policy: int, reward: int) -> None:
+    def renumber(self, *versions: int) -> None:
         """The same weights have other numbers now: what is in flight is played afresh, under these.
 
         No group becomes older by it: when it has to be trained on does not change.
         """
-        self._policy, self._reward = policy, reward
+        self._versions = versions
         self._offers = {
-            group: Offer(offer.round, offer.step, policy, reward)
-            for group, offer in self._offers.items()
+            group: Offer(offer.round, offer.step, versions) for group, offer in self._offers.items()
         }
         self._arrived.clear()
         self._training = None
@@ -208,9 +204,9 @@ class Window:
             "steps": self._steps,
             "late": self._late,
             "step": self._step,
-            "versions": [self._policy, self._reward],
+            "versions": list(self._versions),
             "places": [[number, count] for number, count in self._places.items()],
-            "offers": [[group, *astuple(offer)] for group, offer in self._offers.items()],
+            "offers": [[name, o.round, o.step, *o.versions] for name, o in self._offers.items()],
             "training": None if self._training is None else list(self._training),
         }
 
@@ -221,13 +217,15 @@ class Window:
         Of its groups none has arrived: they are looked for again.
         """
         try:
-            policy, reward = state["versions"]
             window = cls(
-                state["staleness_bound"], state["steps"], step=state["step"], policy=policy, reward=reward,
+                state["staleness_bound"], state["steps"], step=state["step"], versions=state["versions"],
                 late=state["late"],
             )  # fmt: skip
             window._places = dict(state["places"])
-            window._offers = {group: Offer(*offer) for group, *offer in state["offers"]}
+            window._offers = {
+                name: Offer(number, step, tuple(versions))
+                for name, number, step, *versions in state["offers"]
+            }
             pinned = state["training"]
             window._training = None if pinned is None else tuple(pinned)
             possible = window._is_possible()
@@ -262,6 +260,8 @@ class Window:
             and (self._training is None or len(self._training) == self._places[self._step + 1])
             and all(0 <= o.step <= self._step for o in self._offers.values())
             and all(
-                o.policy <= self._policy and o.reward <= self._reward for o in self._offers.values()
+                len(o.versions) == len(self._versions)
+                and all(then <= now for then, now in zip(o.versions, self._versions, strict=True))
+                for o in self._offers.values()
             )
         )

@@ -88,6 +88,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("state", pa.string()),
     ("chosen", pa.bool_()),
     ("step_score", pa.float64()),
+    ("model", pa.string()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
@@ -102,7 +103,7 @@ threshold, and `env_reward` is what the environment gave for the step. Where the
 wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
 the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read. `finish`
 says why the response ended (stop, length, abort), `admissible` what the environment would have taken, where it says so.
-`agent_id` says for which agent, where an environment has several.
+`model` wrote the response, `policy_versions` are its versions; `agent_id` says for which agent, where an environment has several.
 
 In tree rollouts the steps of one `state` are candidates for one turn, `env_reward` is what they were compared by, and the one
 that is `chosen` was played on.
@@ -211,14 +212,25 @@ _HEAD = (
 )  # fmt: skip
 
 
+def _row(step: RunStep) -> dict[str, Any]:
+    """A step's columns: the head, the versions of further models, the measures."""
+    further = {f"{role}_version": version for role, version in step.further.items()}
+    return {name: getattr(step, name) for name, _ in _HEAD} | further | step.metrics
+
+
+def _columns(steps: Sequence[RunStep]) -> list[str]:
+    """The head, then versions of further models, then measures, both sorted by name."""
+    further = sorted({f"{role}_version" for step in steps for role in step.further})
+    measures = sorted({name for step in steps for name in step.metrics})
+    return [*(name for name, _ in _HEAD), *further, *measures]
+
+
 def steps_parquet(steps: Sequence[RunStep]) -> bytes:
-    """A Parquet file. Measures that a step does not have are null; columns of measures are sorted by name."""
-    names = sorted({name for step in steps for name in step.metrics})
+    """A Parquet file. Measures that a step does not have are null."""
+    kinds, rows = dict(_HEAD), [_row(step) for step in steps]
     columns = {
-        name: pa.array([getattr(step, name) for step in steps], type=kind) for name, kind in _HEAD
-    } | {
-        name: pa.array([step.metrics.get(name) for step in steps], type=pa.float64())
-        for name in names
+        name: pa.array([row.get(name) for row in rows], type=kinds.get(name, pa.float64()))
+        for name in _columns(steps)
     }
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
@@ -228,17 +240,12 @@ def steps_parquet(steps: Sequence[RunStep]) -> bytes:
 def steps_csv(steps: Sequence[RunStep]) -> bytes:
     """A CSV file with the columns of the Parquet file; absent measures are empty."""
     sink = io.StringIO()
-    head = [name for name, _ in _HEAD]
-    rows = csv.DictWriter(sink, [*head, *sorted({name for step in steps for name in step.metrics})])
+    rows = csv.DictWriter(sink, _columns(steps))
     rows.writeheader()
-    rows.writerows({name: getattr(step, name) for name in head} | step.metrics for step in steps)
+    rows.writerows(map(_row, steps))
     return sink.getvalue().encode()
 
 
 def steps_jsonl(steps: Sequence[RunStep]) -> bytes:
     """JSON lines, one step each, with the same names as the Parquet file's columns; absent measures are left out."""
-    lines = [
-        json.dumps({name: getattr(step, name) for name, _ in _HEAD} | step.metrics)
-        for step in steps
-    ]
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "".join(f"{json.dumps(_row(step))}\n" for step in steps).encode()

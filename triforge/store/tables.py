@@ -215,6 +215,9 @@ class RunRow(Base):
     step: Mapped[int]
     policy_version: Mapped[int]
     reward_version: Mapped[int]
+    further: Mapped[dict[str, Any]] = mapped_column(
+        JSON, default=dict, server_default="{}"
+    )  # models by name
     config: Mapped[dict[str, Any]]
     state: Mapped[dict[str, Any]]
     reason: Mapped[str] = mapped_column(Text)
@@ -232,6 +235,7 @@ class StepRow(Base):
     step: Mapped[int] = mapped_column(Integer, primary_key=True)
     policy_version: Mapped[int]
     reward_version: Mapped[int]
+    further: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default="{}")
     metrics: Mapped[dict[str, Any]]
     artifacts: Mapped[dict[str, Any]]
     at: Mapped[float]

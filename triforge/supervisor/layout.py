@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from triforge.access.exposure import demand_safe
 from triforge.config import RunConfig, Settings
-from triforge.config.base import NOWHERE
+from triforge.config.base import NOWHERE, by_name
 from triforge.errors import ConfigError
 from triforge.supervisor.process import ProcessSpec
 from triforge.types import Role
@@ -52,6 +52,8 @@ def server_command(port: int, folder: Path) -> list[str]:
 
 
 REDIS_PORT = 6379
+_FURTHER_PORT = 8031  # policy service of the first further model; the next one's is 10 above
+_ENGINE_ABOVE = 1000  # port of a further model's engine, above its policy service's
 _LAST_PORT = 65535
 BROKER = "valkey"  # folder below the state folder in which the deployment's own Valkey keeps what is in flight
 _APIS = (
@@ -146,6 +148,7 @@ def plan_layout(
             for name in _APIS
             if f"TRIFORGE_{name.upper()}" not in given and name not in changes
         }
+    changes["models"] = _addresses(config, settings, ports, auto=auto_ports)
     specs: list[ProcessSpec] = []
     if "TRIFORGE_REDIS_URL" not in given:
         port, folder = ports.take(REDIS_PORT, "TRIFORGE_REDIS_URL"), state / BROKER
@@ -163,12 +166,24 @@ def plan_layout(
             name != "rewriter_model_url" or config.models.rewriter.path
         ):
             ports.claim(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
+    further = [role for role in config.models.players if role != "policy"]
+    for role in further:
+        ports.claim(_port(settings.model_url(role)), f"TRIFORGE_MODELS for {role}")
     env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    roles: tuple[Role, ...] = ("policy", "reward", "rewriter")
+    roles: tuple[Role, ...] = ("policy", "reward", "rewriter", *further)
     for role in (r for r in roles if settings.has(f"{r}_model")):
         specs += _model_processes(role, config, settings, env, ports)
     services = _with_metrics(_services(config, settings, env), settings.metrics_port, ports)
     return Layout(settings=settings, specs=(*specs, *services))
+
+
+def _addresses(config: RunConfig, settings: Settings, ports: Ports, *, auto: bool) -> str:
+    """Where the policy services of further models are: as given, else at a port of their own."""
+    urls = by_name(settings.models)
+    for number, role in enumerate(r for r in config.models.players if r != "policy"):
+        port = ports.free() if auto else _FURTHER_PORT + 10 * number
+        urls.setdefault(role, f"http://127.0.0.1:{port}")
+    return ",".join(f"{role}={url}" for role, url in urls.items())
 
 
 def places(state: Path, given: Mapping[str, str]) -> dict[str, str]:
@@ -227,14 +242,14 @@ def _model_processes(
         raise ConfigError(
             f"models.{role}.path: given {path!r}, expected a folder with config.json, tokenizer and safetensors"
         )
-    engines, specs = str(getattr(settings, f"{role}_engines")), []
+    engines, specs, url = settings.engines_of(role), [], settings.model_url(role)
     if not engines:
         field = f"{role}_engine_port"
-        given = field in settings.model_fields_set
-        port = ports.take(getattr(settings, field), f"TRIFORGE_{field.upper()}", given=given)
+        wanted = getattr(settings, field, _port(url) + _ENGINE_ABOVE)
+        option = f"TRIFORGE_{field.upper()}" if hasattr(settings, field) else "TRIFORGE_MODELS"
+        port = ports.take(wanted, option, given=field in settings.model_fields_set)
         engines = f"http://127.0.0.1:{port}"
         specs.append(_local_engine(role, path, port, env))
-    url = str(getattr(settings, f"{role}_model_url"))
     own = {**env, "TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engines, "TRIFORGE_MODEL": path}
     command = _python("services.policy")
     service = ProcessSpec(name=f"{role}-model", command=command, env=own, ready_url=f"{url}/readyz")
@@ -265,10 +280,11 @@ def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> 
         "rollout-worker": ("services.env_adapter", "rollout-worker"),
         "judge-worker": ("services.reward", "judge-worker"),
         "adapt-worker": ("services.env_adapter", "adapt-worker"),
-        "learner-policy": ("services.trainer", "learner", "--role", "policy"),
-        "learner-reward": ("services.trainer", "learner", "--role", "reward"),
     }
-    without = [] if config.votes else ["reward", "judge-worker", "learner-reward"]
+    commands |= {
+        f"learner-{r}": ("services.trainer", "learner", "--role", r) for r in config.trained
+    }
+    without = [] if config.votes else ["reward", "judge-worker"]
     without += ["adapt-worker"] * (config.adaptation.controller == "none")
     commands = {name: command for name, command in commands.items() if name not in without}
     urls = {name: getattr(settings, f"{name}_url", "") for name in commands}

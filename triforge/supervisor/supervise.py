@@ -76,7 +76,7 @@ class Supervisor:
         addresses = {
             name: value
             for name, value in settings
-            if name.endswith("_url") and "@" not in str(value)
+            if (name.endswith("_url") or name == "models") and "@" not in str(value)
         }
         self._write(ADDRESSES, addresses)
 

@@ -81,6 +81,7 @@ from triforge.types.rollout import (
     JudgeTask,
     Outcome,
     PlannedGroup,
+    Player,
     ProgramLimits,
     Segment,
     Step,

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from triforge.config.base import Purpose
+from triforge.config.base import Purpose, TrainedRole
 from triforge.types.base import Message
 
 RunStatus = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
@@ -35,6 +35,9 @@ class RunState(Message):
     steps: int
     policy_version: int
     reward_version: int
+    further: dict[TrainedRole, int] = Field(
+        default_factory=dict, description="Versions of the models beside those two, by name."
+    )
     created_at: float
     updated_at: float
     reason: str = ""
@@ -44,9 +47,14 @@ class RunState(Message):
     )
     tenant: str = "default"
 
+    @property
+    def versions(self) -> dict[TrainedRole, int]:
+        """The version of each model that the run stands at."""
+        return {"policy": self.policy_version, "reward": self.reward_version, **self.further}
+
 
 class RunStep(Message):
-    """One finished step of a run. Produced by: trainer (`GET /v1/runs/{id}/steps`)."""
+    """One finished step of a run; `further` are versions of models beside those two. Produced by: trainer (`GET /v1/runs/{id}/steps`)."""
 
     run_id: str
     step: int
@@ -55,6 +63,12 @@ class RunStep(Message):
     reward_version: int
     metrics: dict[str, float]
     artifacts: dict[str, str] = Field(default_factory=dict)
+    further: dict[TrainedRole, int] = Field(default_factory=dict)
+
+    @property
+    def versions(self) -> dict[TrainedRole, int]:
+        """The version of each model after the step."""
+        return {"policy": self.policy_version, "reward": self.reward_version, **self.further}
 
 
 SpanKind = Literal["play", "judge", "train", "publish", "credit", "adapt", "record", "wait"]

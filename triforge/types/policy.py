@@ -81,7 +81,8 @@ class GenerateRequest(Message):
     """One prompt, n samples. Produced by: rollout, judge, rewriter. Consumed by: policy service.
 
     `prefix_ids` are echoed exactly as they came back last time, and so are the `prefix_images` in them; only `messages`
-    are rendered and appended. With `prompt_logprobs` nothing is sampled: the reply scores the prompt.
+    are rendered and appended. With `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` is whom a caller
+    with several policy services asks; empty is the one that it always asks.
     """
 
     prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
@@ -91,6 +92,7 @@ class GenerateRequest(Message):
     sampling: Sampling = Sampling()
     affinity: str = ""
     prompt_logprobs: bool = False
+    model: Annotated[str, Field(max_length=16)] = ""
 
 
 class GenerateOutput(Message):

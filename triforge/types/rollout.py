@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triforge.config import ContrastSection, EnvAdapterSection, RewardSection, Sampling
-from triforge.config.base import Params, Purpose, Split, TaskState
+from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
 from triforge.types.base import ErrorInfo, Message
 from triforge.types.policy import ImageRef, PlacedImage, VersionSpan
 
@@ -42,11 +42,19 @@ class PlannedGroup(Message):
     proposal_id: str | None = None
 
 
+class Player(Message):
+    """Which model plays an agent, and how it is sampled. Part of `GroupTask`."""
+
+    model: TrainedRole
+    sampling: Sampling
+
+
 class GroupTask(Message):
     """Play K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
 
     `votes` is m, the judge's samples: votes a step, or with `reward.kind` "unit_tests" tests a group; 0 plays without
-    judging. `env_adapter` says how episodes are played, `reward` how they are judged.
+    judging. `env_adapter` says how episodes are played, `reward` how they are judged. `agents` are those of the environment
+    that other models than the policy play; the policy plays all others with `sampling`.
     """
 
     group_id: str
@@ -59,10 +67,15 @@ class GroupTask(Message):
     seed: int
     proposal_id: str | None = None
     sampling: Sampling
+    agents: dict[str, Player] = Field(default_factory=dict)
     judge_sampling: Sampling = Sampling()
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     reward: RewardSection = RewardSection()
     show_reference: bool = False
+
+    def player(self, agent_id: str) -> Player:
+        """Who plays an agent."""
+        return self.agents.get(agent_id) or Player(model="policy", sampling=self.sampling)
 
 
 class Outcome(Message):

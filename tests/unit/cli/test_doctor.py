@@ -13,9 +13,10 @@ from pydantic import SecretStr
 from tests.unit.cli.conftest import Services, Triforge
 from triforge import __version__
 from triforge.config import RunConfig, Settings, parse
+from triforge.config.settings import SERVICES
 from triforge.doctor.installation import examine
 from triforge.doctor.local import Finding, disk, extras, packages, sandbox, weights
-from triforge.doctor.services import SERVICES, clock, engines
+from triforge.doctor.services import clock, engines
 from triforge.doctor.services import services as ask
 from triforge.doctor.stores import artifacts, broker, database
 from triforge.store.database import open_database

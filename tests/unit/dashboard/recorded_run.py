@@ -120,7 +120,9 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
     store, artifacts = RunStore(database), ArtifactStore(str(folder / "artifacts"))
     model = words_folder(folder / "model", WORDS)
     run = store.create(name=EVIL, pool_id="pool-1", config={"run": {"steps": 2}}, tenant=tenant)
-    store.begin(run.id, state={"paths": {"policy": str(model)}}, policy=3, reward=3)
+    store.begin(
+        run.id, state={"paths": {"policy": str(model)}}, versions={"policy": 3, "reward": 3}
+    )
     limits = Limits(max_tokens=64, max_rows=0, bound=2)
     for step in (1, 2):
         options = SampleOptions(

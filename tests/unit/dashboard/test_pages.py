@@ -16,6 +16,7 @@ from services.dashboard.__main__ import main
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
 from tests.unit.dashboard.recorded_run import RecordedRun
+from triforge.config import Settings
 
 GOLDEN = Path(__file__).parents[2] / "contract" / "types"
 SERVICES = ("trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model")
@@ -181,6 +182,32 @@ async def test_a_run_shows_its_curves_steps_weights_and_all_measures(
     assert '<td>rate</td><td class="number">1e-06</td>' in text
     assert golden("WeightsRecord")["uri"] in text
     assert 'data-events="/runs/run-1/events"' in text
+
+
+async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) -> None:
+    run = golden("RunState", id="run-1", status="running", further={"mover": 9})
+    metrics = {"policy/grad_norm": 1.0, "mover/grad_norm": 2.0, "staleness/mover/max": 0.0}
+    step = golden("RunStep", run_id="run-1", metrics=metrics, further={"mover": 9})
+    deployment.answers["/v1/runs"] = (200, {"items": [run]})
+    deployment.answers["/v1/runs/run-1"] = (200, run)
+    deployment.answers["/v1/runs/run-1/steps"] = (200, {"items": [step]})
+    weights = {"items": [golden("WeightsRecord", role="mover", version=9)]}
+    deployment.answers["/v1/runs/run-1/weights"] = (200, weights)
+    deployment.answers["/v1/weights"] = (200, golden("WeightsState", role="mover", version=9))
+    apis = Apis.of(Settings(models="mover=http://mover_model"), transport=deployment)
+    app = httpx.ASGITransport(create_app(apis=apis))
+    async with httpx.AsyncClient(transport=app, base_url="http://dashboard") as browser:
+        text = (await browser.get("/runs/run-1")).text
+        assert "mover version 9" in text
+        assert 'aria-label="Gradient norm: policy, mover, steps 7 to 7"' in text
+        assert 'aria-label="Staleness: mover, oldest, steps 7 to 7"' in text
+        assert '<th class="number">mover</th>' in text
+        assert '<td>mover</td><td class="number">9</td>' in text
+        asked = next(query for path, query, _ in deployment.asked if path.endswith("/steps"))
+        assert "mover%2Fgrad_norm" in asked
+        assert "mover 9" in (await browser.get("/")).text
+        assert '<th scope="row">mover_model</th>' in (await browser.get("/deployment")).text
+    await apis.close()
 
 
 async def test_the_address_says_how_the_curves_are_drawn_and_all_measures_are_a_file(

@@ -23,7 +23,7 @@ def _step(window, *arrivals, version=None):
     for group in arrivals:
         window.arrived(group)
     batch = window.begin()
-    window.advance(window.versions[0] + 1 if version is None else version)
+    window.advance(window.versions[0] + 1 if version is None else version, 0)
     return batch
 
 
@@ -40,7 +40,7 @@ def test_a_bound_of_zero_is_the_synchronous_loop():
     window.arrived("a")
     assert window.begin() == ("a", "b")
     assert window.next_round() is None  # the slots are free when the new weights are live
-    window.advance(1)
+    window.advance(1, 0)
     assert (window.next_round(), window.versions, window.step) == (2, (1, 0), 1)
 
 
@@ -55,7 +55,7 @@ def test_a_bound_of_one_plays_one_step_ahead():
     assert window.batch() is None
     window.arrived("a")
     assert window.begin() == ("a", "d")
-    assert [window.offers[g].policy for g in "ad"] == [0, 0]
+    assert [window.offers[g].versions[0] for g in "ad"] == [0, 0]
     assert window.versions[0] == 1
 
 
@@ -76,7 +76,7 @@ def test_nobody_waits_for_a_slow_group_whose_old_steps_are_masked():
         _step(window, *(g for g in window.waiting_for if g != "slow"))
         window.offer((name,))
     assert window.versions[0] == 3
-    assert window.offers["slow"] == Offer(round=1, step=0, policy=0, reward=0)
+    assert window.offers["slow"] == Offer(round=1, step=0, versions=(0, 0))
     window.arrived("slow")
     assert window.batch() == ("slow",)
 
@@ -111,7 +111,7 @@ def test_other_numbers_for_the_same_weights_begin_what_is_in_flight_afresh():
     window.begin()
     window.renumber(7, 5)
     assert (window.training, window.waiting_for) == (None, ("a", "b"))
-    assert window.offers["a"] == Offer(round=1, step=0, policy=7, reward=5)
+    assert window.offers["a"] == Offer(round=1, step=0, versions=(7, 5))
     window.arrived("b")
     window.begin()
     window.advance(8, 5)
@@ -124,7 +124,7 @@ def test_other_numbers_for_the_same_weights_begin_what_is_in_flight_afresh():
         (lambda w: w.offer(("c",)), "room for a round"),
         (lambda w: w.arrived("z"), "expected a group in flight"),
         (lambda w: w.begin(), "before its batch"),
-        (lambda w: w.advance(1), "without a trained batch"),
+        (lambda w: w.advance(1, 0), "without a trained batch"),
     ],
 )
 def test_misuse_raises_and_changes_nothing(misuse, sentence):
@@ -215,7 +215,7 @@ def test_no_schedule_trains_a_group_staler_than_the_bound_or_gets_stuck(bound, s
         result = getattr(window, name)(*arguments)
         if name == "begin":
             trained += result
-            ages = [window.versions[0] - window.offers[g].policy for g in result]
+            ages = [window.versions[0] - window.offers[g].versions[0] for g in result]
             assert late == "mask" or max(ages, default=0) <= bound
         assert len({offer.round for offer in window.offers.values()}) <= made
         state = json.loads(json.dumps(window.snapshot()))

@@ -108,3 +108,25 @@ def test_ports_for_metrics_that_there_are_not_are_refused(tmp_path: Path) -> Non
         ConfigError, match=r"TRIFORGE_METRICS_PORT: given 65535, expected at most 65532"
     ):
         planned(tmp_path, {}, Settings(metrics_port=65535), adaptation={"controller": "none"})
+
+
+def test_a_further_model_has_an_engine_a_policy_service_and_a_learner(tmp_path: Path) -> None:
+    folder = {"path": str(tmp_path / "model")}
+    models = {"policy": folder, "mover": folder | {"agents": ["mover"]}}
+    config = {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
+    layout = planned(tmp_path, {}, models=models, **config)
+    specs = {spec.name: spec for spec in layout.specs}
+    assert {"engine-mover", "mover-model", "learner-mover"} <= specs.keys()
+    assert specs["learner-mover"].command[-2:] == ("--role", "mover")
+    service = Settings.from_env(
+        {n: v for n, v in specs["mover-model"].env.items() if n.startswith("TRIFORGE_")}
+    )
+    assert (service.role, service.trained) == ("mover", ("policy", "mover"))
+    assert specs["mover-model"].ready_url == f"{service.model_url('mover')}/readyz"
+    assert service.engines in specs["engine-mover"].ready_url
+    given = Settings(models="mover=http://127.0.0.1:8931", model_engines="mover=http://gpu:30000")
+    (tmp_path / "given").mkdir()
+    layout = planned(tmp_path / "given", {}, given, models=models, **config)
+    names = [spec.name for spec in layout.specs]
+    assert ("engine-mover" in names, "mover-model" in names) == (False, True)
+    assert layout.settings.model_url("mover") == "http://127.0.0.1:8931"

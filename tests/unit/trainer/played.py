@@ -6,7 +6,7 @@ segment 0 unless a step is told to begin a new one. Every sampled token has the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tests.sections import flat_group
 from triforge.types import (
@@ -145,6 +145,41 @@ def judged(
             votes_on(t, row, version=judge_version) if t.measured else None
             for t, row in zip(played, values, strict=True)
         ),
+    )
+
+
+def in_turns(group: JudgedGroup, versions: Mapping[str, int]) -> JudgedGroup:
+    """The same as several agents play it, who take the steps in turns: a planner, then those whom the task names.
+
+    Each has a segment of its own, sampled by the version of its model.
+    """
+    task = group.played.group
+    agents = ("planner", *task.agents)
+
+    def one(given: Trajectory) -> Trajectory:
+        lengths = [s.end - s.start for s in given.steps]
+        turns = [n % len(agents) for n in range(len(lengths))]
+        made = trajectory(task, given.index, outcome=1, lengths=lengths, segments=turns)
+        steps = tuple(
+            s.model_copy(update={"agent_id": agents[n]})
+            for s, n in zip(made.steps, turns, strict=True)
+        )
+        segments = tuple(
+            segment.model_copy(
+                update={
+                    "versions": tuple(
+                        span.model_copy(update={"version": versions[task.player(agent).model]})
+                        for span in segment.versions
+                    )
+                }
+            )
+            for agent, segment in zip(agents, made.segments, strict=True)
+        )
+        return given.model_copy(update={"steps": steps, "segments": segments})
+
+    played = tuple(map(one, group.played.trajectories))
+    return group.model_copy(
+        update={"played": group.played.model_copy(update={"trajectories": played})}
     )
 
 

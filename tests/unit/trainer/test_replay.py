@@ -146,7 +146,7 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
     with pytest.raises(NotFoundError):
         Recording.of_run(store, artifacts, run.id)
     notes = {"paths": dict(recording.paths), "base": dict(recording.base)}
-    store.begin(run.id, state=notes, policy=1, reward=1)
+    store.begin(run.id, state=notes, versions={"policy": 1, "reward": 1})
     for step in recording.steps:
         uri = artifacts.write(
             f"runs/{run.id}/steps/{step.step:05d}.parquet", recording.source(step.step)

@@ -92,7 +92,7 @@ def scene(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Scene:
         rows = sampled_rows(model_folder, 16, seed=step)
         ready, _ = checkpoints.publish(learner, batch, learner.train(batch, rows), keep=5)
         store.add_weights(run.id, "policy", ready.version, ready.uri, ready.digest)
-    store.begin(run.id, state=state, policy=SECOND, reward=VERSION)
+    store.begin(run.id, state=state, versions={"policy": SECOND, "reward": VERSION})
     store.set_status(run.id, "stopped")
     service = Service(SECOND, ready.uri)
     return Scene(store.get(run.id), store, artifacts, checkpoints, service, model_folder)

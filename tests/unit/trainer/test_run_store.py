@@ -29,7 +29,7 @@ MOVES: dict[str, Callable[[RunStore, str], object]] = {
     "set_reason": lambda store, run: store.set_reason(run, "waiting"),
     "set_status": lambda store, run: store.set_status(run, "finished"),
     "request_stop": lambda store, run: store.request_stop(run),
-    "begin": lambda store, run: store.begin(run, state={}, policy=1, reward=1),
+    "begin": lambda store, run: store.begin(run, state={}, versions={"policy": 1, "reward": 1}),
     "note": lambda store, run: store.note(run, "window", {}),
     "add_weights": lambda store, run: store.add_weights(run, "policy", 1, "/w", ""),
     "commit_step": lambda store, run: store.commit_step(RunStep(

@@ -13,7 +13,7 @@ from triforge.rollout.window import Offer
 from triforge.types import ErrorInfo, JudgedGroup, Outcome, RunState, TaskOutcome
 
 BROKEN = ErrorInfo(kind="environment", detail="it broke", retryable=True)
-OFFER = Offer(round=7, step=5, policy=3, reward=2)
+OFFER = Offer(round=7, step=5, versions=(3, 2))
 RUN = RunState(
     id="run", name="run", pool_id="pool", status="running", step=5, steps=9, policy_version=3,
     reward_version=2, created_at=0.0, updated_at=0.0,
@@ -87,7 +87,7 @@ def test_a_group_without_a_token_has_the_version_it_was_offered_at() -> None:
         }
     )
     outcome = outcome_of(silent)
-    assert (outcome.policy_version, outcome.newest_version) == (OFFER.policy, OFFER.policy)
+    assert (outcome.policy_version, outcome.newest_version) == (OFFER.versions[0],) * 2
 
 
 def test_every_training_group_is_for_the_controller_notes_only_outside_the_band() -> None:

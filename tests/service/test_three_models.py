@@ -1,0 +1,177 @@
+"""A run of three trained models: two that play an agent each in turns, and a judge."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.learner import Learner, StepReport
+from services.trainer.learner_process import LearnerProcess
+from services.trainer.rollback import Rollbacks, RunRollback
+from services.trainer.tiny_models import TinyShape, build_tiny_model
+from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fragile import Killed
+from tests.service.learners import Brief
+from triforge.broker import Broker
+from triforge.config import parse
+from triforge.store.artifacts import ArtifactStore
+from triforge.types import RunState, TrainBatch, TrainedRole
+
+MOVER = {"path": "/models/mover", "agents": ["mover"]}
+NEVER = 1_000_000
+
+
+@pytest.fixture
+async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with loop_of(broker, redis_url, tmp_path, ["mover"]) as made:
+        made.config = CONFIG | {"models": CONFIG["models"] | {"mover": MOVER}}
+        yield made
+
+
+def _trained(loop: Loop, run: RunState) -> list[tuple[str, int, int]]:
+    """How often each version of each model was trained on, from the run's base."""
+    base = loop.store.run_state(run.id)["base"]
+    found = loop.trained().items()
+    return sorted((r, v - base[r], n) for (name, r, v), n in found if name == run.id)
+
+
+async def test_all_three_are_trained_published_and_on_record(loop: Loop) -> None:
+    run = await loop.conduct(loop.submit())
+    assert (run.status, run.reason) == ("finished", "")
+    base = loop.store.run_state(run.id)["base"]
+    assert run.versions == {role: base[role] + 2 for role in ("policy", "reward", "mover")}
+    assert _trained(loop, run) == [(r, v, 1) for r in ("mover", "policy", "reward") for v in (0, 1)]
+    assert loop.services["mover"].version == run.further["mover"]
+    kept = {row.role for row in loop.store.weights_of(run.id)}
+    assert kept == {"policy", "reward", "mover"}
+    last = loop.store.steps(run.id)[-1]
+    assert last.further == run.further
+    assert last.metrics["mover/loss"] == 0.5
+    assert last.metrics["rows/mover"] == 4.0
+    assert last.metrics["staleness/mover/max"] == 0.0
+    assert {(r["agent_id"], r["model"]) for r in loop.records(run)} == {
+        ("planner", "policy"), ("mover", "mover"),
+    }  # fmt: skip
+
+
+async def test_weights_of_another_run_play_no_group_of_this_one(loop: Loop) -> None:
+    """The mover's service comes up anew while the run rests: what its first folder played is not the run's."""
+    first = await loop.conduct(loop.submit(steps=1))
+    loop.services["mover"].restart()
+    again = await loop.conduct(loop.submit(steps=1))
+    assert (first.status, again.status) == ("finished", "finished")
+    base = loop.store.run_state(again.id)["base"]
+    assert {tuple(r["policy_versions"]) for r in loop.records(again)} == {(0,)}
+    assert loop.services["mover"].version == base["mover"] + 1
+
+
+async def test_a_run_of_three_ends_the_same_wherever_its_orchestrator_dies(loop: Loop) -> None:
+    short = {"steps": 1, "eval_every": 0}
+    clean = await loop.conduct(loop.submit(**short))
+    for place in range(5, 100, 9):
+        run = loop.submit(**short)
+        loop.troubles.kill_at(place)
+        try:
+            await loop.conduct(run)
+        except Killed:
+            loop.troubles.kill_at(NEVER)
+        else:
+            break
+        assert (await loop.conduct(run)).status == "finished"
+        assert _trained(loop, run) == _trained(loop, clean)
+        assert loop.records(run) == loop.records(clean)
+    loop.troubles.kill_at(NEVER)
+    assert place > 30
+
+
+# ---- real learners ----
+
+
+class Dies(BatchTrainer):
+    """Is killed when it has trained step 2 and before anybody hears of it."""
+
+    def step(self, versions: Any, batch: TrainBatch, *given: Any) -> tuple[Learner, StepReport]:
+        found = super().step(versions, batch, *given)
+        if batch.step == 2:
+            raise Killed
+        return found
+
+
+class Learning:
+    """A learner's process; one that is killed comes up again."""
+
+    def __init__(self, broker: Broker, store: ArtifactStore, role: TrainedRole) -> None:
+        self._brief: Any = Brief(broker)
+        self._store, self._role = store, role
+        self.trained: Counter[Any] = Counter()
+        self.dies = False
+        self.deaths = 0
+
+    async def serve(self) -> None:
+        while True:
+            trainer = Dies if self.deaths < self.dies else BatchTrainer
+            process = LearnerProcess(self._brief, self._store, self._role, trainer(self._store))
+            try:
+                await process.run()
+            except Killed:
+                self.deaths += 1
+
+
+def _weights(loop: Loop, run: RunState) -> dict[TrainedRole, list[str]]:
+    """The tensors of each published version, in order."""
+    return {
+        role: [
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(loop.artifacts.local_path(f"weights/{run.id}/{role}").glob("v*/*.safetensors"))
+        ]
+        for role in loop.roles
+    }  # fmt: skip
+
+
+async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bit_for_bit(
+    broker: Broker, redis_url: str, tmp_path: Path
+) -> None:
+    shape = TinyShape(hidden=8, layers=1, heads=1, max_positions=16)
+    words = [f"w{number}" for number in range(200)]  # for the ids of `played`
+    folders = {
+        role: str(build_tiny_model(tmp_path / role, words, shape=shape, seed=seed))
+        for seed, role in enumerate(("policy", "reward", "mover"))
+    }
+    loop = Loop(broker, redis_url, tmp_path, ["mover"])
+    models = {role: {"path": path} for role, path in folders.items()}
+    loop.config = CONFIG | {
+        "models": models | {"mover": models["mover"] | {"agents": ["mover"]}},
+        "trainer": {role: {"learning_rate": 1e-3} for role in folders},
+    }
+    learners = {role: Learning(broker, loop.artifacts, role) for role in loop.roles}
+    loop.learners = dict[str, Any](learners)
+    loop.start()
+    try:
+        clean = await loop.conduct(loop.submit(eval_every=0))
+        for learner in learners.values():
+            learner.dies = True
+        await loop.stop()
+        loop.start()
+        killed = await loop.conduct(loop.submit(eval_every=0))
+    finally:
+        await loop.close()
+    assert (clean.status, killed.status) == ("finished", "finished")
+    assert [learner.deaths for learner in learners.values()] == [1, 1, 1]
+    expected = _weights(loop, clean)
+    assert [len(set(found)) for found in expected.values()] == [2, 2, 2]
+    assert _weights(loop, killed) == expected
+    assert parse(clean.config).trained == ("policy", "reward", "mover")
+    back = Rollbacks(loop.store, loop.artifacts, loop.services)
+    first = killed.further["mover"] - 1
+    rolled = await back.roll_back(killed.id, RunRollback(role="mover", version=first))
+    assert rolled.further["mover"] == first + 2
+    assert (rolled.policy_version, loop.services["mover"].version) == (
+        killed.policy_version,
+        first + 2,
+    )

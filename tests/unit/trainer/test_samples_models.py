@@ -1,0 +1,78 @@
+"""Several models play one episode: each is trained on what it wrote itself, by its own versions and limits."""
+
+from __future__ import annotations
+
+from services.trainer.recorded_groups import groups_of
+from services.trainer.recording import StepRecord
+from services.trainer.replayed_credit import changes, credit
+from services.trainer.samples import STALE, SampleOptions, Samples, build_samples
+from services.trainer.step_records import origin_of
+from services.trainer.task_source import players
+from tests.unit.trainer.played import group_task, in_turns, judged
+from triforge.config import parse
+from triforge.types import JudgedGroup
+
+CONFIG = parse(
+    {
+        "models": {"mover": {"agents": ["mover"]}},
+        "trainer": {"mover": {"max_tokens": 7}},
+        "env_adapter": {"rollouts": 2},
+        "run": {"min_measured": 1},
+        "reward": {"votes": 1},
+        "algorithm": {"overrides": {"reward_band": "none"}},
+    }
+)
+VERSIONS = {"policy": 1, "reward": 1, "mover": 4}
+
+
+def group_of_two(version: int = 4) -> JudgedGroup:
+    """Two rollouts of planner and mover; the mover's weights have this version."""
+    task = group_task(agents=players(CONFIG), rollouts=2, votes=1)
+    votes = [[[1], [-1], [1], [-1]]] * 2
+    return in_turns(judged(task, [1, -1], votes), {"policy": 1, "mover": version})
+
+
+def _samples(group: JudgedGroup) -> Samples:
+    return build_samples([group], SampleOptions.of(CONFIG, 1, VERSIONS, 0.0))
+
+
+def test_each_model_is_trained_on_its_own_segments() -> None:
+    samples = _samples(group_of_two())
+    keys = {
+        role: [row.key.partition("-")[2] for row in rows] for role, rows in samples.rows.items()
+    }
+    assert (keys["policy"], keys["mover"]) == (["00/0", "01/0"], ["00/1", "01/1"])
+    assert {v for row in samples.rows["mover"] for v in row.versions} == {-1, 4}
+    assert samples.ages["mover"] == {0: 4}
+    for role in ("policy", "mover"):
+        assert abs(sum(w for row in samples.rows[role] for w in row.weights) - 1.0) < 1e-9
+    assert [line["staleness"] for line in samples.lines] == [0, 0]
+
+
+def test_the_bound_counts_the_versions_of_the_model_that_wrote() -> None:
+    samples = _samples(group_of_two(version=3))
+    assert samples.rows["mover"] == []
+    assert samples.reasons[STALE] == 4
+    assert len(samples.rows["policy"]) == 2
+    assert [line["staleness"] for line in samples.lines] == [1, 1]
+
+
+def test_a_record_says_who_wrote_and_gives_every_number_again() -> None:
+    given = group_of_two()
+    samples = _samples(given)
+    assert [(r["agent_id"], r["model"]) for r in samples.records[:2]] == [
+        ("planner", "policy"), ("mover", "mover"),
+    ]  # fmt: skip
+    options = SampleOptions.of(CONFIG, 1, VERSIONS, 0.0)
+    origin = origin_of(CONFIG)
+    record = StepRecord(samples.records, origin["config"], origin["algorithm"], options.numbers)
+    again = credit(1, record)
+    assert again.samples.rows == samples.rows
+    assert again.samples.records == samples.records
+    (found,) = groups_of(samples.records, CONFIG)
+    assert [t.segments for t in found.played.trajectories] == [
+        t.segments for t in given.played.trajectories
+    ]
+    assert {role: change.flipped for role, change in changes(again, again).items()} == {
+        "policy": 0, "mover": 0, "reward": 0,
+    }  # fmt: skip
