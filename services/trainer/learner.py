@@ -185,11 +185,12 @@ class Learner:
             if isinstance(self._anchor, ScoringModel):  # equal weights are to give equal numbers
                 self._anchor.compute(precision=learner.precision)
         empty = np.zeros(data.sequences.total, dtype=np.float32)
+        known = data.old if algorithm.kl_reference == "sampled" else empty
         return Step(
             batch=batch, algorithm=algorithm, data=data, others=[row for row in rows if row.objective],
             model=self.model, anchor=self._anchor, ranks=self.ranks, fresh=fresh, should_stop=should_stop,
             cost=StepCost(self.model.shape, self.model.device),
-            prox=data.old, new=empty.copy(), entropy=empty, reference=empty.copy() if anchored else None,
+            prox=data.old, new=empty.copy(), entropy=empty, reference=known.copy() if anchored else None,
         )  # fmt: skip
 
     def _first_model(self) -> Scores:

@@ -143,7 +143,7 @@ def batch_of(
         step=step,
         num_rows=len(rows),
         num_tokens=sum(len(row.ids) for row in rows),
-        algorithm=algorithm.of_reward_model() if role == "reward" else algorithm,
+        algorithm=config.reward_algorithm if role == "reward" else algorithm,
         learner=config.trainer.learner(role),
         critic=config.trainer.critic,
         auxiliary=config.trainer.aux,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -161,7 +161,9 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     scale = kept_scale(kept, algorithm)
     rows = {role: _player_rows(found, role, options, scale) for role, found in responses.items()}
     texts = [c for group in credited for c in _judge_texts(group, options)]
-    chosen = drawn(texts, options.reward_limits.max_rows, options.seed)
+    texts += (sides := [c for group in credited for c in _sides(group, options)])
+    choose = drawn_pairs if sides else drawn
+    chosen = choose(texts, options.reward_limits.max_rows, options.seed)
     rows["reward"] = _rows(chosen, algorithm, options.reward_limits)
     versions = {role: version for role, (version, _) in options.players.items()}
     return Samples(
@@ -372,6 +374,41 @@ def _judge_texts(credited: Credited, options: SampleOptions) -> Iterator[Candida
                 versions = (*[UNKNOWN] * len(prompt), *sample.versions)
                 key, ids = f"{name}/{sample.index}", prompt + text.ids
                 yield Candidate(key, ids, logprobs, versions, [sample], task, unit, group, images)
+
+
+def _sides(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
+    """What an implicit reward model compares: whole trajectories of a task, each on the side that its outcome says.
+
+    The versions of its rows are its own; the tokens' are the policy's, with whose log-probabilities it is compared.
+    """
+    played, limits = credited.group.played, options.reward_limits
+    wanted = played.group.reward.kind == "implicit" and options.algorithm.train_reward_model
+    outcomes = {trajectory.outcome.value for trajectory in played.trajectories}
+    if not wanted or credited.blocked or not {1, -1} <= outcomes:
+        return
+    for trajectory, samples in zip(played.trajectories, credited.steps, strict=True):
+        whole = all(sample.versions for sample in samples)
+        longest = max((len(segment.ids) for segment in trajectory.segments), default=0)
+        if trajectory.outcome.value is None or not whole or longest > limits.max_tokens:
+            continue
+        side, steps = float(trajectory.outcome.value), trajectory.steps
+        for number, segment in enumerate(trajectory.segments):
+            own = [
+                replace(sample, advantage=side, reason="")
+                for sample, step in zip(samples, steps, strict=True)
+                if step.segment == number
+            ]
+            yield Candidate(
+                key=f"{trajectory.id}/{number}",
+                ids=segment.ids,
+                logprobs=segment.logprobs,
+                versions=(options.reward_version,) * len(segment.ids),
+                samples=own,
+                task_id=trajectory.task_id,
+                trajectory=trajectory.id,
+                group=trajectory.group_id,
+                images=segment.images,
+            )
 
 
 def _unfit(sample: Sample, length: int, newest: int, limits: Limits) -> str:

@@ -191,7 +191,7 @@ class TrainLoop:
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
-        if algorithm.needs_votes and self._config.reward.kind != "unit_tests":
+        if algorithm.needs_votes and self._config.reward.kind not in ("unit_tests", "implicit"):
             measures |= self._votes.measure(step, groups)
         return measures
 

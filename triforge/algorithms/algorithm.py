@@ -96,6 +96,13 @@ class Algorithm(CoreOptions):
         """As the reward model's learner reads it: its votes have advantages already, whatever trains the policy."""
         return self.changed(job="pg", kl_placement="loss", estimator="step_index", whiten=False)
 
+    def of_implicit_rewards(self, beta: float) -> Self:
+        """As the learner of an implicit reward model reads it: pairs of trajectories, beside the policy that sampled them."""
+        return self.changed(
+            job="dpo_pair", dpo_beta=beta, kl_reference="sampled", kl_beta=0.0, kl_placement="loss", entropy_bonus=0.0,
+            estimator="group", vote_weight="constant", aggregation="token_mean", whiten=False, off_policy="none",
+        )  # fmt: skip
+
     def correction(self, staleness_bound: int) -> Correction:
         """The off-policy correction in force, with `auto` and everything that depends on another option decided.
 

@@ -247,13 +247,13 @@ class CoreOptions(Options):
     """The KL is a term of the loss, or is taken off the reward of each token and so of the return
     of all tokens before it (`reward`; before the batch is whitened)."""
     kl_reference: Annotated[
-        Literal["step_start", "initial"],
+        Literal["step_start", "initial", "sampled"],
         Only(
             lambda a: a.kl_beta > 0.0 or a.job == "dpo_pair",
             "kl_beta above 0 or job = 'dpo_pair': nothing is compared with an anchor",
         ),
     ] = "initial"
-    """The anchor: the weights at the start of this step, or those the run began with."""
+    """The anchor: the weights at the start of this step, those the run began with, or those that sampled each token."""
     kl_clamp: Annotated[float | None, _KL] = Field(10.0, gt=0)
     """Limit of one token's KL value; none does not limit it."""
     kl_weighted: Annotated[bool, _KL, READS_LOSS] = False

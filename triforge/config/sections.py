@@ -304,9 +304,9 @@ class RewardSection(Section):
 
     kind: str = Field(
         "votes",
-        pattern=r"^(votes|unit_tests|shuffled|oracle|log_ratio|vlm_contrast|[A-Za-z_][\w.]*:\w+)$",
+        pattern=r"^(votes|unit_tests|implicit|shuffled|oracle|log_ratio|vlm_contrast|[A-Za-z_][\w.]*:\w+)$",
     )
-    """`votes` of the reward model, its `unit_tests` of programs, or step scores that train no judge: `shuffled` votes, an
+    """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
     `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
     `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
@@ -321,6 +321,10 @@ class RewardSection(Section):
         ContrastSection,
         Only(lambda s: s.kind == "vlm_contrast", 'kind = "vlm_contrast": nothing else reads goals'),
     ] = ContrastSection()
+    beta: Annotated[
+        float, Only(lambda s: s.kind == "implicit", 'kind = "implicit": no pairs are compared')
+    ] = Field(0.05, gt=0, le=100)
+    """What a nat between the implicit reward model and the policy that sampled is worth in its loss."""
     deadline_s: Seconds = 300.0
     """A judge job that takes longer fails; running a group's programs has as long again."""
 
@@ -645,9 +649,15 @@ class RunConfig(Section):
                 "reward.kind: given 'vlm_contrast' with algorithm.overrides.vote_weight = 'trust', allowed only with "
                 "'constant': trust is measured on votes, and nobody votes"
             )
-        if kind == "log_ratio" and policy.temperature != 1.0:
+        if kind == "implicit" and (preset.estimator != "fused" or not preset.train_reward_model):
             raise ValueError(
-                f"reward.kind: given 'log_ratio' with models.policy.temperature = {policy.temperature}, allowed only with 1.0: "
+                f"reward.kind: given 'implicit' with algorithm estimator = {preset.estimator!r} and train_reward_model = "
+                f"{preset.train_reward_model}, allowed only with 'fused' (preset 'istar') and true: its scores have no scale of "
+                "their own, and a reward model that learns nothing has none"
+            )
+        if kind in ("log_ratio", "implicit") and policy.temperature != 1.0:
+            raise ValueError(
+                f"reward.kind: given {kind!r} with models.policy.temperature = {policy.temperature}, allowed only with 1.0: "
                 "engines score a prompt at temperature 1"
             )
         if kind == "log_ratio" and reward.path != policy.path:
@@ -667,6 +677,7 @@ class RunConfig(Section):
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
             "trainer.aux": self.trainer.aux.wanted,
             "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
+            "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",
             "a critic (algorithm.overrides.estimator)": preset.needs_critic,
         }
@@ -689,6 +700,14 @@ class RunConfig(Section):
         by_tests = self.reward.kind == "unit_tests"  # they do not enter the policy's reward
         needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
         return self.reward.votes if needed else 0
+
+    @property
+    def reward_algorithm(self) -> Algorithm:
+        """The algorithm as the reward model's learner reads it."""
+        algorithm = self.algorithm.resolved
+        if self.reward.kind == "implicit":
+            return algorithm.of_implicit_rewards(self.reward.beta)
+        return algorithm.of_reward_model()
 
     @property
     def vote_bound(self) -> int:

@@ -3,6 +3,7 @@
 votes       m votes of the reward model on every step of a trajectory
 shuffled    the same votes, each step with those of another one: the placebo
 oracle      the environment's label of a step, right with a given chance: for experiments
+implicit    how much likelier a trained reward model finds the response than the policy that sampled it (iStar)
 log_ratio   how much likelier than the reference the policy finds its response (Progress Advantage)
 vlm_contrast  what the screenshot after a step shows, against goals in words (VLM-RL)
 unit_tests  tests of the reward model for the problem of a group; a job a group, see the module
@@ -12,10 +13,36 @@ from __future__ import annotations
 
 from triforge.algorithms.registry import Registry
 from triforge.errors import RewardError
-from triforge.rollout.protocols import StepScorer
-from triforge.types import GenerateReply
+from triforge.rollout.protocols import GenerateMany, StepScorer
+from triforge.types import GenerateReply, GenerateRequest, Segment, Trajectory
 
 SCORERS: Registry[StepScorer] = Registry("reward.kind", StepScorer, __name__)  # type: ignore[type-abstract]
+
+
+async def segment_logprobs(
+    trajectory: Trajectory, generate_many: GenerateMany
+) -> list[tuple[float, ...]]:
+    """What the reward model's service gives each id of each segment, scored as one prompt; the first one has 0.
+
+    Raises:
+        InputError: the engine refuses a segment (too long for it, or with images).
+        RewardError: the engine scored other ids.
+    """
+    requests = [
+        GenerateRequest(prefix_ids=s.ids, prompt_logprobs=True, affinity=trajectory.id)
+        for s in trajectory.segments
+    ]
+    replies = await generate_many(requests)
+    return [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
+
+
+def _scores(segment: Segment, reply: GenerateReply) -> tuple[float, ...]:
+    if reply.prompt_ids != segment.ids or len(reply.prompt_logprobs) != len(segment.ids) - 1:
+        raise RewardError(
+            f"asked for {len(segment.ids) - 1} log-probabilities of a prompt, got {len(reply.prompt_logprobs)}: does the "
+            "engine score prompts, and has it the policy's tokenizer?"
+        )
+    return (0.0, *reply.prompt_logprobs)
 
 
 def demand_samples(reply: GenerateReply, count: int, what: str) -> None:

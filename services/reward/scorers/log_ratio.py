@@ -16,19 +16,9 @@ from __future__ import annotations
 from math import fsum, tanh
 from typing import Final
 
-from services.reward.scorers import SCORERS
-from triforge.errors import RewardError
+from services.reward.scorers import SCORERS, segment_logprobs
 from triforge.rollout.protocols import GenerateMany
-from triforge.types import (
-    GenerateReply,
-    GenerateRequest,
-    JudgeTask,
-    Segment,
-    StepVotes,
-    Trajectory,
-    TrajectoryVotes,
-    Vote,
-)
+from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes, Vote
 
 UNMOVED: Final = 0.01
 """Nats. Below it policy and reference say the same but for rounding, as before the first update: the votes are 0."""
@@ -39,16 +29,9 @@ async def score(
 ) -> TrajectoryVotes:
     """Cast m votes a step by the log-ratio of its response.
 
-    Raises:
-        InputError: the engine refuses a segment (too long for it, or with images).
-        RewardError: the engine scored other ids.
+    Raises: as `segment_logprobs`.
     """
-    requests = [
-        GenerateRequest(prefix_ids=s.ids, prompt_logprobs=True, affinity=trajectory.id)
-        for s in trajectory.segments
-    ]
-    replies = await generate_many(requests)
-    of_reference = [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
+    of_reference = await segment_logprobs(trajectory, generate_many)
     steps = []
     for step in trajectory.steps:
         sampled = trajectory.segments[step.segment].logprobs[step.start : step.end]
@@ -75,13 +58,3 @@ def votes_of(ratio: float, count: int) -> tuple[Vote, ...]:
         )
         for i in range(count)
     )  # fmt: skip
-
-
-def _scores(segment: Segment, reply: GenerateReply) -> tuple[float, ...]:
-    """One log-probability an id; the first one has none."""
-    if reply.prompt_ids != segment.ids or len(reply.prompt_logprobs) != len(segment.ids) - 1:
-        raise RewardError(
-            f"asked for {len(segment.ids) - 1} log-probabilities of a prompt, got {len(reply.prompt_logprobs)}: does the "
-            "engine score prompts, and has it the policy's tokenizer?"
-        )
-    return (0.0, *reply.prompt_logprobs)

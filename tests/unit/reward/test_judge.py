@@ -168,7 +168,14 @@ async def says_good(
 
 
 def test_a_scorer_is_found_by_its_name_or_by_its_path() -> None:
-    assert SCORERS.names() == ["log_ratio", "oracle", "shuffled", "vlm_contrast", "votes"]
+    assert SCORERS.names() == [
+        "implicit",
+        "log_ratio",
+        "oracle",
+        "shuffled",
+        "vlm_contrast",
+        "votes",
+    ]
     assert SCORERS.find(f"{__name__}:says_good") is says_good
     with pytest.raises(ConfigError, match=r"reward\.kind: given 'stars'"):
         SCORERS.find("stars")

@@ -151,3 +151,12 @@ async def test_a_reference_that_scores_something_else_is_refused() -> None:
     played = sampled([[-0.5], [-0.5]], [0, 0])
     with pytest.raises(RewardError, match="has it the policy's tokenizer"):
         await SCORERS.find("log_ratio")(played, job(), Reference(-1.0, cut=1))
+
+
+async def test_an_implicit_reward_is_how_much_likelier_the_reward_model_finds_a_response() -> None:
+    played = sampled([[-0.5], [-2.0, -2.0], [0.0, 0.0, 0.0], [-1.0]], [0, 0, 1, 1])
+    found = await SCORERS.find("implicit")(played, job(), Reference(-1.0))
+    assert [step.score for step in found.steps] == [-0.5, 2.0, -3.0, 0.0]
+    assert [step.votes for step in found.steps] == [()] * 4
+    with pytest.raises(RewardError, match="has it the policy's tokenizer"):
+        await SCORERS.find("implicit")(played, job(), Reference(-1.0, cut=1))

@@ -1,0 +1,154 @@
+"""iStar (arXiv 2509.19199): steps are scored by a reward model that learns from pairs of trajectories; its golden numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.learner import Learner
+from services.trainer.learners import batch_of
+from services.trainer.recording import StepRecord
+from services.trainer.replayed_credit import credit
+from services.trainer.samples import SampleOptions, Samples, build_samples
+from services.trainer.step_records import origin_of
+from tests.unit.trainer.played import group_task, judged
+from triforge.config import RunConfig, load, parse
+from triforge.errors import ConfigError
+from triforge.types import JudgedGroup, StepVotes, TrainRow, TrajectoryVotes
+
+DOCUMENT: dict[str, Any] = {
+    "reward": {"kind": "implicit"},
+    "env_adapter": {"rollouts": 2},
+    "algorithm": {"preset": "istar", "overrides": {"std_eps": 1e-9}},
+    "trainer": {"reward": {"learning_rate": 3e-3, "updates_per_step": 2}},
+}
+CONFIG = parse(DOCUMENT)
+SCORES = ((0.8, -0.2), (-0.5, 0.1))  # log-ratios of a success and of a failure
+VERSIONS = {"policy": 5, "reward": 9}
+
+
+def group_of(outcomes: tuple[int, int]) -> JudgedGroup:
+    task = group_task("g", rollouts=2, votes=3).model_copy(update={"reward": CONFIG.reward})
+    group = judged(task, outcomes, [[[], []], [[], []]], version=5)
+    votes = [
+        TrajectoryVotes(
+            trajectory_id=one.id,
+            group_id="g",
+            steps=tuple(
+                StepVotes(step=n, prompt_ids=(), votes=(), score=score)
+                for n, score in enumerate(row)
+            ),
+        )
+        for one, row in zip(group.played.trajectories, SCORES, strict=True)
+    ]
+    return group.model_copy(update={"votes": tuple(votes)})
+
+
+def samples_of(outcomes: tuple[int, int]) -> Samples:
+    return build_samples([group_of(outcomes)], SampleOptions.of(CONFIG, 1, VERSIONS, 0.0))
+
+
+def test_scores_are_standardised_over_the_group_and_added_to_the_outcomes() -> None:
+    advantages = [r["advantage"] for r in samples_of((1, -1)).records]
+    assert advantages == pytest.approx([2.5554, 0.4815, -2.1406, -0.8963], abs=1e-4)
+
+
+def test_a_group_of_one_outcome_trains_the_policy_and_not_the_reward_model() -> None:
+    samples = samples_of((1, 1))
+    assert samples.rows["reward"] == []
+    advantages = [r["advantage"] for r in samples.records]
+    assert advantages == pytest.approx([1.5554, -0.5185, -1.1406, 0.1037], abs=1e-4)
+
+
+def test_the_reward_model_compares_whole_trajectories_with_the_policy_that_sampled_them() -> None:
+    samples = samples_of((1, -1))
+    rows = samples.rows["reward"]
+    assert [row.key for row in rows] == ["g-00/0", "g-01/0"]
+    assert [max(row.advantages, key=abs) for row in rows] == [1.0, -1.0]
+    assert {v for row in rows for v in row.versions} == {9}, "of its own, not the policy's 5"
+    assert samples.rows["policy"][0].logprobs == rows[0].logprobs
+    assert samples.ages["reward"] == {0: 4}
+    assert samples.vote_reasons == {}
+
+
+def test_a_record_has_the_scores_and_gives_every_number_again() -> None:
+    samples = samples_of((1, -1))
+    assert [record["step_score"] for record in samples.records] == [0.8, -0.2, -0.5, 0.1]
+    origin, numbers = origin_of(CONFIG), SampleOptions.of(CONFIG, 1, VERSIONS, 0.0).numbers
+    record = StepRecord(samples.records, origin["config"], origin["algorithm"], numbers)
+    again = credit(1, record).samples
+    assert (again.records, again.rows) == (samples.records, samples.rows)
+
+
+def _train(
+    config: RunConfig, learner: Learner, folder: Path, rows: list[TrainRow], step: int
+) -> Any:
+    batch = batch_of(
+        config, "r", "reward", step, rows, uri="", version=step, model_path=str(folder)
+    )
+    return learner.train(batch, rows).metrics
+
+
+def _sides(rows: list[TrainRow], ratios: tuple[float, float]) -> list[TrainRow]:
+    """A success and a failure of one task that were sampled by a policy which the model is `ratios` nats away from."""
+    found = []
+    for n, (row, side, ratio) in enumerate(zip(rows, (1.0, -1.0), ratios, strict=False)):
+        logprobs, place = list(row.logprobs), max(i for i, w in enumerate(row.weights) if w)
+        logprobs[place] -= ratio
+        sides = tuple(side if w else 0.0 for w in row.weights)
+        changes = {
+            "key": f"g-0{n}/0",
+            "logprobs": tuple(logprobs),
+            "advantages": sides,
+            "versions": (1,) * len(row.ids),
+        }
+        found.append(row.model_copy(update=changes))
+    return found
+
+
+def test_its_loss_is_the_published_one_beside_the_policy_of_each_version(
+    model_folder: Path, rows: list[TrainRow]
+) -> None:
+    config = parse(DOCUMENT | {"trainer": {"reward": {"updates_per_step": 1}}})
+    learner = Learner.fresh(model_folder)
+    metrics = _train(config, learner, model_folder, _sides(rows, (0.6, -0.4)), 1)
+    assert metrics["loss"] == pytest.approx(0.668460, abs=1e-5)
+    learner = Learner.fresh(model_folder)
+    rolled = _train(config, learner, model_folder, _sides(rows, (0.0, 0.0)), 1)
+    assert rolled["loss"] == pytest.approx(0.693147, abs=1e-5), (
+        "the next version's log-probabilities"
+    )
+
+
+def test_it_comes_to_prefer_the_success(model_folder: Path, rows: list[TrainRow]) -> None:
+    learner, pairs = Learner.fresh(model_folder), _sides(rows, (-0.5, 0.5))
+    found = [_train(CONFIG, learner, model_folder, pairs, step) for step in range(1, 7)]
+    assert found[0]["pairs_right"] < 1.0
+    assert found[-1]["pairs_right"] == 1.0
+    assert found[-1]["loss"] < found[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"algorithm": {"preset": "rlanything"}}, "allowed only with 'fused'"),
+        ({"models": {"policy": {"temperature": 0.5}}}, "reward.kind: given 'implicit'.*allowed only with 1.0"),
+        ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.kind"),
+        ({"reward": {"kind": "votes", "beta": 0.1}}, "reward.beta: given 0.1, allowed only with"),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_score_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse(DOCUMENT | change)
+
+
+def test_the_published_settings_are_a_config_of_ours() -> None:
+    config = load(Path(__file__).parents[3] / "configs" / "methods" / "istar.toml")
+    algorithm = config.reward_algorithm
+    assert (algorithm.job, algorithm.dpo_beta) == ("dpo_pair", 0.05)
+    assert (config.trainer.policy.learning_rate, config.trainer.reward.learning_rate) == (
+        5e-7,
+        1e-6,
+    )
