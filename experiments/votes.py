@@ -62,7 +62,7 @@ _JUDGES: dict[str, dict[str, Planted]] = {
     "share_8": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
     "within_4": _ALL | _right("best"),
     "within_8": _ALL | _right("difference"),
-    "within_index_4": _ALL,
+    "within_index_4": _ALL | _right("best"),
     "returns": {"difference_100": Planted(asks="difference")},
 }
 
