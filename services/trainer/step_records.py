@@ -158,7 +158,7 @@ def _trajectory_records(
             "finish": step.finish,
             "admissible": list(step.admissible),
             "state": step.state,
-            "chosen": step.chosen,
+            "chosen": step.chosen if step.state else None,
             "programs": [],
             "tests": [],
             "judge_images": [],

@@ -58,6 +58,12 @@ SMALL: dict[str, Any] = {
 }
 TINY: dict[str, dict[str, Any]] = {
     # what lets random weights solve something, beside `SMALL`: of the config (`run`) and of the pool's generator (`generate`)
+    "methods/at_grpo": {
+        "run": {
+            "models": {"policy": {"max_new_tokens": 30}},
+            "env_adapter": {"admissible_only": True},
+        },
+    },
     "methods/rlve": {
         "generate": {"options": {"puzzles": ["truth"]}},
         "run": {

@@ -1,0 +1,152 @@
+"""AT-GRPO on two agents with one table of logits: it learns what comparing whole trajectories does not, of equal samples."""
+
+from __future__ import annotations
+
+from environments.plan_path.family import FAMILY
+from services.trainer.recorded_groups import groups_of
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, Samples, build_samples
+from tests.unit.rollout.counting import group
+from tests.unit.rollout.softmax import Table
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.config import parse
+from triforge.rollout.episode import run_group
+from triforge.rollout.protocols import Generate
+from triforge.store.exports import atif
+from triforge.types import GenerateReply, GenerateRequest, JudgedGroup, Task
+
+WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
+EVERYTHING = Limits(max_tokens=1000, max_rows=0, response=1)
+PRESETS = {
+    "tree": resolve("at_grpo"),
+    "group": resolve("grpo", {"kl_beta": 0.0, "aggregation": "token_mean"}),
+}
+SAMPLES, RATE = 1_000, 0.3
+
+
+def tasks() -> list[Task]:
+    drafts = [
+        FAMILY.validate(p)
+        for p in FAMILY.generate(count=3, seed=5, options={"size": 3, "slack": 1})
+    ]
+    return [
+        Task(id=f"t{n}", pool_id="p", slot=f"t{n}", family="plan_path", instruction=d.instruction, params=d.params)
+        for n, d in enumerate(drafts)
+    ]  # fmt: skip
+
+
+async def play(policy: Generate, strategy: str, seed: int, **how: object) -> list[JudgedGroup]:
+    found = []
+    for task in tasks():
+        asked = group(
+            group_id=f"{task.id}-{seed}", task_id=task.id, strategy=strategy, rollouts=4, seed=seed, max_steps=20, **how
+        )  # fmt: skip
+        played = await run_group(lambda: FAMILY.make({}), policy, task, asked)
+        found.append(JudgedGroup(played=played, votes=(None,) * 4))
+    return found
+
+
+class Players:
+    """A table for both agents or one for each, exchanged where they are `swapped`."""
+
+    def __init__(self, *, shared: bool) -> None:
+        one = Table(WORDS)
+        self.tables = {"planner": one, "mover": one if shared else Table(WORDS)}
+        self.swapped = False
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        plans = "You are the planner" in request.messages[-1].text
+        return await self.tables["planner" if plans is not self.swapped else "mover"](request)
+
+    def learn(self, samples: Samples) -> None:
+        agents = {f"{r['trajectory_id']}/{r['segment']}": r["agent_id"] for r in samples.records}
+        for agent, table in self.tables.items():
+            own = [row for row in samples.rows["policy"] if agents[row.key] == agent]
+            table.learn(own, rate=RATE)
+
+
+async def trained(strategy: str, *, shared: bool = True) -> tuple[Players, float]:
+    """Players trained on so many sampled responses, and how often they succeed."""
+    players, seen, seed = Players(shared=shared), 0, 0
+    while seen < SAMPLES:
+        seed += 1
+        samples = build_samples(await play(players, strategy, seed), options(PRESETS[strategy]))
+        players.learn(samples)
+        seen += len(samples.records)
+    return players, await success(players)
+
+
+async def success(policy: Generate) -> float:
+    found = [
+        g for seed in range(4) for g in await play(policy, "group", 1000 + seed, purpose="evaluate")
+    ]
+    values = [t.outcome.value for g in found for t in g.played.trajectories]
+    return values.count(1) / len(values)
+
+
+def options(algorithm: Algorithm) -> SampleOptions:
+    return SampleOptions(
+        algorithm=algorithm, policy_version=1, reward_version=1, policy_limits=EVERYTHING,
+        reward_limits=EVERYTHING, seed=1,
+    )  # fmt: skip
+
+
+async def test_candidates_of_one_state_teach_two_agents_better_than_whole_trajectories() -> None:
+    before = await success(Players(shared=True))
+    _, tree = await trained("tree")
+    _, naive = await trained("group")
+    assert before < 0.2
+    assert tree >= 0.9
+    assert naive < tree - 0.2
+
+
+async def test_each_agent_may_have_a_model_of_its_own_which_is_of_no_use_to_the_other() -> None:
+    players, found = await trained("tree", shared=False)
+    assert found >= 0.9
+    players.swapped = True
+    assert await success(players) < 0.2
+
+
+async def test_every_candidate_is_on_record_and_those_that_differ_are_trained_on() -> None:
+    groups = await play(Table(WORDS), "tree", 3)
+    samples = build_samples(groups, options(PRESETS["tree"]))
+    states = {(r["group_id"], r["state"]) for r in samples.records}
+    assert len(samples.records) == 4 * len(states)
+    for record in samples.records:
+        alike = [
+            r
+            for r in samples.records
+            if (r["group_id"], r["state"]) == (record["group_id"], record["state"])
+        ]
+        spread = len({r["env_reward"] for r in alike}) > 1
+        assert (record["reason"] == "zero spread") is not spread
+    kept = [r for r in samples.records if not r["reason"]]
+    assert any(not r["chosen"] for r in kept)
+    assert any(r["chosen"] for r in kept)
+    assert {r["agent_id"] for r in kept} == {"planner", "mover"}
+
+
+async def test_a_record_of_a_tree_is_credited_the_same_again() -> None:
+    for strategy in ("tree", "group"):
+        config = parse({
+            "env_adapter": {"strategy": strategy}, "adaptation": {"controller": "none"},
+            "algorithm": {"preset": "at_grpo" if strategy == "tree" else "grpo"},
+        })  # fmt: skip
+        rules = options(config.algorithm.resolved)
+        groups = await play(Table(WORDS), strategy, 3)
+        samples = build_samples(groups, rules)
+        again = groups_of(samples.records, config)
+        assert [t.segments for g in again for t in g.played.trajectories] == [
+            t.segments for g in groups for t in g.played.trajectories
+        ]
+        found = build_samples(again, rules)
+        assert found.records == samples.records
+        assert found.rows == samples.rows
+        own = [
+            r for r in samples.records if r["trajectory_id"] == samples.records[0]["trajectory_id"]
+        ]
+        said = [step for step in atif(own, None)["steps"] if step["source"] == "agent"]
+        for step, of in zip(said, groups[0].played.trajectories[0].steps, strict=True):
+            segment = groups[0].played.trajectories[0].segments[of.segment]
+            assert step["metrics"]["prompt_token_ids"] == [*segment.ids[: of.start]]
+            assert step["extra"]["agent_id"] == of.agent_id
