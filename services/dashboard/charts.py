@@ -133,6 +133,11 @@ CHARTS = (
         "How much attempts at one task differ. Where it vanishes there is nothing to learn from.",
     ),
     Chart(
+        "What a loop solved", "share",
+        {"success": "archive/avg", "one of k tries": "archive/pass", "forgotten": "archive/forgotten"},
+        "Over the tasks and all steps of a loop of exploring, when it is fine-tuned on its solutions.",
+    ),
+    Chart(
         "What thoughts tell of their prompts", "nats", {"mutual information": "collapse/information"},
         "0 is a template: the same thoughts whatever is asked. Measured with monitor.prompts.",
     ),

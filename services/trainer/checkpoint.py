@@ -39,7 +39,7 @@ from services.trainer.weight_tensors import load_tensors, save_tensors, write_js
 from triforge.errors import StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
-from triforge.store.manifests import read_manifest, verify_manifest, write_manifest
+from triforge.store.manifests import load_manifest, read_manifest, verify_manifest, write_manifest
 from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ _STATE = "state.json"
 class CheckpointStore:
     """The versions of one run and role; `store` must be a local folder.
 
-    `passed_over` says why versions were not trained on, of the last `start_of`.
+    `passed_over` says why versions were not trained on, of the last `start_of`, and `parent` is the digest of the weights that it went
+    back to, empty for the initial folder.
     """
 
     def __init__(self, store: ArtifactStore, run_id: str, role: TrainedRole) -> None:
@@ -58,6 +59,7 @@ class CheckpointStore:
         self.weights = store.local_path(f"weights/{run_id}/{role}")
         self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
         self.passed_over: list[str] = []
+        self.parent = ""
         self._images = ImageStore(store)
 
     def newest(self) -> int:
@@ -116,6 +118,8 @@ class CheckpointStore:
         if self.passed_over:
             manifest["passed_over"] = self.passed_over
             manifest["metrics"]["passed_over"] = float(len(self.passed_over))
+        if batch.restart:
+            manifest |= {"origin": batch.first_version, "parent": self.parent}
         checkpoint, digest = "", ""
         try:
             checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner.saved(), about)
@@ -132,7 +136,7 @@ class CheckpointStore:
                 unused = self.checkpoints / version_name(version, checkpoint)
                 shutil.rmtree(unused, ignore_errors=True)
         for parent in (self.checkpoints, self.weights):
-            prune(parent, newest=version, keep=keep)
+            prune(parent, newest=version, keep=keep, pinned=batch.first_version)
         return ready, mine
 
     def _write_checkpoint(self, saved: Saved, about: dict[str, Any]) -> str:
@@ -197,6 +201,8 @@ class CheckpointStore:
         self.passed_over = []
         newest, base, expected = batch.version, batch.base_version, batch.folder_version
         initial, shape = Path(batch.model_path), LoraShape.of(batch.learner)
+        if batch.restart:
+            return self._restart(batch, initial, shape, ranks)
         held = versions(self.weights)
         if expected is not None and expected not in held:
             self._pass_over(expected, f"{self.weights / version_name(expected)}: not found")
@@ -224,6 +230,18 @@ class CheckpointStore:
             "was sampled with or one before it; were the artifacts moved or deleted?",
             problems=tuple(self.passed_over),
         )
+
+    def _restart(
+        self, batch: TrainBatch, initial: Path, shape: LoraShape | None, ranks: Ranks | None
+    ) -> Learner:
+        """A learner with the weights of `first_version` and an empty optimiser. Errors: see `load`."""
+        first, self.parent = batch.first_version, ""
+        if first is None or first == batch.base_version:
+            return Learner.fresh(initial, ranks, shape=shape, seed=batch.seed, images=self._images)
+        learner = self.load(first, initial, shape, ranks)
+        learner.forget_updates()
+        self.parent = load_manifest(self.weights / version_name(first)).digest
+        return learner
 
     def _pass_over(self, version: int, why: str) -> None:
         log.error("version %d is not trained on: %s", version, why)

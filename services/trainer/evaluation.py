@@ -40,8 +40,10 @@ class Evaluator:
         self._run, self._config = run, config
         self._played: list[JudgedGroup] = []
 
-    async def evaluate(self, step: int, versions: Mapping[TrainedRole, int]) -> Evaluation:
-        """If the step ends with an evaluation, play the held-out tasks with these versions, sampled and, if asked, greedily.
+    async def evaluate(
+        self, step: int, versions: Mapping[TrainedRole, int], *, due: bool = False
+    ) -> Evaluation:
+        """If the step ends with an evaluation, or one is `due`, play the held-out tasks with these versions, sampled and, if asked, greedily.
 
         Measures: `eval/sampled`, `eval/greedy`, and where the environment gives scores `eval/sampled_score`,
         `eval/greedy_score`, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
@@ -50,7 +52,7 @@ class Evaluator:
         run, started = self._config.run, time.monotonic()
         if not (run.eval_every and run.eval_tasks):
             return Evaluation()
-        if step not in (0, run.steps) and step % run.eval_every:
+        if not due and step not in (0, run.steps) and step % run.eval_every:
             return Evaluation()
         modes = await self._tasks.held_out(step)
         tasks = [task for part in modes.values() for task in part]

@@ -259,6 +259,13 @@ class Learner:
             found.state |= more.state
         return found
 
+    def forget_updates(self) -> None:
+        """Keep the weights, and what objectives have kept; begin afresh with the optimiser, its schedule and the weight of the KL."""
+        self._optimiser, self.adaptive_kl = (
+            Optimiser(self.model.parameters(), self.ranks),
+            AdaptiveKL(),
+        )
+
     def restore(self, saved: Saved) -> None:
         """Put back what `saved` gave, whatever the number of ranks was then.
 

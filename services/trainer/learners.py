@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from services.trainer.parts import Parts
@@ -55,8 +56,11 @@ class Learners:
         rows: Mapping[TrainedRole, list[TrainRow]],
         versions: Mapping[TrainedRole, int],
         auxiliary_weights: Mapping[Literal["sp", "id"], float],
+        how: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[TrainedRole, Trained]:
         """Let each model's learner take its step on its rows, at the same time. A model without rows is not trained.
+
+        `how` are fields of the policy's batch that differ from those of a step of RL.
 
         A learner trains on `versions` and writes the next ones; one that has done so already only announces it again, so
         nothing is trained twice.
@@ -68,7 +72,8 @@ class Learners:
         for role, part in rows.items():
             if part:
                 weights = auxiliary_weights if role == "policy" else {}
-                batches.append(await self._batch(role, step, part, versions[role], weights))
+                batch = await self._batch(role, step, part, versions[role], weights)
+                batches.append(batch.model_copy(update=dict(how)) if role == "policy" else batch)
         return await self.announce(batches)
 
     async def discard(self) -> None:

@@ -117,8 +117,8 @@ class Orchestrator:
         await check()  # before any service is asked: a run can be stopped while one is away
         await parts.broker.begin_run(run.id)
         record = RunRecord(parts, run, self._trackers)
-        await TrainLoop(parts, run, config, record, check).run()
-        return await record.ending()
+        ended = await TrainLoop(parts, run, config, record, check).run()
+        return ended or await record.ending()
 
     async def _announce(self, run: RunState, config: RunConfig) -> None:
         """Say that the run goes on, and open its trackers; those of a run that waits for a service stay open."""

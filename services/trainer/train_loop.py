@@ -42,6 +42,7 @@ from services.trainer.measures import (
     step_measures,
 )
 from services.trainer.parts import Parts, StopRequested
+from services.trainer.phases import CONTROLLERS
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples, learnable
 from services.trainer.step_records import origin_of
@@ -51,7 +52,7 @@ from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import TriforgeError
 from triforge.telemetry import about, tracing
-from triforge.types import JudgedGroup, RunState
+from triforge.types import GroupTask, JudgedGroup, RunState
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,8 @@ class TrainLoop:
         self._tasks = TaskSource(parts, run, config)
         self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config)
 
-    async def run(self) -> None:
-        """Take the steps that are left.
+    async def run(self) -> str:
+        """Take the steps that are left; returns why there were fewer than the run was to have, if so.
 
         Raises:
             TriforgeError: a step cannot be taken.
@@ -101,8 +102,11 @@ class TrainLoop:
             )
             await _clean_up(self._evaluator.discard())
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
+            if self._phases.ended:
+                break
             await self._check()
             versions = await self._engines.hold()
+            await self._phases.begin(step, versions["policy"])
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
                 groups = await self._step(step)
@@ -114,6 +118,7 @@ class TrainLoop:
         # rows of a step whose orchestrator died between its commit and the cleaning up
         rows = f"runs/{self._run.id}/batches"
         await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
+        return self._phases.ended
 
     async def _begin(self) -> None:
         """Read the notes of the run, and make what works with them."""
@@ -123,6 +128,7 @@ class TrainLoop:
         self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
         self._votes = VoteHistory(notes, self._algorithm)
         self._monitor = CollapseMonitor(notes, config.monitor)
+        self._phases = CONTROLLERS[config.phases.controller](parts, run.id, config, notes)
         self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
 
     async def _step(self, step: int) -> list[JudgedGroup]:
@@ -132,8 +138,7 @@ class TrainLoop:
             trust = self._votes.trust(step)
             options = SampleOptions.of(self._config, step, self._engines.versions, trust)
             with phase("play", measures):
-                tasks = await self._tasks.plan(self._collector.window.open_rounds())
-                groups = await self._collector.collect(tasks)
+                groups = await self._collector.collect(await self._plan(step))
                 demand_known_success(self._config, groups)
                 groups += await self._refill(step, groups, options)
             with phase("credit", measures):
@@ -142,26 +147,34 @@ class TrainLoop:
                 auxiliary = await asyncio.to_thread(
                     self._auxiliary.rows, step, groups, trained=trained_on
                 )
-                samples.rows["policy"] += auxiliary.rows
+                more, measured = await self._phases.rows(step)
+                samples.rows["policy"] += auxiliary.rows + more
+                measures |= measured
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
-                prompts, policy = self._config.monitor.prompts, self._parts.apis["policy"]
-                measures |= await information(groups, prompts, policy)
+                measures |= await self._thoughts(groups)
             async with self._in_flight.receiving():  # groups of later rounds come in meanwhile
+                how = await self._phases.batch(step)
                 with phase("train", measures):
                     trained = await self._learners.train(
-                        step, samples.rows, self._engines.versions, self._auxiliary.weights(step)
+                        step,
+                        samples.rows,
+                        self._engines.versions,
+                        self._auxiliary.weights(step),
+                        how,
                     )
                 with phase("publish", measures):
-                    versions = await self._engines.update_weights(trained)
+                    again = how.get("first_version") if how.get("restart") else None
+                    versions = await self._engines.update_weights(trained, again)
             with phase("adapt", measures):
                 await self._tasks.adapt(groups, self._collector.offers)
                 measures |= await self._tasks.levels()
             with phase("record", measures):
                 origin = origin_of(self._config, **{str(step): options.numbers})
                 artifacts = await self._record.write(step, samples.records, origin)
-        evaluation = await self._evaluator.evaluate(step, versions)
+        due = await self._phases.evaluates(step)
+        evaluation = await self._evaluator.evaluate(step, versions, due=due)
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
-        measures |= self._monitor.measure(step, measures)
+        measures |= self._monitor.measure(step, measures) | self._phases.measure(step, measures)
         self._collector.advance(versions)
         await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
@@ -184,6 +197,16 @@ class TrainLoop:
             useful += learnable(drawn, options)[1]
             found += drawn
         return found
+
+    async def _plan(self, step: int) -> dict[int, list[GroupTask]]:
+        """The tasks of the rounds that may be offered; none in a step that plays nothing."""
+        rounds = self._collector.window.open_rounds()
+        return (
+            await self._tasks.plan(rounds) if self._phases.plays(step) else {n: [] for n in rounds}
+        )
+
+    async def _thoughts(self, groups: list[JudgedGroup]) -> dict[str, float]:
+        return await information(groups, self._config.monitor.prompts, self._parts.apis["policy"])
 
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm

@@ -126,13 +126,13 @@ def find_version(parent: Path, version: int, digest: str) -> Path | None:
     return None
 
 
-def prune(parent: Path, *, newest: int, keep: int) -> None:
-    """Delete all but the `keep` newest versions up to `newest`.
+def prune(parent: Path, *, newest: int, keep: int, pinned: int | None = None) -> None:
+    """Delete all but the `keep` newest versions up to `newest`, and the one that is `pinned`.
 
     At least two stay: the newest one is announced but may not be committed yet, and the one before it may still serve.
     """
     held = [v for v in versions(parent) if v <= newest]
-    forget(parent, *held[: -max(2, keep)])
+    forget(parent, *(v for v in held[: -max(2, keep)] if v != pinned))
 
 
 def forget(parent: Path, *gone: int) -> None:

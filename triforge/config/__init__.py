@@ -17,6 +17,7 @@ from triforge.config.document import (
     write_document,
 )
 from triforge.config.monitor import MonitorSection
+from triforge.config.phases import PhasesSection
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,

@@ -27,6 +27,7 @@ from triforge.config.base import (
 )
 from triforge.config.contrast import ContrastSection
 from triforge.config.monitor import MonitorSection
+from triforge.config.phases import PhasesSection
 from triforge.errors import ConfigError
 
 _ADAPTER = Only(lambda s: s.lora_rank > 0, "lora_rank above 0: no adapter is trained")
@@ -559,6 +560,7 @@ class RunConfig(Section):
     reward: RewardSection = RewardSection()
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
+    phases: PhasesSection = PhasesSection()
     monitor: MonitorSection = MonitorSection()
     report: ReportSection = ReportSection()
 
@@ -580,6 +582,7 @@ class RunConfig(Section):
         self._demand_step_scores(preset)
         self._demand_tree(preset)
         self._demand_one_player(preset)
+        self._demand_phases(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -680,6 +683,7 @@ class RunConfig(Section):
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",
             "a critic (algorithm.overrides.estimator)": preset.needs_critic,
+            "phases.controller": self.phases.controller != "single",
         }
         for name in list(self.models.players)[1:]:
             for what, asked in alone.items():
@@ -692,6 +696,28 @@ class RunConfig(Section):
     def trained(self) -> tuple[Role, ...]:
         """The models that the run trains: those that play, and the reward model if it takes part."""
         return tuple(r for r in self.models.trainable if r != "reward" or self.votes)
+
+    def _demand_phases(self, preset: Algorithm) -> None:
+        """Refuse loops whose phases would overlap, or that would fine-tune what is not a policy alone."""
+        phases, run = self.phases, self.run
+        if phases.controller == "single":
+            return
+        if run.staleness_bound > 0:
+            raise ValueError(
+                f"phases.controller: given {phases.controller!r} with run.staleness_bound = {run.staleness_bound}, allowed "
+                "only with 0: rollouts of one phase would be trained on in the next"
+            )
+        if self.env_adapter.strategy == "tree":
+            raise ValueError(
+                f"phases.controller: given {phases.controller!r} with env_adapter.strategy = 'tree', allowed only with "
+                "'group': candidates of a tree are no rollouts that could be imitated whole"
+            )
+        if preset.job != "pg" or preset.needs_critic:
+            raise ValueError(
+                f"phases.controller: given {phases.controller!r} with algorithm job = {preset.job!r} and estimator = "
+                f"{preset.estimator!r}, allowed 'pg' and an estimator without a critic: exploring is RL, and a critic of "
+                "weights that are given up has nothing to say of those that follow"
+            )
 
     @property
     def votes(self) -> int:

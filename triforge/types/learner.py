@@ -50,6 +50,8 @@ class TrainBatch(Message):
     Produced by: orchestrator (stream `batches`). Consumed by: learner.
     `model_path` is the run's initial folder, which `base_version` serves; `folder_version` is the number under which the
     weights of `version` were written (none: the initial folder). `auxiliary_weights` are those of this step.
+    `first_version` is a version that a later step may come back to (the base is the initial folder), which stays on the disk;
+    with `restart` this batch does: it is trained with those weights and an empty optimiser.
     `temperature` is that of the rows' sampling, `seed` of their order; `keep` weight versions stay on the disk.
     """
 
@@ -75,6 +77,8 @@ class TrainBatch(Message):
     base_version: int = 0
     folder_version: int | None = None
     keep: Annotated[int, Field(ge=1)] = 3
+    first_version: int | None = None
+    restart: bool = False
 
 
 class TensorBucket(Message):
@@ -133,7 +137,7 @@ class WeightsUpdate(Message):
 class WeightsRecord(Message):
     """A weight version of a run. Produced by: trainer (`GET /v1/runs/{id}/weights`). Consumed by: people.
 
-    `origin` is the version it repeats, if it came from a rollback; `kept` says whether its folder is still there.
+    `origin` is the version it repeats, if it came from a rollback, or was trained from, if that is not the one before it; `kept` says whether its folder is still there.
     """
 
     role: TrainedRole

@@ -433,3 +433,31 @@ def test_a_disk_that_fills_while_a_version_is_written_damages_none_and_costs_non
         assert torch.equal(tensor, wanted)
     assert checkpoints.publish(learner, batch, report, keep=3)[0].version == VERSION + 2
     checkpoints.load(VERSION + 2, model_folder)
+
+
+def test_a_batch_that_goes_back_trains_the_first_weights_with_an_empty_optimiser(
+    checkpoints: CheckpointStore, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    """Version 4 is what a loop began with, 5 and 6 are RL; 7 is made of 4, whose folders outlive `keep`."""
+    learner = Learner.fresh(model_folder)
+    first = publish(checkpoints, learner, make_batch, rows, 1)
+    kept = {"first_version": first.version, "keep": 2}
+    for step in (2, 3):
+        batch = make_batch(step=step, version=VERSION + step - 1, **kept)
+        checkpoints.publish(learner, batch, learner.train(batch, rows), keep=2)
+    again = make_batch(
+        step=4, version=first.version + 2, base_version=VERSION, restart=True, **kept
+    )
+    assert versions(checkpoints.weights) == versions(checkpoints.checkpoints) == [4, 5, 6]
+    begun = checkpoints.start_of(again)
+    theta = checkpoints.load(first.version, model_folder)
+    for name, tensor in theta.model.parameters().items():
+        assert torch.equal(tensor, begun.model.parameters()[name]), name
+    assert (begun.counters.updates, theta.counters.updates > 0) == (0, True)
+    ready, mine = checkpoints.publish(begun, again, begun.train(again, rows), keep=2)
+    assert mine
+    about = read_manifest(Path(ready.uri))
+    assert (ready.version, about["origin"], about["parent"]) == (7, 4, first.digest)
+    of_base = make_batch(step=4, version=6, base_version=4, first_version=4, restart=True)
+    assert checkpoints.start_of(of_base).counters.updates == 0
+    assert checkpoints.parent == "", "the initial folder"
