@@ -94,6 +94,7 @@ def rollout_worker() -> int:
             family=registry.family,
             sessions=SessionGroups(SessionStore(database), SessionLog(broker), keep=keep),
             keep=keep,
+            artifacts=artifacts,
             concurrency=config.env_adapter.concurrency,
         )
 

@@ -18,6 +18,7 @@ from services.env_adapter.session_groups import SessionGroups
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
+from triforge.rollout.best_of_k import Artifacts, BestOfK, read_critic
 from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
@@ -47,6 +48,7 @@ class RolloutWorker:
         family: finds an environment family by name.
         sessions: waits for the sessions of groups that agents play.
         keep: keeps screenshots; None for environments of text.
+        artifacts: where critics lie that choose among candidates.
         concurrency: episodes in flight, over all groups.
         patience_s: seconds to wait for a policy service or a broker that does not answer.
     """
@@ -60,6 +62,7 @@ class RolloutWorker:
         family: Callable[[str], EnvironmentFamily],
         sessions: SessionGroups | None = None,
         keep: KeepImage | None = None,
+        artifacts: Artifacts | None = None,
         concurrency: int = 64,
         patience_s: float = 60.0,
     ) -> None:
@@ -68,7 +71,7 @@ class RolloutWorker:
         self._read_task = read_task
         self._family = family
         self._sessions = sessions
-        self._keep = keep
+        self._keep, self._artifacts = keep, artifacts
         self._slots = asyncio.Semaphore(concurrency)
         self._patience_s = patience_s
 
@@ -120,7 +123,7 @@ class RolloutWorker:
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(
             lambda: fresh_environment(self._family(task.family), group.env_adapter.options),
-            self._generate,
+            await self._acting(task, group),
             task,
             group,
             slots=self._slots,
@@ -130,6 +133,16 @@ class RolloutWorker:
             patience_s=self._patience_s,
         )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
+
+    async def _acting(self, task: Task, group: GroupTask) -> Generate:
+        """The policy, or the best of its candidates by the run's critic, once there is one."""
+        section, artifacts = group.env_adapter, self._artifacts
+        if section.strategy != "critic_best_of_k" or group.purpose != "train" or not artifacts:
+            return self._generate
+        critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
+        if critic is None:
+            return self._generate
+        return BestOfK(self._generate, critic, task.instruction, section.candidates)
 
     async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
         """A solution of the task, if the judge is to see one; empty if the family knows none."""

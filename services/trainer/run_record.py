@@ -14,7 +14,7 @@ from services.trainer.parts import Parts
 from services.trainer.reporting import Reporting
 from services.trainer.untrained import untrained
 from triforge.algorithms.alarms import alarms
-from triforge.store.step_records import write_step_records
+from triforge.store.step_records import step_record_name, write_step_records
 from triforge.store.timelines import write_timeline
 from triforge.telemetry import about
 from triforge.types import RunState, RunStep, Span, TrainedRole
@@ -45,7 +45,7 @@ class RunRecord:
     ) -> dict[str, str]:
         """Write the step record with what it follows from; returns where it lies, as artifacts of the step."""
         self._answer = next((str(record["response"]) for record in records), "")
-        name = f"runs/{self._run.id}/steps/{step:05d}.parquet"
+        name = step_record_name(self._run.id, step)
         write = partial(write_step_records, self._parts.artifacts, name, records, origin)
         uri = await asyncio.to_thread(write)
         return {"step_record": uri}

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from services.trainer.action_critics import ActionCritic
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.collapse import CollapseMonitor, information
 from services.trainer.collector import Collector
@@ -83,6 +84,7 @@ class TrainLoop:
             arrived=partial(parts.emit_group, run.id),
         )
         self._tasks = TaskSource(parts, run, config)
+        self._action_critic = ActionCritic(parts.artifacts, run.id, config)
         self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config)
 
     async def run(self) -> str:
@@ -149,7 +151,9 @@ class TrainLoop:
                 )
                 more, measured = await self._phases.rows(step)
                 samples.rows["policy"] += auxiliary.rows + more
-                measures |= measured
+                measures |= measured | await asyncio.to_thread(
+                    self._action_critic.learn, step, samples.records
+                )
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
                 measures |= await self._thoughts(groups)
             async with self._in_flight.receiving():  # groups of later rounds come in meanwhile

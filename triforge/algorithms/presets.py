@@ -108,5 +108,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # the screenshots' scores are the whole reward
     "vlm_rl": {**_CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
+    # what a critic chose is imitated, better rollouts more
+    "pa_rl": {**_BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
     "maxrl": {**_BINARY, "normalise": "relative", "kl_beta": 0.0},
 }

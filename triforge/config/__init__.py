@@ -5,6 +5,7 @@ own document. Secrets and addresses come from the environment only (`Settings.fr
 Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
+from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Regex, Sampling, Section
 from triforge.config.contrast import ContrastSection
 from triforge.config.document import (

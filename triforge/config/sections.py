@@ -12,6 +12,7 @@ from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.off_policy import Correction
 from triforge.algorithms.registry import Only
 from triforge.algorithms.schedules import Schedule, scheduled_weight
+from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import (
     ROLE_NAME,
     ControllerName,
@@ -47,7 +48,7 @@ _TRACKED = Only(
     lambda s: s.tensorboard or s.wandb_project or s.trackio_project or s.mlflow_experiment,
     "a tracker: nothing is told of rollouts",
 )
-Strategy = Literal["group", "tree"]
+Strategy = Literal["group", "tree", "critic_best_of_k"]
 # step scores from which no judge can learn
 _NOT_LEARNED = ("shuffled", "oracle", "log_ratio", "vlm_contrast")
 _UNIT_TESTS = {  # are allowed
@@ -185,8 +186,17 @@ class EnvAdapterSection(Section):
     played_by: Literal["workers", "sessions"] = "workers"
     """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
     strategy: Strategy = "group"
-    """`group` plays K episodes of a task; `tree` one, with K candidates each turn of which the best is played on. What measures
-    the policy is played as a `group` in any case."""
+    """`group` plays K episodes of a task; `tree` one, with K candidates each turn of which the best is played on;
+    `critic_best_of_k` K episodes, each turn of which plays the best of `candidates` by `trainer.action_critic`. What measures the
+    policy is played as a `group` in any case."""
+    candidates: Annotated[
+        int,
+        Only(
+            lambda s: s.strategy == "critic_best_of_k",
+            "strategy = 'critic_best_of_k': nothing else asks a critic",
+        ),
+    ] = Field(8, ge=2, le=64)
+    """Responses sampled a turn for the critic to choose from."""
     team_weight: Annotated[
         float,
         Only(lambda s: s.strategy == "tree", "strategy = 'tree': nothing else weighs candidates"),
@@ -510,6 +520,7 @@ class TrainerSection(Section):
     policy: LearnerSection = LearnerSection()
     reward: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
+    action_critic: ActionCriticSection = ActionCriticSection()
     aux: AuxiliarySection = AuxiliarySection()
 
     def learner(self, role: Role) -> LearnerSection:
@@ -583,6 +594,7 @@ class RunConfig(Section):
         self._demand_tree(preset)
         self._demand_one_player(preset)
         self._demand_phases(preset)
+        self._demand_best_of_k(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -637,6 +649,28 @@ class RunConfig(Section):
                 f"{next(name for name, given in others.items() if given)}: allowed with env_adapter.strategy = 'tree' only 'workers', "
                 "'none' and without weights: only a worker can go back to a state, and the best of K candidates a turn says "
                 "nothing of how difficult a task is, nor is each what came after the one before"
+            )
+
+    def _demand_best_of_k(self, preset: Algorithm) -> None:
+        """Refuse what takes the critic's choice for the policy's own, and a critic that nobody asks."""
+        section = self.env_adapter
+        if section.strategy != "critic_best_of_k":
+            if self.trainer.action_critic != ActionCriticSection():
+                raise ValueError(
+                    f"trainer.action_critic: given with env_adapter.strategy = {section.strategy!r}, allowed only with "
+                    "'critic_best_of_k': nothing else asks it"
+                )
+            return
+        if preset.job not in ("ce", "distil"):
+            raise ValueError(
+                f"env_adapter.strategy: given 'critic_best_of_k' with algorithm.overrides.job = {preset.job!r}, allowed 'distil' or "
+                "'ce': the best of K samples is no draw of the policy, so its ratios and advantages would be wrong"
+            )
+        if section.played_by != "workers" or self.adaptation.controller != "none":
+            raise ValueError(
+                f"env_adapter.strategy: given 'critic_best_of_k' with env_adapter.played_by = {section.played_by!r} and "
+                f"adaptation.controller = {self.adaptation.controller!r}, allowed only with 'workers' and 'none': agents of "
+                "yours choose for themselves, and the critic's choice says nothing of how difficult a task is for the policy"
             )
 
     def _demand_step_scores(self, preset: Algorithm) -> None:

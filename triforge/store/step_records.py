@@ -113,6 +113,11 @@ that is `chosen` was played on.
 _ORIGIN = b"triforge"  # key of the file's metadata
 
 
+def step_record_name(run_id: str, step: int) -> str:
+    """Where the records of a step lie."""
+    return f"runs/{run_id}/steps/{step:05d}.parquet"
+
+
 def write_step_records(
     store: ArtifactStore,
     name: str,
@@ -127,9 +132,9 @@ def write_step_records(
 
 
 def read_step_records(
-    store: ArtifactStore, uri: str, group_id: str, columns: Sequence[str] = SCHEMA.names
+    store: ArtifactStore, uri: str, group_id: str | None, columns: Sequence[str] = SCHEMA.names
 ) -> list[dict[str, Any]]:
-    """What a file of records has of one group, in order; of other groups nothing is decoded that can be passed over.
+    """What a file of records has of one group, or of all, in order; of other groups nothing is decoded that can be passed over.
 
     Raises:
         NotFoundError: the file is gone.
@@ -138,7 +143,7 @@ def read_step_records(
     try:
         table = pq.read_table(
             io.BytesIO(store.read(uri)), schema=SCHEMA, columns=[*columns],
-            filters=[("group_id", "=", group_id)], use_threads=False,
+            filters=group_id and [("group_id", "=", group_id)], use_threads=False,
         )  # fmt: skip
     except pa.ArrowException as error:
         raise StorageError(f"{uri}: not a Parquet file of step records: {error}") from error

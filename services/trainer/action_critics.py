@@ -1,0 +1,138 @@
+"""The critic of candidate actions beside a run: it learns from the run's own records, and rollout workers read it as a file.
+
+    records of a step -> transitions -> online partition ┐
+    records of `offline_run` ----------> offline partition ┴-> updates -> runs/<id>/action_critic/<step>.npz
+
+A step that is taken again begins with the file of the one before, and the records say what was played until then, so it learns
+the same again. Actions of the policy at a state are what the rollouts of the group said in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from triforge.algorithms.action_critic import (
+    CriticEnsemble,
+    CriticOptions,
+    Floats,
+    Replay,
+    Transition,
+    returns_of,
+    text_features,
+)
+from triforge.config import RunConfig
+from triforge.errors import ConfigError
+from triforge.rollout.best_of_k import critic_name, critic_state, read_critic
+from triforge.rollout.seeds import nth_seed
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.step_records import read_step_records, step_record_name
+
+_WIDTH = 512  # features of a text
+_OTHERS = 4  # actions of the policy in one state
+_COLUMNS = (
+    "group_id", "trajectory_id", "step_index", "purpose", "instruction", "observation", "response",
+    "env_reward", "score",
+)  # fmt: skip
+
+Record = Mapping[str, Any]
+
+
+class ActionCritic:
+    """Learns after each step's rollouts; does nothing in a run whose strategy asks no critic."""
+
+    def __init__(self, artifacts: ArtifactStore, run_id: str, config: RunConfig) -> None:
+        self._artifacts, self._run_id, self._seed = artifacts, run_id, config.run.seed
+        self._section = config.trainer.action_critic
+        self._wanted = config.env_adapter.strategy == "critic_best_of_k"
+        names = CriticOptions.__dataclass_fields__
+        self._options = CriticOptions(**{name: getattr(self._section, name) for name in names})
+        self._replay = Replay(online=deque(maxlen=self._section.capacity))
+        self._kept = config.run.staleness_bound + 3  # files, for groups that are played late
+        self._known = -1  # step up to which the replay holds what was played
+
+    def learn(self, step: int, records: Sequence[Record]) -> dict[str, float]:
+        """Take the step's records in, learn, and write the critic; returns measures. Blocking.
+
+        Raises:
+            ConfigError: the offline run has no recorded steps.
+        """
+        if not self._wanted:
+            return {}
+        if self._known < 0:
+            self._remember(step)
+        if self._known < step:
+            self._replay.online.extend(self._transitions(records))
+            self._known = step
+        if not self._replay.online and not self._replay.offline:
+            return {}
+        critic = read_critic(self._artifacts, self._run_id, step - 1, self._options)
+        critic = critic or CriticEnsemble(_WIDTH, self._options, seed=self._seed)
+        rng, found = np.random.default_rng(nth_seed(self._seed, step)), list[dict[str, float]]()
+        for _ in range(self._section.updates):
+            batch = self._replay.draw(self._section.batch, self._section.online_share, rng)
+            found.append(critic.update(batch, rng))
+        self._artifacts.write(critic_name(self._run_id, step), critic.saved())
+        self._artifacts.delete(critic_name(self._run_id, max(0, step - self._kept)))
+        measures = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+        sizes = {"online": len(self._replay.online), "offline": len(self._replay.offline)}
+        return {f"action_critic/{name}": float(n) for name, n in {**measures, **sizes}.items()}
+
+    def _remember(self, step: int) -> None:
+        """What was played before the first step that is taken here, and what the offline run played."""
+        own, other, most = self._run_id, self._section.offline_run, self._section.capacity
+        self._replay.online.extend(self._transitions(self._records(own, range(1, step))))
+        if other:
+            every = self._transitions(self._records(other, count(1)))
+            self._replay.offline = [*deque(every, maxlen=most)]
+            if not self._replay.offline:
+                raise ConfigError(
+                    f"trainer.action_critic.offline_run: given {other!r}, expected a run of this deployment with recorded steps"
+                )
+
+    def _records(self, run_id: str, steps: Iterable[int]) -> Iterator[Record]:
+        """Those of consecutive steps, as far as there are any."""
+        for step in steps:
+            name = step_record_name(run_id, step)
+            if not self._artifacts.exists(name):
+                return
+            yield from read_step_records(self._artifacts, name, None, _COLUMNS)
+
+    def _transitions(self, records: Iterable[Record]) -> Iterator[Transition]:
+        measured = (r for r in records if r["purpose"] == "train" and r["score"] is not None)
+        for _, group in groupby(measured, itemgetter("group_id")):
+            rows = [[*own] for _, own in groupby(group, itemgetter("trajectory_id"))]
+            said: dict[str, list[str]] = {}
+            for record in (record for row in rows for record in row):
+                known = said.setdefault(record["observation"], [])
+                if record["response"] not in known and len(known) < _OTHERS:
+                    known.append(record["response"])
+            for row in rows:
+                yield from self._of_trajectory(row, said)
+
+    def _of_trajectory(
+        self, row: Sequence[Record], said: Mapping[str, list[str]]
+    ) -> Iterator[Transition]:
+        """Its steps; what the score is beyond their rewards is earned by the last one."""
+        rewards = [record["env_reward"] or 0.0 for record in row]
+        rewards[-1] += row[-1]["score"] - sum(rewards)
+        values = returns_of(rewards, self._options.gamma)
+        for n, record in enumerate(row):
+            after = row[n + 1] if n + 1 < len(row) else None
+            yield Transition(
+                taken=_features(record, [record["response"]])[0],
+                sampled=_features(record, said[record["observation"]]),
+                following=None if after is None else _features(after, said[after["observation"]]),
+                reward=rewards[n],
+                value=values[n],
+            )
+
+
+def _features(record: Record, responses: Sequence[str]) -> Floats:
+    state = critic_state(record["instruction"], record["observation"])
+    return np.stack([text_features(state, text, _WIDTH) for text in responses])

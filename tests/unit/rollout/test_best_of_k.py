@@ -1,0 +1,73 @@
+"""Acting by a critic: the best of K samples is played, with the engine's own ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from triforge.algorithms.action_critic import (
+    CriticEnsemble,
+    CriticOptions,
+    Transition,
+    text_features,
+)
+from triforge.rollout.best_of_k import BestOfK, critic_name, critic_state, read_critic
+from triforge.store.artifacts import ArtifactStore
+from triforge.types import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
+
+OPTIONS = CriticOptions(members=2, hidden=8, learning_rate=0.02)
+STATE = critic_state("reach 3", "the count is 1")
+
+
+class Several:
+    """Answers with `down` n - 2 times, `up`, and an aborted `up up`."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        self.asked.append(request.n)
+        texts = ["down"] * (request.n - 2) + ["up", "up up"]
+        return GenerateReply(
+            prompt_ids=(1,),
+            outputs=tuple(
+                GenerateOutput(
+                    text=text, ids=(n,), logprobs=(-0.5,), finish="abort" if " " in text else "stop",
+                    versions=(VersionSpan(version=3, start=0, end=1),),
+                )
+                for n, text in enumerate(texts)
+            ),
+        )  # fmt: skip
+
+
+def taught() -> CriticEnsemble:
+    critic, rng = CriticEnsemble(64, OPTIONS, seed=1), np.random.default_rng(1)
+    batch = [
+        Transition(row := text_features(STATE, text, 64), row[None], None, worth, worth)
+        for text, worth in (("up", 1.0), ("up up", 2.0), ("down", 0.0))
+    ]
+    for _ in range(80):
+        critic.update(batch, rng)
+    return critic
+
+
+async def test_the_critics_choice_among_whole_samples_is_played() -> None:
+    engine = Several()
+    acting = BestOfK(engine, taught(), "reach 3", 5)
+    request = GenerateRequest(messages=(ChatMessage(role="user", content="the count is 1"),))
+    reply = await acting(request)
+    assert engine.asked == [5]
+    (output,) = reply.outputs
+    assert (output.text, output.ids) == ("up", (3,))
+
+
+def test_the_newest_critic_up_to_a_step_is_read(tmp_path: Path) -> None:
+    store, critic = ArtifactStore(str(tmp_path)), taught()
+    assert read_critic(store, "r", 4) is None
+    store.write(critic_name("r", 2), critic.saved())
+    store.write(critic_name("r", 6), CriticEnsemble(64, OPTIONS).saved())
+    found = read_critic(store, "r", 4)
+    assert found is not None
+    row = text_features(STATE, "up", 64)[None]
+    assert found.values(row) == critic.values(row)

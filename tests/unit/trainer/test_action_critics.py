@@ -1,0 +1,100 @@
+"""The critic of candidate actions learns from records of steps, and a step taken again learns the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.action_critics import ActionCritic
+from triforge.config import RunConfig, parse
+from triforge.errors import ConfigError
+from triforge.rollout.best_of_k import critic_name
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.step_records import step_record_name, write_step_records
+
+DOCUMENT: dict[str, Any] = {
+    "env_adapter": {"strategy": "critic_best_of_k"},
+    "adaptation": {"controller": "none"},
+    "algorithm": {"preset": "pa_rl"},
+    "trainer": {"action_critic": {"members": 2, "hidden": 4, "updates": 3, "batch": 8}},
+}
+
+
+def config(**changes: Any) -> RunConfig:
+    critic = DOCUMENT["trainer"]["action_critic"] | changes
+    return parse({**DOCUMENT, "trainer": {"action_critic": critic}})
+
+
+def records(step: int, purpose: str = "train") -> list[dict[str, Any]]:
+    """Two rollouts of two steps: `up` ends well, `down` badly; one more was not measured."""
+    rows = []
+    for rollout, (said, score) in enumerate((("up", 1.0), ("down", 0.0), ("up", None))):
+        for index in range(2):
+            row = {
+                "group_id": f"g{step}", "trajectory_id": f"g{step}-{rollout}", "step_index": index,
+                "purpose": purpose, "instruction": "reach 2", "response": said, "score": score,
+                "observation": "at 0" if index == 0 else f"at {said}", "env_reward": None,
+            }  # fmt: skip
+            rows.append(row)
+    return rows
+
+
+def test_it_learns_from_measured_training_rollouts(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    critic = ActionCritic(store, "run", config())
+    found = critic.learn(1, records(1) + records(1, "evaluate"))
+    assert found["action_critic/online"] == 4
+    assert found["action_critic/return_mean"] == pytest.approx(0.5, abs=0.3)
+    over = found["action_critic/value_mean"] - found["action_critic/return_mean"]
+    assert found["action_critic/overestimate"] == pytest.approx(over)
+    assert store.exists(critic_name("run", 1))
+
+
+def test_a_step_taken_again_learns_the_same(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    first = ActionCritic(store, "run", config())
+    for step in (1, 2):
+        first.learn(step, records(step))
+        write_step_records(store, step_record_name("run", step), records(step))
+    before = first.learn(3, records(3))
+    written = store.read(critic_name("run", 3))
+    again = ActionCritic(store, "run", config())
+    assert again.learn(3, records(3)) == before
+    assert again.learn(3, records(3)) == before, "nothing is taken in twice"
+    assert store.read(critic_name("run", 3)) == written
+    first.learn(4, records(4))
+    assert not store.exists(critic_name("run", 1)), "old files go"
+
+
+def test_another_runs_records_are_the_offline_partition(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    for step in (1, 2):
+        write_step_records(store, step_record_name("old", step), records(step))
+    critic = ActionCritic(store, "run", config(offline_run="old", capacity=6))
+    found = critic.learn(1, records(1))
+    assert (found["action_critic/offline"], found["action_critic/online"]) == (6, 4)
+    alone = ActionCritic(store, "run2", config(offline_run="old"))
+    assert alone.learn(1, [])["action_critic/online"] == 0, "offline first"
+    with pytest.raises(ConfigError, match="expected a run of this deployment"):
+        ActionCritic(store, "run", config(offline_run="gone")).learn(1, [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"algorithm": {"preset": "grpo"}}, "is no draw of the policy"),
+        ({"env_adapter": {"strategy": "group"}}, "nothing else asks it"),
+        ({"env_adapter": {"strategy": "group", "candidates": 4}}, "nothing else asks a critic"),
+        ({"adaptation": {"controller": "llm_rewrite"}}, "how difficult a task is"),
+    ],
+)
+def test_what_contradicts_the_critics_choice_is_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse({**DOCUMENT, **changes})
+
+
+def test_a_run_of_another_strategy_has_no_critic(tmp_path: Path) -> None:
+    plain = ActionCritic(ArtifactStore(str(tmp_path)), "run", RunConfig())
+    assert plain.learn(1, records(1)) == {}
