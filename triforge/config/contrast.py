@@ -48,4 +48,9 @@ class ContrastSection(Section):
             raise ValueError(
                 f"negative: given {both[0]!r} as positive goal, too; expected goals that differ: only their direction counts"
             )
+        if self.factors and self.form == "weighted" and not self.target:
+            raise ValueError(
+                "factors: given with form = 'weighted' and no target, allowed with 'clipped' or a target: weighted rewards may be "
+                "below 0, and a factor of 0 would then be worth more than one of 1"
+            )
         return self

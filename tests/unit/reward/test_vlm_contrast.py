@@ -124,12 +124,13 @@ def job(goals: ContrastSection) -> JudgeTask:
 async def test_a_trajectory_gets_scores_and_a_failed_end_its_own() -> None:
     shots = Shots()
     relabeller = Relabeller(shots, linger_s=0.0)
-    changes = {"factors": {"invalid": 1.0, "offset": 4.0}, "terminal": -10.0}
-    goals = GOALS.model_copy(update=changes)
+    goals = ContrastSection(
+        positive=GOALS.positive, negative=GOALS.negative, factors={"invalid": 1.0, "offset": 4.0}, terminal=-10.0,
+    )  # fmt: skip
     lost = await relabelled(relabeller, shown(shots, [8, 8, None, 8], -1), job(goals))
-    assert {s.step: s.score for s in lost.steps} == pytest.approx({0: 0.5, 1: 0.0, 3: -10.0})
+    assert {s.step: s.score for s in lost.steps} == pytest.approx({0: 1.0, 1: 0.0, 3: -10.0})
     won = await relabelled(relabeller, shown(shots, [8, 8, None, 8], 1), job(goals))
-    assert {s.step: s.score for s in won.steps} == pytest.approx({0: 0.5, 1: 0.0, 3: 0.125})
+    assert {s.step: s.score for s in won.steps} == pytest.approx({0: 1.0, 1: 0.0, 3: 0.25})
     with pytest.raises(RewardError, match="no step has one"):
         await relabelled(relabeller, shown(shots, [None, None], 1), job(goals))
 
@@ -152,6 +153,7 @@ def test_goals_belong_to_the_kind(section: dict[str, object], why: str) -> None:
         ({"alpha": 0.7}, "nothing else is weighed"),
         ({"form": "weighted", "theta": 0.1}, "nothing else is clipped"),
         ({"target_limit": 25.0}, "a target"),
+        ({"form": "weighted", "factors": {"invalid": 1.0}}, "worth more than one of 1"),
         ({"positive": ["a"], "negative": ["a"]}, "goals that differ"),
     ],
 )
