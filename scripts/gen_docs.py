@@ -65,6 +65,7 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"models": {"reward": {"temperature": 0}}},
     {"trainer": {"aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
     {"trainer": {"policy": {"lora_alpha": 64}}},
+    {"adaptation": {"ladder": {"levels": 2}}},
 )
 
 

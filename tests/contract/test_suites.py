@@ -17,6 +17,8 @@ from triforge.types import Params
 CASES: list[tuple[str, Params, Params]] = [
     ("plan_path", {}, {}),
     ("plan_path", {"answer": "boxed"}, {"size": 6, "walls": 0.4}),
+    ("puzzles", {}, {}),
+    ("puzzles", {"answer": "boxed", "graded": True, "tries": 2}, {"level": [0, 3]}),
     ("reasoning_gym", {}, {"datasets": ["chain_sum", "letter_counting", "rush_hour"]}),
     ("reasoning_gym", {"answer": "boxed", "tries": 2}, {"datasets": ["gcd", "maze"], "level": 1}),
     ("rlve_gym", {}, {}),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from environments.plan_path.family import FAMILY
 from services.trainer.recorded_groups import groups_of
 from services.trainer.rows import Limits
@@ -13,7 +17,7 @@ from triforge.config import parse
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Generate
 from triforge.store.exports import atif
-from triforge.types import GenerateReply, GenerateRequest, JudgedGroup, Task
+from triforge.types import GenerateReply, GenerateRequest, JudgedGroup, Player, Sampling, Task
 
 WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
 EVERYTHING = Limits(max_tokens=1000, max_rows=0, response=1)
@@ -150,3 +154,20 @@ async def test_a_record_of_a_tree_is_credited_the_same_again() -> None:
             segment = groups[0].played.trajectories[0].segments[of.segment]
             assert step["metrics"]["prompt_token_ids"] == [*segment.ids[: of.start]]
             assert step["extra"]["agent_id"] == of.agent_id
+
+
+async def test_candidates_of_an_agent_train_the_model_that_plays_it() -> None:
+    table = Table(WORDS)
+    player = Player(model="mover", sampling=Sampling(max_new_tokens=4))
+    groups = await play(table, "tree", 3, agents={"mover": player})
+    rules = replace(options(PRESETS["tree"]), further={"mover": (1, EVERYTHING)})
+    samples = build_samples(groups, rules)
+    assert {request.model for request in table.requests} == {"policy", "mover"}
+    for role, agent in (("policy", "planner"), ("mover", "mover")):
+        kept = {
+            f"{r['trajectory_id']}/{r['segment']}"
+            for r in samples.records
+            if not r["reason"] and r["agent_id"] == agent
+        }
+        assert {row.key for row in samples.rows[role]} == kept != set()
+        assert sum(sum(row.weights) for row in samples.rows[role]) == pytest.approx(1.0)
