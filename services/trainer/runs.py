@@ -176,6 +176,7 @@ class Runs:
         await _demand_models(config, self._apis)
         config = _with_whole_paths(config)
         demand_trainable(config, pool)
+        await asyncio.to_thread(self._demand_offline_run, config)
         try:
             await self._pools.check_pool(pool.id, config.env_adapter.options)
         except (InputError, ConfigError) as error:
@@ -187,6 +188,16 @@ class Runs:
             config=config.model_dump(mode="json"),
             idempotency_key=idempotency_key,
             tenant=pool.tenant,  # whoever starts it: a run on a tenant's pool is the tenant's
+        )
+
+    def _demand_offline_run(self, config: RunConfig) -> None:
+        """Refuse a run to learn from that has no steps, or that the caller may not see."""
+        other = config.trainer.action_critic.offline_run
+        with suppress(NotFoundError):
+            if not other or self.store.get(other).step > 0:
+                return
+        raise ConfigError(
+            f"trainer.action_critic.offline_run: given {other!r}, expected a run with recorded steps; `triforge run list` lists them"
         )
 
     def _demand_served(self, config: RunConfig) -> None:

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from services.trainer.run_store import RunStore
 from services.trainer.runs import RunRequest, Runs
+from triforge.access.callers import Caller, asked_by
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
+from triforge.store.tables import RunRow
 from triforge.types import Params, PoolState, Proposal, RunStep
 
 DOCUMENT = """
@@ -263,3 +266,24 @@ async def test_an_export_that_fails_leaves_no_folder(
     with pytest.raises(NotFoundError):
         await runs.export(run.id)
     assert folders(tmp_path) == []
+
+
+async def test_a_critic_learns_from_no_run_that_the_caller_may_not_see(
+    runs: Runs, store: RunStore
+) -> None:
+    other = store.create(name="other", pool_id="pool-1", config={}, tenant="red").id
+    config = {
+        "algorithm": {"preset": "pa_rl"},
+        "adaptation": {"controller": "none"},
+        "env_adapter": {"strategy": "critic_best_of_k"},
+        "trainer": {"action_critic": {"offline_run": other}},
+    }
+    refused = "action_critic.offline_run: given 'run-.*expected a run with recorded steps"
+    with asked_by(Caller(tenant="red")), pytest.raises(ConfigError, match=refused):
+        await runs.submit(RunRequest(pool="kitchen", config=config), None)  # it has none yet
+    with store._db.write() as session:
+        session.execute(update(RunRow).values(step=1))
+    with asked_by(Caller(tenant="blue")), pytest.raises(ConfigError, match=refused):
+        await runs.submit(RunRequest(pool="kitchen", config=config), None)
+    with asked_by(Caller(tenant="red")):
+        assert (await runs.submit(RunRequest(pool="kitchen", config=config), None)).id != other
