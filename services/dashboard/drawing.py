@@ -15,7 +15,7 @@ from services.dashboard.lines import AS_MEASURED, Lines, Measured, Points, View
 from triforge.types import RunStep
 
 _WIDTH, _HEIGHT = 400, 220  # of a phone, so that letters keep their size there
-_LEFT, _RIGHT, _TOP, _BOTTOM = 36, 10, 10, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 10, 24
 _MARKED = 60  # a line of at most so many points has a mark and a value at each
 _TICKS = 4
 _COLOURS = 7
@@ -142,6 +142,9 @@ def _grid(frame: _Frame, first: float, last: float, *, whole: bool) -> str:
 
 def _short(value: float) -> str:
     """A number that fits beside the axis."""
+    if 0.0 < abs(value) < 0.01:
+        digits, power = f"{value:.1e}".split("e")
+        return f"{float(digits):g}e{int(power)}"
     if abs(value) < 10_000.0:
         return f"{value:g}"
     return f"{value / 1e3:g}k" if abs(value) < 1e6 else f"{value / 1e6:g}M"

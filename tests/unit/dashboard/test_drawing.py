@@ -44,7 +44,7 @@ def points(svg: str) -> list[list[tuple[float, float]]]:
 def test_values_stand_where_the_axis_says() -> None:
     svg = draw(SECONDS, steps({"a": 0.0}, {"a": 10.0}, {"a": 4.0}))
     ((first, second, third),) = points(svg)
-    assert [x for x, _ in (first, second, third)] == [36.0, 213.0, 390.0]
+    assert [x for x, _ in (first, second, third)] == [44.0, 217.0, 390.0]
     bottom, top = first[1], second[1]
     assert (bottom, top) == (196.0, 10.0)  # 10 is the top of an axis whose largest value is 10
     assert third[1] == pytest.approx(bottom + 0.4 * (top - bottom))
@@ -57,7 +57,16 @@ def test_an_axis_reaches_below_nothing_where_values_do() -> None:
 
 @pytest.mark.parametrize(
     ("largest", "top"),
-    [(0.0, 1), (0.7, 1), (1.2, 2), (33.0, 50), (70.0, 100), (7e4, "100k"), (5e6, "5M")],
+    [
+        (0.0, 1),
+        (1.2e-4, "2e-4"),
+        (0.7, 1),
+        (1.2, 2),
+        (33.0, 50),
+        (70.0, 100),
+        (7e4, "100k"),
+        (5e6, "5M"),
+    ],
 )
 def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: object) -> None:
     svg = draw(SECONDS, steps({"a": largest}))
@@ -91,7 +100,7 @@ def test_a_measure_is_drawn_with_its_interval() -> None:
     row = {"a": 5.0, "a/low": 0.0, "a/high": 10.0}
     svg = draw(SECONDS, steps(row, {"a": 5.0}, row | {"a/high": math.inf}, row))
     (polygon,) = re.findall(r'<polygon class="s0" points="([^"]*)"', svg)
-    assert polygon == "36.0,10.0 390.0,10.0 390.0,196.0 36.0,196.0"  # where both ends are known
+    assert polygon == "44.0,10.0 390.0,10.0 390.0,196.0 44.0,196.0"  # where both ends are known
     assert "<polygon" not in draw(SECONDS, steps({"a": 5.0}))
 
 
@@ -120,7 +129,7 @@ def test_time_can_be_along_the_bottom() -> None:
 
 def test_an_alarm_is_a_stripe_over_its_steps_and_its_words_are_text() -> None:
     svg = draw(SECONDS, steps({"a": 1.0}, {"a": 1.0}), alarms=[Alarm("J", 0, 1, "<b>")])
-    assert '<title>steps 0 to 1: &lt;b&gt;</title><rect x="35.0"' in svg
+    assert '<title>steps 0 to 1: &lt;b&gt;</title><rect x="43.0"' in svg
 
 
 def test_a_run_alarms_where_the_judge_is_gamed_the_policy_collapses_or_rollouts_are_lost() -> None:
