@@ -31,6 +31,7 @@ from triforge.errors import (
     BusyError,
     ConfigError,
     ConflictError,
+    EnvError,
     InputError,
     TriforgeError,
     UnavailableError,
@@ -184,6 +185,8 @@ class Agents:
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):
                     raise
+                if kept is not None and not isinstance(error, EnvError):
+                    await kept.stop()  # what it prints next may be of this session
                 ended = f"the agent ended with {code}: {_last_line(Path(folder))}"
                 self._say_once(session_id, error.detail, "" if kept else ended)
 
@@ -296,4 +299,4 @@ def _parsed(text: bytes) -> SessionReward:
         raise InputError(
             f"TRIFORGE_REWARD: given {text[:80]!r}, expected a number or the JSON of a reward ({said})"
         ) from None
-    raise InputError(f"the agent says: {str(given['error'])[:500]}")
+    raise EnvError(f"the agent says: {str(given['error'])[:500]}")
