@@ -43,17 +43,10 @@ class Round:
     """One run of a scenario, and what was seen of it.
 
     Attributes:
-        stack: the deployment.
-        broker: Valkey of the place where the run is.
-        store: its database.
-        rng: all that is drawn for this round.
-        number: of the round, for names.
         limit_s: a worker's jobs must be worked on again within that.
         step_s: seconds that a step takes when nothing happens.
-        run_id: of the run that was submitted.
         moments: what happened when, for people.
         recoveries: seconds until what had died was replaced.
-        wrong: broken promises.
         missed: blows that hit nothing, and are no proof of anything.
         place: where the run is, if not on the stack.
     """

@@ -157,8 +157,6 @@ class Trained:
         after: the same at the end.
         model: folder of the newest trained policy: a complete Hugging Face model, or with LoRA an adapter; None if nothing
             was trained.
-        pool: the pool as the run left it.
-        seconds: from submission to the end.
     """
 
     run: RunState

@@ -84,8 +84,6 @@ class PolicyClient:
             one service answers three to five times as many requests a second that way.
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
-        linger_s: see `batch`; far below what a model takes to answer.
-        timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the service is away.
         busy_s: how long to go on trying while the service has too much to do.
     """

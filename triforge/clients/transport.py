@@ -119,12 +119,7 @@ async def request(
     """Send one request and return its successful answer.
 
     Args:
-        client: from `http_client`.
-        method: HTTP method.
-        path: below the client's base URL.
         body: a message, JSON as bytes, or anything json can write; None sends none.
-        params: query parameters; None values are left out.
-        headers: sent with this request beside the client's own.
         timeout_s: longest silence while this answer is awaited; None takes the client's.
         deadline_s: seconds to go on trying while the server says 429 or 503, or cannot be reached; 0 tries once.
         busy_s: seconds to go on while it says 429: it lives and will come to it; at least `deadline_s`.
