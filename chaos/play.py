@@ -178,11 +178,8 @@ class Player:
             if url:
                 await until_serves(url, within_s=_CALM_S)
         if made.run_id and made.place is None and made.row()["status"] not in ENDED:
-            trainer = TrainerClient(stack.settings.trainer_url)
-            try:
+            async with TrainerClient(stack.settings.trainer_url) as trainer:
                 await trainer.stop(made.run_id)
-            finally:
-                await trainer.close()
             await until(lambda: made.row()["status"] in ENDED, within_s=_CALM_S)
 
 

@@ -6,8 +6,7 @@ import asyncio
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -135,17 +134,10 @@ class PolicyClient:
         """Address of the service."""
         return str(self._http.base_url).rstrip("/")
 
-    async def __aenter__(self) -> PolicyClient:
-        """Use as a context manager: closes at the end."""
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

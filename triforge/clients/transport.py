@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -198,7 +198,7 @@ async def streamed(
 
 
 class ServiceClient:
-    """What the typed clients of our services share. One a process and event loop; close it."""
+    """What the typed clients of our services share. One a process and event loop; a context manager, or close it."""
 
     def __init__(
         self,
@@ -211,6 +211,12 @@ class ServiceClient:
         self._http = http_client(
             base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
         )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close all connections."""
