@@ -15,6 +15,15 @@ from triforge.sandbox.limits import Limits, RunResult
 _BLOCK: Final = re.compile(
     r"^[ \t]*```[ \t]*(input|output)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL
 )
+CASE_FORM: Final = """End with the test in exactly this form:
+
+```input
+what the program reads
+```
+```output
+what the program has to print
+```"""
+"""What a model is told of the form that `read_case` reads."""
 _AT_ONCE: Final = 16  # tests of a program that are handed in together
 
 
