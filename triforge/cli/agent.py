@@ -112,7 +112,7 @@ class Agents:
 
     async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
         """Play for a run until it has ended."""
-        try:
+        async with self._env, self._trainer:
             if run_id:
                 run = await self._trainer.run(run_id)
             else:
@@ -129,9 +129,6 @@ class Agents:
                 for player in players:
                     player.cancel()
                 await asyncio.gather(*players, return_exceptions=True)
-        finally:
-            await self._env.close()
-            await self._trainer.close()
 
     async def _until_ended(self, run_id: str, players: Sequence[asyncio.Task[None]]) -> RunState:
         while True:

@@ -43,11 +43,8 @@ def _ask(
     kind: Callable[..., _C], url: str, found: Settings, work: Callable[[_C], Awaitable[_T]]
 ) -> _T:
     async def asked() -> _T:
-        client = kind(url, api_key=found.key.get_secret_value())
-        try:
+        async with kind(url, api_key=found.key.get_secret_value()) as client:
             return await work(client)
-        finally:
-            await client.close()
 
     try:
         return asyncio.run(asked())
