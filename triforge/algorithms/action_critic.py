@@ -2,12 +2,11 @@
 
     Cal-QL   alpha * (mean over the policy's actions of max(Q(s, a), V(s)) - Q(s, a of the data)) + (Q(s, a of the data) - target)^2
     target   r + gamma * max over the policy's actions a' at s' of the mean of two drawn members' slow copies
-    actions  the best of K by the ensemble's mean, then a <- clip(a + rate * dQ/da), the best on the way kept
-    policy   imitates them, each with its share of softmax Q (`imitation.best_of`)
+    actions  of K samples the one that the ensemble's mean values most is played, and imitated by its measured reward
 
 V(s) is the return that the data had from s on: below it nothing is pushed down (Cal-QL, arXiv 2303.05479). The members are small
 networks over features of (state, action) in numpy, so that workers without torch can ask them; `text_features` makes the features
-of texts. Text has no gradient by the action: there the best of K is as far as it goes, or edits that are proposed and accepted.
+of texts. Text has no gradient by the action, so there is no ascent along dQ/da.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import io
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy.typing as npt
 
 from triforge.errors import InputError
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 _MOST_WORDS = 64  # of a state, the last ones; the crosses with an action's words are counted
 _MOST_SAID = 32  # of an action, the first ones
 _WEIGHTS = ("w1", "b1", "w2", "b2")
@@ -125,17 +124,9 @@ class CriticEnsemble:
         self._second = {name: np.zeros_like(array) for name, array in self.weights.items()}
         self.width, self.updates = width, 0
 
-    def values(self, features: Floats, *, lowest: bool = False) -> Floats:
-        """Q [N] of features [N, D]: the members' mean, or the lowest."""
-        every = _forward(self.weights, features)[0]
-        found: Floats = every.min(axis=0) if lowest else every.mean(axis=0)
-        return found
-
-    def slopes(self, features: Floats) -> Floats:
-        """Derivatives [N, D] of the mean by the features."""
-        _, hidden = _forward(self.weights, features)
-        back = (1.0 - hidden**2) * self.weights["w2"].transpose(0, 2, 1)
-        found: Floats = (back @ self.weights["w1"].transpose(0, 2, 1)).mean(axis=0)
+    def values(self, features: Floats) -> Floats:
+        """Q [N] of features [N, D]: the members' mean."""
+        found: Floats = _forward(self.weights, features)[0].mean(axis=0)
         return found
 
     def update(self, batch: Sequence[Transition], rng: np.random.Generator) -> dict[str, float]:
@@ -146,8 +137,8 @@ class CriticEnsemble:
         o = self.options
         rows = np.stack([t.taken for t in batch])
         values = np.array([t.value for t in batch])
-        width = min(len(t.sampled) for t in batch)
-        others = np.concatenate([t.sampled[:width] for t in batch])
+        width = max(len(t.sampled) for t in batch)  # fewer are repeated
+        others = np.concatenate([np.resize(t.sampled, (width, self.width)) for t in batch])
         targets = self._targets(batch, rng)
         q, hidden = _forward(self.weights, np.concatenate([rows, others]))
         slopes, found = np.zeros_like(q), []
@@ -241,34 +232,6 @@ def _forward(weights: dict[str, Floats], features: Floats) -> tuple[Floats, Floa
     return (hidden @ weights["w2"] + weights["b2"])[:, :, 0], hidden
 
 
-# ---- actions ----
-
-
-def best_of_k(values: Sequence[float], keep: int) -> list[int]:
-    """The indices of the `keep` highest values, the best first, of equal ones the first."""
-    return sorted(range(len(values)), key=lambda i: -values[i])[:keep]
-
-
-def ascended(
-    start: Floats,
-    values: Callable[[Floats], Floats],
-    slopes: Callable[[Floats], Floats],
-    *,
-    bounds: tuple[float, float],
-    steps: int = 10,
-    rate: float = 3e-4,
-) -> Floats:
-    """Actions [K, A] after gradient steps upwards within the bounds, each the best on its way."""
-    at = np.clip(start, *bounds)
-    best, top = at, values(at)
-    for _ in range(steps):
-        at = np.clip(at + rate * slopes(at), *bounds)
-        found = values(at)
-        best = np.where((found > top)[:, None], at, best)
-        top = np.maximum(found, top)
-    return best
-
-
 def returns_of(rewards: Sequence[float], gamma: float) -> list[float]:
     """What followed from each step on, discounted."""
     found, total = list[float](), 0.0
@@ -281,7 +244,7 @@ def returns_of(rewards: Sequence[float], gamma: float) -> list[float]:
 def text_features(state: str, action: str, width: int = 512) -> Floats:
     """Signed hashed counts [width] of an action's words, alone and with their place and each word of the state; of length 1."""
     said, seen = action.split()[:_MOST_SAID], state.split()[-_MOST_WORDS:]
-    found = np.zeros(width)
+    found = np.zeros(width, dtype=np.float32)
     for place, word in enumerate(said):
         for other in ("", str(place), *seen):
             number = zlib.crc32(f"{word}\0{other}".encode(errors="replace"))
