@@ -90,7 +90,7 @@ class RLoop(Phases):
 
     def __init__(self, parts: Parts, run_id: str, config: RunConfig, notes: dict[str, Any]) -> None:
         super().__init__(parts, run_id, config, notes)
-        self._options, self._untrained = config.phases, False
+        self._options, self._untrained, self._few = config.phases, False, ""
         self._state: dict[str, Any] = notes.setdefault(
             self.NOTE, {"loop": -1, "phase": "explore", "first": None, "falls": 0, "ended": ""}
         )
@@ -129,9 +129,7 @@ class RLoop(Phases):
         found = {f"archive/{name}": value for name, value in measures.items()}
         if len(chosen) < options.least:
             loop, few = self._state["loop"] + 1, len(chosen)
-            self._state["ended"] = (
-                f"ended early: loop {loop} has {few} hard solutions, fewer than phases.least = {options.least}"
-            )
+            self._few = f"ended early: loop {loop} has {few} hard solutions, fewer than phases.least = {options.least}"
             return [], found
         most = self._config.trainer.policy.max_tokens
         read = partial(read_rows, self._parts.artifacts, files, {r.id for r in chosen}, most)
@@ -146,8 +144,8 @@ class RLoop(Phases):
         await self._enter("fine_tune")
         options, config = self._options, self._config
         algorithm = config.algorithm.resolved.changed(
-            job="ce", estimator="group", kl_beta=0.0, entropy_bonus=0.0, aggregation="token_mean"
-        )
+            job="ce", estimator="group", kl_beta=0.0, entropy_bonus=0.0, aggregation="token_mean", off_policy="none",
+        )  # fmt: skip
         learner = {"epochs": options.epochs, "learning_rate": options.learning_rate}
         return {
             "first_version": first,
@@ -166,6 +164,7 @@ class RLoop(Phases):
     def measure(self, step: int, measures: Mapping[str, float]) -> dict[str, float]:
         """Which loop and phase it was. Held-out success that falls in several loops in a row ends the run."""
         loop, _ = self._place(step)
+        self._state["ended"] = self._few  # committed with the step, and not before
         found = {"phase/loop": float(loop + 1), "phase/fine_tuned": float(not self.plays(step))}
         value = measures.get("eval/sampled", measures.get("eval/sampled_score"))
         if self.plays(step) or value is None:
@@ -236,7 +235,8 @@ def read_rows(
     segments: list[list[dict[str, Any]]] = []
     for uri in files:
         rows = _records(artifacts, uri, _TOKENS, [("trajectory_id", "in", wanted)])
-        segments += [[*own] for _, own in groupby(rows, itemgetter("trajectory_id", "segment"))]
+        segment = itemgetter("trajectory_id", "segment")  # agents take turns in theirs
+        segments += [[*own] for _, own in groupby(sorted(rows, key=segment), segment)]
     found = [row for turns in segments if len((row := _row(turns)).ids) <= max_tokens]
     total = sum(sum(row.weights) for row in found)
     return [

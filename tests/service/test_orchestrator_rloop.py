@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from services.trainer.phases import RLoop
+from services.trainer.phases import read_rows as read_archived
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
 from triforge.broker import Broker
 from triforge.config import parse
 from triforge.errors import ConfigError
+from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
+from triforge.store.step_records import step_record_name, write_step_records
 from triforge.types import RunState
 
 PHASES = {"controller": "rloop", "explore_steps": 2, "least": 1, "pass_k": 2}
@@ -33,7 +36,7 @@ def document(steps: int = STEPS, **phases: Any) -> dict[str, Any]:
     return CONFIG | {
         "run": CONFIG["run"] | {"steps": steps, "eval_every": 100, "eval_greedy": False},
         "phases": PHASES | phases,
-        "algorithm": {"preset": "dapo"},
+        "algorithm": {"preset": "dapo", "overrides": {"off_policy": "tis"}},
         "adaptation": {"controller": "none"},
     }
 
@@ -58,6 +61,7 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
     base = batches[0].base_version
     assert [b.version - base for b in batches] == [0, 1, 2, 3, 4], "versions only go up"
     assert [b.algorithm.job for b in batches] == ["pg", "pg", "ce", "pg", "pg"]
+    assert [b.algorithm.off_policy for b in batches] == ["tis", "tis", "none", "tis", "tis"]
     assert [b.restart for b in batches] == [False, False, True, True, False]
     assert [b.first_version for b in batches] == [*[base] * 3, *[base + 3] * 2]
     tuned = read_rows(loop.artifacts, batches[2].uri)
@@ -98,9 +102,14 @@ def lasting(loop: Loop, run: RunState) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("phase", ["explore", "filter", "fine_tune", "evaluate"])
-async def test_a_crash_as_a_phase_begins_changes_nothing(loop: Loop, phase: str) -> None:
-    clean, run = submit(loop, 3), submit(loop, 3)
+@pytest.mark.parametrize(
+    ("phase", "least"),
+    [("explore", 1), ("filter", 1), ("fine_tune", 1), ("evaluate", 1), ("fine_tune", 5)],
+)
+async def test_a_crash_as_a_phase_begins_changes_nothing(
+    loop: Loop, phase: str, least: int
+) -> None:
+    clean, run = submit(loop, 3, least=least), submit(loop, 3, least=least)
     await loop.conduct(clean)
     meet, died = loop.troubles.meet, list[str]()
 
@@ -126,6 +135,20 @@ async def test_a_loop_that_solved_too_little_ends_the_run(loop: Loop) -> None:
         "ended early: loop 1 has 4 hard solutions, fewer than phases.least"
     )
     assert [b.step for b in loop.learners["policy"].batches] == [1, 2]
+
+
+def test_agents_who_take_turns_have_a_row_each(tmp_path: Path) -> None:
+    artifacts, name = ArtifactStore(str(tmp_path)), step_record_name("run", 1)
+    turns = [
+        {
+            "trajectory_id": "t", "segment": n % 2, "task_id": "a", "context_ids": [n], "response_ids": [10 + n],
+            "response_logprobs": [-0.5], "policy_versions": [1],
+        }
+        for n in range(4)
+    ]  # fmt: skip
+    write_step_records(artifacts, name, turns)
+    rows = read_archived(artifacts, [name], {"t"}, 99)
+    assert [(r.key, r.ids) for r in rows] == [("t/0", (0, 10, 2, 12)), ("t/1", (1, 11, 3, 13))]
 
 
 def test_held_out_success_that_falls_twice_ends_the_run() -> None:
