@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import product
 from math import fsum
 from typing import Any, Final
 
@@ -120,19 +119,19 @@ async def information(
     thoughts = thoughts_of(groups, prompts)
     if len(thoughts) < 2:
         return {}
-    requests = [
-        GenerateRequest(prefix_ids=prompt + thought, prompt_logprobs=True)
-        for (_, thought), (prompt, _) in product(thoughts, thoughts)
-    ]
+    table = list[list[float]]()
     try:
-        replies = await api.generate_many(requests)
+        for _, thought in thoughts:  # all at once would be more than a service takes
+            asked = [
+                GenerateRequest(prefix_ids=prompt + thought, prompt_logprobs=True)
+                for prompt, _ in thoughts
+            ]
+            replies = await api.generate_many(asked)
+            table.append([fsum(reply.prompt_logprobs[-len(thought) :]) for reply in replies])
     except TriforgeError as error:
         log.warning("thoughts are not compared: %s", error.detail)
         return {}
-    pairs = zip(replies, product(thoughts, thoughts), strict=True)
-    flat = [fsum(reply.prompt_logprobs[-len(thought) :]) for reply, ((_, thought), _) in pairs]
-    count = len(thoughts)
-    found = dependence([flat[at : at + count] for at in range(0, len(flat), count)])
+    found = dependence(table)
     return {INFORMATION: found.information, "collapse/retrieved": found.retrieved}
 
 

@@ -103,10 +103,10 @@ class Engine:
     """Scores: a thought is likely after prompts whose second id is in `likes`."""
 
     def __init__(self, *likes: int, fails: bool = False) -> None:
-        self.likes, self.fails, self.asked = likes, fails, 0
+        self.likes, self.fails, self.asked = likes, fails, list[int]()
 
     async def generate_many(self, requests: list[GenerateRequest]) -> list[GenerateReply]:
-        self.asked = len(requests)
+        self.asked.append(len(requests))
         if self.fails:
             raise UnavailableError("no scores here")
         return [
@@ -122,7 +122,7 @@ class Engine:
 async def test_each_thought_is_scored_after_each_prompt() -> None:
     engine: Any = Engine()
     found = await information(groups(7, 8, 9), 8, engine)
-    assert engine.asked == 9
+    assert engine.asked == [3, 3, 3], "a request a thought"
     assert found["collapse/information"] == pytest.approx(0.0), "the same whatever the prompt"
     assert (
         await information(groups(7), 8, engine) == await information(groups(7, 8), 0, engine) == {}
