@@ -54,7 +54,16 @@ class CollapseMonitor:
         on = self._fallen(noted, step, measures) | self._lost(noted, step, measures)
         found = {f"collapse/alarm/{rule}": value for rule, value in on.items()}
         self.ends = collapse(found) if self._limits.stop and on.keys() & set(_ENDS) else ""
+        if self.ends:
+            self.forget()  # a run that people resume goes on for as long again
         return {"collapse/alarm": float(len(on))} | found
+
+    def forget(self) -> None:
+        """Keep of what is watched what it was in the first steps."""
+        noted, window = self._notes.get(self.NOTE, {}), self._limits.window
+        self._notes[self.NOTE] = {
+            name: [] if name in _HELD_OUT else rows[:window] for name, rows in noted.items()
+        }
 
     def _fallen(
         self, noted: dict[str, Any], step: int, measures: Mapping[str, float]

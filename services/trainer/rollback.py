@@ -14,10 +14,11 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from services.trainer.collapse import CollapseMonitor
 from services.trainer.parts import WeightsApi
 from services.trainer.run_store import RunStore
 from services.trainer.weight_folders import (
@@ -27,6 +28,7 @@ from services.trainer.weight_folders import (
     version_name,
     versions,
 )
+from triforge.config import MonitorSection
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
@@ -85,12 +87,6 @@ class Versions:
         """A number that no version of the run has, recorded or on the disk."""
         recorded = self._store.newest_weights(self._run_id, self._role)
         return max(at_least, recorded + 1, *(v + 1 for v in versions(self.weights)))
-
-    def new_uri(self, origin: int, new: int) -> tuple[str, bool]:
-        """Where `origin` lies as version `new`, and whether that is the run's initial folder itself. Errors: see `check`."""
-        uri, _, number = self.check(origin)
-        initial = number is None
-        return (uri if initial else str(self.weights / version_name(new))), initial
 
     def repeat(self, origin: int, new: int, *, step: int) -> tuple[str, str]:
         """Write the folders of `origin` again as version `new`, at `step`, or leave nothing; returns (uri, digest).
@@ -164,7 +160,7 @@ class Rollbacks:
         role, origin = request.role, request.version
         run = await asyncio.to_thread(self._store.resting, run_id)
         folders = Versions(self._store, self._artifacts, run_id, role)
-        await asyncio.to_thread(folders.check, origin)
+        uri, _, number = await asyncio.to_thread(folders.check, origin)
         active = None
         with contextlib.suppress(UnavailableError, KeyError):  # away, or a model done without
             active = await self._apis[role].weights()
@@ -173,11 +169,10 @@ class Rollbacks:
             self._is_own, run_id, folders, active.uri
         )
         new = await asyncio.to_thread(folders.next_number, least)
-        base = (await asyncio.to_thread(self._store.run_state, run_id)).get("base", {}).get(role, 0)
-        planned, initial = await asyncio.to_thread(folders.new_uri, origin, new)
-        stand = partial(
-            self._store.roll_back, run_id, role, origin=origin, new=new, initial=initial
-        )
+        before = await asyncio.to_thread(self._store.run_state, run_id)
+        notes = _notes_after(before, run.config, role, number, new)
+        planned = uri if number is None else str(folders.weights / version_name(new))
+        stand = partial(self._store.roll_back, run_id, role, origin=origin, new=new, notes=notes)
         # The database first: to a learner, a folder that nobody has recorded would look like a step's.
         await asyncio.to_thread(stand, uri=planned, digest="")
         try:
@@ -187,7 +182,7 @@ class Rollbacks:
             if follows:
                 await self._serve(role, WeightsUpdate(version=new, uri=uri, digest=digest))
         except Exception:
-            await asyncio.to_thread(self._store.undo_rollback, run, role, new, base)
+            await asyncio.to_thread(self._store.undo_rollback, run, role, new, before)
             await asyncio.to_thread(folders.forget, new)
             raise
         log.warning("run %s: %s is back at version %d, as %d", run_id, role, origin, new)
@@ -202,3 +197,19 @@ class Rollbacks:
     def _is_own(self, run_id: str, folders: Versions, uri: str) -> bool:
         rows = self._store.weights_of(run_id)
         return folders.number(uri) is not None or any(row.uri == uri for row in rows)
+
+
+def _notes_after(
+    notes: Mapping[str, Any], config: Mapping[str, Any], role: str, number: int | None, new: int
+) -> dict[str, Any]:
+    """What changes in a run's notes when a role is back, as version `new`, at a folder's number; None is the initial folder."""
+    found: dict[str, Any] = {}
+    if number is None:
+        found["base"] = {**notes["base"], role: new}
+    loops = notes.get("phases")
+    if role == "policy" and loops and (loops["first"] or 0) > (number or 0):
+        found["phases"] = {**loops, "first": None if number is None else new}
+    if role == "policy" and CollapseMonitor.NOTE in notes:
+        found[CollapseMonitor.NOTE] = notes[CollapseMonitor.NOTE]
+        CollapseMonitor(found, MonitorSection.model_validate(config.get("monitor", {}))).forget()
+    return found

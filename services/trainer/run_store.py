@@ -322,9 +322,9 @@ class RunStore:
         new: int,
         uri: str,
         digest: str,
-        initial: bool,
+        notes: Mapping[str, Any],
     ) -> None:
-        """Let a run stand at version `new`, which repeats `origin`; `initial` if nothing was trained on it.
+        """Let a run stand at version `new`, which repeats `origin`, with these of its notes changed.
 
         Raises:
             ConflictError: the run is no longer at rest.
@@ -332,19 +332,20 @@ class RunStore:
         with self._db.write() as session:
             row = _rested(_hold(session, run_id))
             _add_weights(session, run_id, role, new, uri, digest, origin=origin)
-            if initial:
-                row.state = {**row.state, "base": {**row.state["base"], role: new}}
+            row.state = {**row.state, **notes}
             _stand(row, {role: new})
             row.updated_at = time.time()
 
-    def undo_rollback(self, run: RunState, role: TrainedRole, new: int, base: int) -> None:
-        """Let a run stand where it stood before `roll_back` to `new`; `base` is the role's base from before."""
+    def undo_rollback(
+        self, run: RunState, role: TrainedRole, new: int, notes: Mapping[str, Any]
+    ) -> None:
+        """Let a run stand where it stood before `roll_back` to `new`, with its notes from before."""
         with self._db.write() as session:
             row = _hold(session, run.id)
             found = session.get(WeightsRow, (run.id, role, new))
             if found is not None:
                 session.delete(found)
-            row.state = {**row.state, "base": {**row.state["base"], role: base}}
+            row.state = {**row.state, **notes}
             _stand(row, {role: run.versions[role]})
 
     def _guard(self, row: RunRow) -> RunRow:

@@ -72,6 +72,16 @@ def test_only_the_rules_of_ragen_2_end_a_run_and_only_if_they_are_to() -> None:
         assert monitor.ends == (alarms(measures)["C"] if ends else "")
 
 
+def test_a_run_that_is_resumed_goes_on_for_as_long_again() -> None:
+    limits, notes, ends = MonitorSection(window=3, evaluations=2, stop=True), dict[str, Any](), []
+    for step, spread in enumerate([1.0] * 3 + [0.01] * 5, 1):
+        monitor = CollapseMonitor(notes, limits)
+        monitor.measure(step, {"collapse/spread": spread, "eval/sampled": spread - 0.01})
+        if monitor.ends:
+            ends.append(step)
+    assert ends == [5, 7]
+
+
 # ---- thoughts ----
 
 

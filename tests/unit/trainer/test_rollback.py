@@ -161,7 +161,27 @@ async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> Non
     assert scene.store.get(scene.run.id).policy_version == SECOND
 
 
+LOOPS = {"loop": 1, "first": SECOND}
+WATCHED = {"collapse/spread": [[n, 1.0] for n in range(12)], "eval/sampled": [[0, 0.5]]}
+
+
+@pytest.mark.parametrize(
+    ("back", "first"), [(VERSION, None), (FIRST, SECOND + 1), (SECOND, SECOND)]
+)
+async def test_loops_and_the_monitor_forget_what_was_given_up(
+    scene: Scene, back: int, first: int | None
+) -> None:
+    scene.store.note(scene.run.id, "phases", LOOPS)
+    scene.store.note(scene.run.id, "collapse", WATCHED)
+    await scene.back(back)
+    found = scene.store.run_state(scene.run.id)
+    assert found["phases"] == {"loop": 1, "first": first}
+    assert found["collapse"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
+
+
 async def test_what_the_service_refuses_has_not_happened(scene: Scene) -> None:
+    scene.store.note(scene.run.id, "phases", LOOPS)
+    scene.store.note(scene.run.id, "collapse", WATCHED)
     before = scene.store.run_state(scene.run.id)
     scene.service.refuses = True
     for version in (FIRST, VERSION):
