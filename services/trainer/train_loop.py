@@ -218,7 +218,9 @@ class TrainLoop:
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
-        if algorithm.needs_votes and self._config.reward.kind not in ("unit_tests", "implicit"):
+        if algorithm.needs_votes and self._config.reward.kind not in (
+            "unit_tests", "implicit", "vlm_contrast",
+        ):  # fmt: skip
             measures |= self._votes.measure(step, groups)
         return measures
 

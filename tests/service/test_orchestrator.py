@@ -103,6 +103,16 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(lo
     assert REGISTRY.get_sample_value("triforge_trainer_step_measure", labels) == 1.0
 
 
+async def test_of_scores_that_nobody_votes_nothing_is_said_of_votes(loop: Loop) -> None:
+    goals = {"positive": ["a green box"], "negative": ["a red box"], "encoder": "colours"}
+    scores = {"reward": {"kind": "vlm_contrast", "contrast": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
+    config = parse(CONFIG | scores | {"adaptation": {"controller": "none"}}).model_dump(mode="json")
+    run = loop.store.create(name="run", pool_id="pool", config=config)
+    assert (await loop.conduct(run)).status == "finished"
+    found = loop.store.steps(run.id)[-1].metrics
+    assert not [name for name in found if name.startswith(("judge/alarm", "votes/", "theory/"))]
+
+
 async def test_a_run_on_scores_without_a_threshold_trains_where_nothing_needs_success(
     loop: Loop,
 ) -> None:

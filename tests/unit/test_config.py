@@ -491,6 +491,7 @@ def test_a_document_may_have_further_trained_models_which_play_agents_of_the_env
         ),
         ({"models": {"mover": {"agents": ["a"], "pth": 1}}}, r"models.mover.pth: unknown field"),
         ({"models": {"critic": {"agents": ["a"]}}}, r"models.critic: no name for a model"),
+        ({"models": {"model": {"agents": ["a"]}}}, r"models.model: no name for a model"),
         ({"models": {"My_model": {"agents": ["a"]}}}, r"models.My_model: no name for a model"),
         ({"models": {n: {"agents": ["a"]} for n in "mn"}}, r"'a' is played by another model"),
         ({"models": {"policy": {"agents": ["a"]}}}, r"models.policy.agents: unknown field"),

@@ -143,10 +143,11 @@ class ModelsSection(Section):
                     f"{name}: unknown model; allowed are {', '.join(type(self).model_fields)}, and others that name the agents "
                     f"they play (models.{name}.agents)"
                 )
-            if name in TrainerSection.model_fields or not re.fullmatch(ROLE_NAME, name):
+            taken = (*TrainerSection.model_fields, "model")  # TRIFORGE_MODEL_ENGINES is of all
+            if name in taken or not re.fullmatch(ROLE_NAME, name):
                 raise ValueError(
-                    f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and neither "
-                    "'critic' nor 'aux'"
+                    f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and none of "
+                    "'critic', 'aux' and 'model'"
                 )
         named = [agent for model in self.__pydantic_extra__.values() for agent in model.agents]
         for agent in named:

@@ -135,6 +135,7 @@ def test_it_comes_to_prefer_the_success(model_folder: Path, rows: list[TrainRow]
     [
         ({"algorithm": {"preset": "rlanything"}}, "allowed only with 'fused'"),
         ({"models": {"policy": {"temperature": 0.5}}}, "reward.kind: given 'implicit'.*allowed only with 1.0"),
+        ({"run": {"staleness_bound": 1}}, "'implicit' with run.staleness_bound = 1, allowed only with 0"),
         ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.kind"),
         ({"reward": {"kind": "votes", "beta": 0.1}}, "reward.beta: given 0.1, allowed only with"),
     ],
