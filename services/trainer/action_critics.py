@@ -10,8 +10,9 @@ the same again. Actions of the policy at a state are what the rollouts of the gr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count, groupby, takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -41,6 +42,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 Record = Mapping[str, Any]
+Features = Callable[[str, str], Floats]
 
 
 class ActionCritic:
@@ -85,23 +87,25 @@ class ActionCritic:
 
     def _remember(self, step: int) -> None:
         """What was played before the first step that is taken here, and what the offline run played."""
-        own, other, most = self._run_id, self._section.offline_run, self._section.capacity
-        self._replay.online.extend(self._transitions(self._records(own, range(1, step))))
+        own, other = self._run_id, self._section.offline_run
+        self._replay.online.extend(self._newest(own, range(1, step)))
         if other:
-            every = self._transitions(self._records(other, count(1)))
-            self._replay.offline = [*deque(every, maxlen=most)]
+            self._replay.offline = self._newest(other, count(1))
             if not self._replay.offline:
                 raise ConfigError(
                     f"trainer.action_critic.offline_run: given {other!r}, expected a run of this deployment with recorded steps"
                 )
 
-    def _records(self, run_id: str, steps: Iterable[int]) -> Iterator[Record]:
-        """Those of consecutive steps, as far as there are any."""
-        for step in steps:
-            name = step_record_name(run_id, step)
-            if not self._artifacts.exists(name):
-                return
-            yield from read_step_records(self._artifacts, name, None, _COLUMNS)
+    def _newest(self, run_id: str, steps: Iterable[int]) -> list[Transition]:
+        """The last ones of consecutive steps, as many as are kept; no step before those is read."""
+        found, most = list[Transition](), self._section.capacity
+        names = (step_record_name(run_id, step) for step in steps)
+        for name in reversed([*takewhile(self._artifacts.exists, names)]):
+            records = read_step_records(self._artifacts, name, None, _COLUMNS)
+            found = [*self._transitions(records), *found][-most:]
+            if len(found) == most:
+                break
+        return found
 
     def _transitions(self, records: Iterable[Record]) -> Iterator[Transition]:
         measured = (r for r in records if r["purpose"] == "train" and r["score"] is not None)
@@ -112,27 +116,31 @@ class ActionCritic:
                 known = said.setdefault(record["observation"], [])
                 if record["response"] not in known and len(known) < _OTHERS:
                     known.append(record["response"])
+            features = cache(_features)  # a text stands in several transitions
             for row in rows:
-                yield from self._of_trajectory(row, said)
+                yield from self._of_trajectory(row, said, features)
 
     def _of_trajectory(
-        self, row: Sequence[Record], said: Mapping[str, list[str]]
+        self, row: Sequence[Record], said: Mapping[str, list[str]], features: Features
     ) -> Iterator[Transition]:
         """Its steps; what the score is beyond their rewards is earned by the last one."""
         rewards = [record["env_reward"] or 0.0 for record in row]
         rewards[-1] += row[-1]["score"] - sum(rewards)
         values = returns_of(rewards, self._options.gamma)
+        states = [critic_state(record["instruction"], record["observation"]) for record in row]
+        others = [
+            np.stack([features(state, text) for text in said[record["observation"]]])
+            for state, record in zip(states, row, strict=True)
+        ]
         for n, record in enumerate(row):
-            after = row[n + 1] if n + 1 < len(row) else None
             yield Transition(
-                taken=_features(record, [record["response"]])[0],
-                sampled=_features(record, said[record["observation"]]),
-                following=None if after is None else _features(after, said[after["observation"]]),
+                taken=features(states[n], record["response"]),
+                sampled=others[n],
+                following=others[n + 1] if n + 1 < len(row) else None,
                 reward=rewards[n],
                 value=values[n],
             )
 
 
-def _features(record: Record, responses: Sequence[str]) -> Floats:
-    state = critic_state(record["instruction"], record["observation"])
-    return np.stack([text_features(state, text, _WIDTH) for text in responses])
+def _features(state: str, action: str) -> Floats:
+    return text_features(state, action, _WIDTH)

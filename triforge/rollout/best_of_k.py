@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -57,7 +58,8 @@ class BestOfK:
         whole = [output for output in reply.outputs if output.finish != "abort"]
         if not whole:
             return reply.model_copy(update={"outputs": reply.outputs[:1]})
-        values = self.values(request.messages[-1].text, [output.text for output in whole])
+        said = [output.text for output in whole]
+        values = await asyncio.to_thread(self.values, request.messages[-1].text, said)
         best = max(range(len(whole)), key=values.__getitem__)
         return reply.model_copy(update={"outputs": (whole[best],)})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +54,21 @@ def taught() -> CriticEnsemble:
     return critic
 
 
+class Noting(BestOfK):
+    def values(self, observation: str, responses: Sequence[str]) -> list[float]:
+        self.thread = threading.current_thread()
+        return super().values(observation, responses)
+
+
 async def test_the_critics_choice_among_whole_samples_is_played() -> None:
     engine = Several()
-    acting = BestOfK(engine, taught(), "reach 3", 5)
+    acting = Noting(engine, taught(), "reach 3", 5)
     request = GenerateRequest(messages=(ChatMessage(role="user", content="the count is 1"),))
     reply = await acting(request)
     assert engine.asked == [5]
     (output,) = reply.outputs
     assert (output.text, output.ids) == ("up", (3,))
+    assert acting.thread is not threading.current_thread(), "other episodes go on meanwhile"
 
 
 def test_the_newest_critic_up_to_a_step_is_read(tmp_path: Path) -> None:

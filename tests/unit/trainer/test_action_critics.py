@@ -52,16 +52,32 @@ def test_it_learns_from_measured_training_rollouts(tmp_path: Path) -> None:
     assert store.exists(critic_name("run", 1))
 
 
-def test_a_step_taken_again_learns_the_same(tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path))
-    first = ActionCritic(store, "run", config())
+class Counted(ArtifactStore):
+    """Remembers what was read of it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.names: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        self.names.append(name)
+        return super().read(name)
+
+
+@pytest.mark.parametrize(("capacity", "read"), [(99, [2, 1]), (6, [2, 1]), (4, [2])])
+def test_a_step_taken_again_learns_the_same(tmp_path: Path, capacity: int, read: list[int]) -> None:
+    store = Counted(str(tmp_path))
+    first = ActionCritic(store, "run", config(capacity=capacity))
     for step in (1, 2):
         first.learn(step, records(step))
         write_step_records(store, step_record_name("run", step), records(step))
     before = first.learn(3, records(3))
     written = store.read(critic_name("run", 3))
-    again = ActionCritic(store, "run", config())
+    store.names = []
+    again = ActionCritic(store, "run", config(capacity=capacity))
     assert again.learn(3, records(3)) == before
+    known = [name for name in store.names if name.endswith(".parquet")]
+    assert known == [step_record_name("run", step) for step in read], "no more than is kept"
     assert again.learn(3, records(3)) == before, "nothing is taken in twice"
     assert store.read(critic_name("run", 3)) == written
     first.learn(4, records(4))
