@@ -55,6 +55,11 @@ class ReplayedLearner:
             for measure, value in step.metrics.items()
             if measure.startswith(f"{role}/") and not measure.split("/", 1)[1].startswith(_TIMED)
         }
+        phases = credited.config.phases
+        if role == "policy" and phases.controller != "single" and step.step > phases.explore_steps:
+            self._held = None
+            said = "the run has loops: fine-tuning, and where the optimiser begins anew after it, are not replayed"
+            return Finding(name, "not recomputed", said) if "loss" in known else None
         rows, weights = self._rows(step.step, credited)
         if not rows or "loss" not in known:
             return None

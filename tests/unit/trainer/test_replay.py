@@ -19,7 +19,9 @@ from services.trainer.learners import batch_of
 from services.trainer.recording import Recording
 from services.trainer.replay import main, replay, what_if
 from services.trainer.replayed_credit import credit
+from services.trainer.replayed_learner import ReplayedLearner
 from services.trainer.run_store import RunStore
+from triforge.config.phases import PhasesSection
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -115,6 +117,18 @@ def test_a_step_alone_begins_with_weights_that_are_kept(
     kept = dataclasses.replace(recording, artifacts=store)
     assert verdicts(kept, 2)[2, "policy learner"] in ("same", "rounding")
     assert verdicts(kept, 2)[2, "reward learner"] == "not recomputed"
+
+
+def test_where_loops_begin_anew_is_not_recomputed(recording: Recording) -> None:
+    found, step = credit(1, recording.read(1)), recording.steps[0]
+    version = recording.base["policy"]
+    for explored, verdicts_ in ((1, ("same", "rounding")), (0, ("not recomputed",))):
+        phases = PhasesSection.model_construct(controller="rloop", explore_steps=explored)
+        config = found.config.model_copy(update={"phases": phases})
+        learner = ReplayedLearner(recording, "policy")
+        finding = learner.step(step, dataclasses.replace(found, config=config), version)
+        assert finding is not None
+        assert finding.verdict in verdicts_
 
 
 def test_other_rules_drop_turn_and_add_samples(recording: Recording) -> None:
