@@ -39,6 +39,7 @@ from triforge.types import (
     WeightsRecord,
 )
 
+_AT_ONCE: Final = 100  # steps that are held with all their measures
 ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 
 
@@ -266,14 +267,15 @@ class RunStore:
         """Finished steps after one, in order; with these measures alone, if any are named."""
         columns = (getattr(StepRow, name) for name in RunStep.model_fields)
         query = select(*columns).where(StepRow.run_id == run_id, StepRow.step > after)
+        query = query.order_by(StepRow.step).limit(limit).execution_options(yield_per=_AT_ONCE)
+        found = []
         with self._db.read() as session:
             _row_of(session, run_id)
-            rows = session.execute(query.order_by(StepRow.step).limit(limit)).mappings()
-            found = [{**row} for row in rows]
-        wanted = set(measures)
-        for row in found if wanted else ():
-            row["metrics"] = {n: value for n, value in row["metrics"].items() if n in wanted}
-        return [RunStep(**row) for row in found]
+            for row in session.execute(query).mappings():
+                own = row["metrics"]
+                kept = {name: own[name] for name in measures if name in own} if measures else own
+                found.append(RunStep(**{**row, "metrics": kept}))
+        return found
 
     # ---- weights ----
 
