@@ -107,10 +107,21 @@ for count, line in enumerate(sys.stdin):
         sys.exit("out of paper")
     print(json.dumps({"error": "no verdict"} if count == 2 else count), flush=True)
 """
+ENDED, VERDICT = (
+    "the agent ended with 1 before it answered: out of paper",
+    "the agent says: no verdict",
+)
+CHATS = STAYS.replace("    ask()", "    ask()\n    if count == 1: print('Warming up')")
+NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the JSON of a reward (Expecting value: line 1 column 1 (char 0))"
 
 
+@pytest.mark.parametrize(
+    ("agent", "scores", "reasons"),
+    [(STAYS, [0.0, 0.0, 1.0], [ENDED, VERDICT]), (CHATS, [0.0] * 3, [NO_REWARD] * 2)],
+    ids=["breaks", "says more than its answers"],
+)
 async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_again(
-    run: Run,
+    run: Run, agent: str, scores: list[float], reasons: list[str]
 ) -> None:
     status, app = ["running"], FastAPI()
 
@@ -121,7 +132,7 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
     run.both.says("left")
     asks, _, post = ASKS.partition("body =")
     body = "".join(f"    {line}\n" for line in f"body ={post}".strip().splitlines())
-    code = [sys.executable, "-c", f"{asks}def ask():\n{body}{STAYS}"]
+    code = [sys.executable, "-c", f"{asks}def ask():\n{body}{agent}"]
     async with serving(app) as (url, _):
         settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
         agents = Agents(settings, code, parallel=1, keep=True)
@@ -130,12 +141,9 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
         status[0] = "finished"
         await asyncio.wait_for(serve, 10)
     played = (await run.played()).trajectories
-    assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == [0.0, 0.0, 1.0]
+    assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == scores
     unmeasured = [t.outcome.error.detail for t in played if t.outcome.error]
-    assert sorted(said.partition(": ")[2] for said in unmeasured) == [
-        "the agent ended with 1 before it answered: out of paper",
-        "the agent says: no verdict",
-    ]
+    assert sorted(said.partition(": ")[2] for said in unmeasured) == reasons
 
 
 async def test_an_agent_that_breaks_before_it_asks_is_told_with_what_it_said_and_not_for_ever(

@@ -31,6 +31,7 @@ from triforge.errors import (
     BusyError,
     ConfigError,
     ConflictError,
+    EnvError,
     InputError,
     TriforgeError,
     UnavailableError,
@@ -112,7 +113,7 @@ class Agents:
 
     async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
         """Play for a run until it has ended."""
-        try:
+        async with self._env, self._trainer:
             if run_id:
                 run = await self._trainer.run(run_id)
             else:
@@ -129,9 +130,6 @@ class Agents:
                 for player in players:
                     player.cancel()
                 await asyncio.gather(*players, return_exceptions=True)
-        finally:
-            await self._env.close()
-            await self._trainer.close()
 
     async def _until_ended(self, run_id: str, players: Sequence[asyncio.Task[None]]) -> RunState:
         while True:
@@ -188,6 +186,8 @@ class Agents:
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):
                     raise
+                if kept is not None and not isinstance(error, EnvError):
+                    await kept.stop()  # what it prints next may be of this session
                 ended = f"the agent ended with {code}: {_last_line(Path(folder))}"
                 self._say_once(session_id, error.detail, "" if kept else ended)
 
@@ -303,4 +303,4 @@ def _parsed(text: bytes) -> SessionReward:
         raise InputError(
             f"TRIFORGE_REWARD: given {text[:80]!r}, expected a number or the JSON of a reward ({said})"
         ) from None
-    raise InputError(f"the agent says: {str(given['error'])[:500]}")
+    raise EnvError(f"the agent says: {str(given['error'])[:500]}")

@@ -60,11 +60,8 @@ def _ask(
     found = running(state)
 
     async def asked() -> _T:
-        client = kind(found.url(service), api_key=found.key.get_secret_value())
-        try:
+        async with kind(found.url(service), api_key=found.key.get_secret_value()) as client:
             return await work(client)
-        finally:
-            await client.close()
 
     try:
         return asyncio.run(asked())

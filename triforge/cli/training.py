@@ -155,8 +155,6 @@ class Trained:
         after: the same at the end.
         model: folder of the newest trained policy: a complete Hugging Face model, or with LoRA an adapter; None if nothing
             was trained.
-        pool: the pool as the run left it.
-        seconds: from submission to the end.
     """
 
     run: RunState
@@ -229,7 +227,7 @@ async def conduct(
 ) -> Trained:
     """Make pool and run on a deployment that serves, and show the run until it has ended."""
     started = time.monotonic()
-    async with _clients(found) as (pools, trainer):
+    async with clients_of(found) as (pools, trainer):
         run = await _begin(wanted, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
         await follow(wanted.state, run, trainer, console, tell)
@@ -239,15 +237,14 @@ async def conduct(
 
 
 @contextlib.asynccontextmanager
-async def _clients(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
+async def clients_of(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
+    """Clients of a deployment's env_adapter and trainer."""
     key = found.key.get_secret_value()
-    pools = EnvAdapterClient(found.env_adapter_url, api_key=key)
-    trainer = TrainerClient(found.trainer_url, api_key=key)
-    try:
+    async with (
+        EnvAdapterClient(found.env_adapter_url, api_key=key) as pools,
+        TrainerClient(found.trainer_url, api_key=key) as trainer,
+    ):
         yield pools, trainer
-    finally:
-        await pools.close()
-        await trainer.close()
 
 
 @contextlib.asynccontextmanager
@@ -293,15 +290,12 @@ def deployed(state: Path) -> Settings | None:
 
 
 async def _check_pool(found: Settings, pool: str, options: Params) -> None:
-    pools = EnvAdapterClient(found.env_adapter_url, api_key=found.key.get_secret_value())
-    try:
+    async with clients_of(found) as (pools, _):
         state = await pools.pool(pool)
         try:
             await pools.check_pool(state.id, options)
         except (InputError, ConfigError) as error:
             raise unplayable(state, error) from None
-    finally:
-        await pools.close()
 
 
 async def _begin(
@@ -348,7 +342,7 @@ async def follow(
 
 async def left_by(run_id: str, found: Settings, seconds: float) -> Trained:
     """What a run has left behind."""
-    async with _clients(found) as (pools, trainer):
+    async with clients_of(found) as (pools, trainer):
         run, steps = await trainer.run(run_id), await trainer.steps(run_id)
         newest = trained_policy(run, await trainer.weights(run_id))
         return Trained(
