@@ -39,6 +39,7 @@ assert json.load(open(os.environ["TRIFORGE_TASK"]))["instruction"] == os.environ
 ENDINGS: list[tuple[str, object]] = [
     ("pass", (1, None)),
     ("raise SystemExit(1)", (-1, None)),
+    ("raise KeyError('rewrad')", (-1, None)),
     ("write('0.25')", (None, 0.25)),
     ('write(\'{"success": true, "score": 3}\')', (1, 3.0)),
     ('post(session + "/reward", \'{"score": 0.5, "end": false}\')', (None, 0.5)),
@@ -62,7 +63,7 @@ exec(sys.argv[2 + number])
 
 
 async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_is_measured(
-    run: Run, tmp_path: Path
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, app = ["running"], FastAPI()
 
@@ -91,6 +92,9 @@ async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_
         else:
             assert (outcome.value, outcome.score) == expected
             assert [step.response for step in trajectory.steps] == ["left"]
+    told = capsys.readouterr().out
+    assert told.count("the agent raised, which counts as a failure: KeyError: 'rewrad'") == 1
+    assert told.count("counts as a failure") == 1
 
 
 # An agent that stays: it counts its sessions, says of the third that it cannot say, and breaks in the fourth.
