@@ -22,7 +22,7 @@ from typing import Any
 
 from scripts.compose_test import programs, walk_through, watching
 from scripts.compose_test.calling import ROOT
-from scripts.compose_test.engine import Docker, docker_engine, remove
+from scripts.compose_test.engine import Docker, demand_plugin, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
 from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out
 from scripts.compose_test.record import Record, new_path, newest, story
@@ -56,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
                 fetch_debian(folder, record.tell)
                 fetch_wheels(folder, record.tell)
                 return 0
+            demand_plugin()
             with docker_engine(folder / "engine", record.tell) as docker:
                 _test(docker, folder, options, record)
             record.note("ended")
