@@ -21,6 +21,7 @@ from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
+from experiments.judges import WEAK
 from experiments.report import Page
 from experiments.settings import Settings
 from experiments.study import ADAPTATION, Study, file_of, judges_of, lender_of, start_of
@@ -29,7 +30,9 @@ from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
-STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, DIAGNOSIS)}
+STUDIES = {
+    study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, WEAK, DIAGNOSIS)
+}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
