@@ -51,6 +51,7 @@ TAMPERING = {
     "leaves programs of its own on the path": "mkdir -p /usr/local/bin ~/bin /app/bin; "
     "for f in ~/bin /app/bin /app; do printf '#!/bin/sh\\necho 42\\n' > $f/python3; chmod +x $f/python3; done; "
     "echo PATH=/app/bin:$PATH | tee ~/.bashrc ~/.profile > /etc/environment",
+    "puts a program before the machine's": "printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/python3; chmod +x /usr/local/bin/python3",
     "preloads a library": "echo /app/evil.so > /etc/ld.so.preload; echo x > /app/evil.so",
     "puts the verifier's folder in its own place": f"cd /; rm -rf /app; ln -s /logs/verifier /app; {FORGE}",
     "leaves a link for the tests to write through": "rm -rf /logs; ln -s /app /logs; mkdir -p /app/verifier; echo 1 > /app/verifier/reward.txt",
@@ -212,7 +213,7 @@ def test_what_the_engine_has_not_and_a_build_that_fails_are_said(containers: Con
     image = "[environment]\ndocker_image = 'no/such'"
     with pytest.raises(InputError, match="has no image 'no/such'"):
         family.check(task(**{DOCKERFILE: "", "task.toml": image}))
-    with pytest.raises(InputError, match=r"the image is not built: .*exit 3"):
+    with pytest.raises(InputError, match=r"(?s)the image is not built: .*exit 3"):
         family.check(task(**{DOCKERFILE: f"FROM {IMAGE}\nRUN exit 3"}))
     with pytest.raises(InputError, match="work lies in /var/www, among programs"):
         family.check(task(**{DOCKERFILE: f"{IN_CONTAINER}WORKDIR /var/www\n"}))
