@@ -72,12 +72,7 @@ def run_generate(model: Any, rows: list[list[int]]) -> tuple[float, list[list[in
     longest = max(new for _, new in LENGTHS)
     start = time.perf_counter()
     with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=mask,
-            do_sample=False,
-            max_new_tokens=longest,
-        )
+        out = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=longest)
     seconds = time.perf_counter() - start
     kept = [row[width : width + new].tolist() for row, (_, new) in zip(out, LENGTHS, strict=True)]
     return seconds, kept

@@ -170,7 +170,7 @@ def stock_toy_text(bench: Bench, played: list[list[str]]) -> float:
 
 
 STOCK: dict[str, tuple[str, Callable[[Bench, list[list[str]]], float]]] = {
-    "toy_text": ("gymnasium", stock_toy_text),
+    "toy_text": ("gymnasium", stock_toy_text)
 }
 
 

@@ -161,10 +161,7 @@ def _latencies(took: list[float]) -> dict[str, float]:
 
 async def compare(engine: str, service: str, pid: int, seconds: float) -> dict[str, Any]:
     """Both ways in turn, twice each, so that a busy moment of the machine does not meet only one of them."""
-    async with (
-        http_client(engine) as near,
-        http_client(service) as far,
-    ):
+    async with http_client(engine) as near, http_client(service) as far:
         await get_json(far, "/readyz", deadline_s=60)
         ask = {
             "directly": directly(near, [*PREFIX, *range(5, 21)]),

@@ -24,11 +24,7 @@ PROMPT = [1, 44, 82, 70]
 LONG = 4000  # tokens of a request that is stopped from outside; it must outlast a few calls
 _GREEDY: Body = {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True}
 _UNTIL_STOPPED: Body = {"max_new_tokens": LONG, "temperature": 0.0, "ignore_eos": True}
-_WHOLE: Body = {
-    "input_ids": [PROMPT],
-    "sampling_params": [_UNTIL_STOPPED],
-    "return_logprob": True,
-}
+_WHOLE: Body = {"input_ids": [PROMPT], "sampling_params": [_UNTIL_STOPPED], "return_logprob": True}
 
 
 @dataclass(frozen=True, kw_only=True)

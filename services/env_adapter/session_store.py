@@ -26,14 +26,7 @@ from triforge.errors import BusyError, ConflictError, NotFoundError, Unauthorize
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, SessionGroupRow, SessionRow
-from triforge.types import (
-    ENDED,
-    GroupTask,
-    OpenSession,
-    SessionReward,
-    SessionState,
-    Turn,
-)
+from triforge.types import ENDED, GroupTask, OpenSession, SessionReward, SessionState, Turn
 
 _TURNS: Final = TypeAdapter(tuple[Turn, ...])
 _ALIVE: Final = ("open", "ended")

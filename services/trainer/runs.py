@@ -32,16 +32,7 @@ from triforge.json_text import demand_keepable
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
-from triforge.types import (
-    ENDED,
-    Event,
-    Message,
-    Params,
-    PoolState,
-    Proposal,
-    RunState,
-    TrainedRole,
-)
+from triforge.types import ENDED, Event, Message, Params, PoolState, Proposal, RunState, TrainedRole
 
 _TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no verdict reads them
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000

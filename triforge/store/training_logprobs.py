@@ -15,11 +15,7 @@ from triforge.store.artifacts import ArtifactStore
 
 Row = tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 _SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("places", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float32())),
-    ]
+    [("key", pa.string()), ("places", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32()))]
 )
 
 
