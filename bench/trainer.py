@@ -28,7 +28,7 @@ from typing import Any, get_args
 import torch
 
 from bench.gateway import free_port, machine
-from scripts.trl_equality.install import ensure
+from scripts.virtual_environments import ensure_trl
 from services.trainer.distributed import Ranks, Sharding
 from services.trainer.learner import Learner
 from services.trainer.memory import keep_freed_memory
@@ -203,7 +203,7 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
             "TRANSFORMERS_VERBOSITY": "error",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
-        them = answer(call([str(ensure()), str(script), str(work), str(threads)], **quiet))
+        them = answer(call([str(ensure_trl()), str(script), str(work), str(threads)], **quiet))
         for name, label, form in (
             ("tokens_per_s", "useful tokens/s", ".1f"),
             ("seconds", "seconds", ".1f"),

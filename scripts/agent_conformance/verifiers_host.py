@@ -14,8 +14,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from scripts.calling import ROOT
 from scripts.openenv_conformance.__main__ import served
-from scripts.openenv_conformance.install import HERE, ROOT, ensure
+from scripts.virtual_environments import CONFORMANCE, ensure_files
 from tests.service.session_services import Services, services
 
 _PLAYER = ROOT / "environments" / "verifiers" / "player.py"
@@ -77,7 +78,7 @@ async def play(both: Services, python: Path, env: Env, says: list[str], folder: 
     inherited = {
         **os.environ,
         "PATH": path,
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": str(CONFORMANCE),
     }  # for `uv`, and the taskset `sums`
     rows = subprocess.run(  # noqa: ASYNC221, S603
         [python, _PLAYER, folder / "env.toml", "1"], env=inherited, check=True, capture_output=True, text=True
@@ -99,7 +100,7 @@ async def play(both: Services, python: Path, env: Env, says: list[str], folder: 
 
 async def hosted(folder: Path) -> list[str]:
     """What is wrong with each environment; nothing where it held."""
-    python = ensure("verifiers") / "python"
+    python = ensure_files("verifiers")
     wrong = []
     with served("sokoban") as url:
         for number, (name, one) in enumerate(environments(url).items()):

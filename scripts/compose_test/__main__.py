@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scripts.calling import ROOT
 from scripts.compose_test import programs, walk_through, watching
-from scripts.compose_test.calling import ROOT
 from scripts.compose_test.engine import Docker, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
 from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out

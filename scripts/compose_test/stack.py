@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from demo.prepare import settings_of
 from demo.settings import SMOLLM2_FOLDER
+from scripts.calling import ROOT, Tell, call
 from scripts.compose_test import walk_through
-from scripts.compose_test.calling import ROOT, Tell, call
 from scripts.compose_test.engine import Docker
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import UnavailableError

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import yaml
 
-from scripts.compose_test.calling import ROOT
+from scripts.calling import ROOT
 from scripts.compose_test.collector import PORT
 from scripts.compose_test.stack import Stack
 from triforge.telemetry.tracing import trace_id_of
