@@ -130,13 +130,11 @@ def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
@@ -151,7 +149,6 @@ class Meter:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Meter]:
-        """Measure while the block runs."""
         before = {name: cpu_s(pid) for name, pid in self.pids.items()}
         started = time.perf_counter()
         sampling = asyncio.create_task(self._sample(started))

@@ -152,7 +152,6 @@ def _payloads(
 
 
 def addresses(runs: Sequence[str], steps: int) -> dict[str, str]:
-    """Pages that people open."""
     base, group = f"/runs/{runs[0]}", f"{runs[0]}-{steps:05d}-train-0003"
     found = {
         "run": "",
@@ -181,7 +180,6 @@ def addresses(runs: Sequence[str], steps: int) -> dict[str, str]:
 async def pages(
     store: RunStore, artifacts: ArtifactStore, wanted: Mapping[str, str], rounds: int
 ) -> dict[str, Any]:
-    """Ask for all pages some times over."""
     nothing: Any = None
 
     async def ready() -> None:

@@ -82,7 +82,6 @@ def deployment(folder: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

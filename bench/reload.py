@@ -97,7 +97,6 @@ class Load:
         self._over = asyncio.Event()
 
     async def sample(self, number: int) -> None:
-        """One client, until the end."""
         turn = 0
         while not self._over.is_set():
             turn += 1
@@ -125,7 +124,6 @@ class Load:
         self.across += len(set(versions)) > 1
 
     def end(self) -> None:
-        """Let the clients finish."""
         self._over.set()
 
 

@@ -52,8 +52,6 @@ Place = tuple[str, dict[str, str]]  # where a conversation is held, and its head
 
 @dataclass(frozen=True)
 class Stack:
-    """Addresses and process ids."""
-
     engine: str
     policy: str
     env: str
@@ -91,7 +89,6 @@ def chat(turn: int) -> list[dict[str, str]]:
 
 
 async def hold(client: httpx.AsyncClient, place: Place, turn: int) -> None:
-    """One turn of a conversation."""
     body = {"model": "policy", "messages": chat(turn), "max_tokens": 32}
     found = await post_json(client, place[0] + CHAT, body, headers=place[1])
     assert found["choices"][0]["message"]["content"].strip() == SAYS, found
@@ -134,7 +131,6 @@ async def conversations(
 async def look(
     client: httpx.AsyncClient, places: Sequence[Place], stack: Stack, gap: float = 0.0
 ) -> dict[str, float]:
-    """One way, once."""
     valkey = redis.Redis(port=stack.valkey)
     reads, used, start = trips(valkey), cpu_s(stack.pid), time.perf_counter()
     took = await conversations(client, places, gap)
@@ -243,7 +239,6 @@ async def _wave(policy: httpx.AsyncClient, env: httpx.AsyncClient, pid: int) -> 
 
 
 def memory_mb(pid: int) -> float:
-    """What a process has in memory."""
     return (
         int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     )
@@ -253,7 +248,6 @@ def memory_mb(pid: int) -> float:
 
 
 def rows(found: dict[str, Any]) -> Iterator[Row]:
-    """The figures that somebody waits for."""
     if "ways" in found:
         paced, one = found["ways"]["paced"], found["ways"]["one by one"]
         added = paced["sessions"]["p50_ms"] - paced["plain"]["p50_ms"]
@@ -270,7 +264,6 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Everything, and the table of what is wanted."""
     print(f"machine: {found['machine']}")
     for load, ways in found.get("ways", {}).items():
         for way, row in ways.items():

@@ -139,7 +139,6 @@ def floor(folder: Path, threads: int) -> dict[str, float]:
 
 
 def peak_mib() -> float:
-    """Largest resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -150,7 +149,6 @@ def call(command: list[str], **variables: str) -> subprocess.Popen[str]:
 
 
 def answer(part: subprocess.Popen[str]) -> dict[str, float]:
-    """What it wrote."""
     said, _ = part.communicate()
     if part.returncode:
         raise SystemExit(f"{' '.join(map(str, part.args))}: ended with {part.returncode}")
@@ -188,7 +186,6 @@ def ranks(work: Path, sharding: str) -> None:
 
 
 def table(threads: int, work: Path, *, trl: bool) -> None:
-    """Everything in turn, as a table."""
     base = ["--work", str(work), "--threads", str(threads)]
     us = answer(call([sys.executable, "-m", "bench.trainer", "--part", "ours", *base]))
     bottom = answer(call([sys.executable, "-m", "bench.trainer", "--part", "floor", *base]))
@@ -221,7 +218,6 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

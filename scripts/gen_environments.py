@@ -32,7 +32,6 @@ def environments_page() -> str:
 
 
 def table() -> str:
-    """One row a family, by name."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     lines += [_row(name, said) for name in known() if (said := about(load(name)))]
     return "\n".join(lines)

@@ -108,7 +108,6 @@ def rows() -> Iterator[str]:
 
 
 def main() -> int:
-    """Write the table anew."""
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

@@ -52,7 +52,6 @@ async def play(both: Services, python: Path, agent: Path, folder: Path) -> list[
 
 
 async def main(names: list[str]) -> int:
-    """Run the programs; 1 if one of them failed."""
     chosen = [
         agent for agent in sorted(_HERE.glob("agents/*.py")) if not names or agent.stem in names
     ]

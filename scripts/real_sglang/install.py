@@ -20,15 +20,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Install:
-    """SGLang as it was installed."""
-
     python: Path
     gpu: bool
     version: str
 
 
 def has_gpu() -> bool:
-    """Whether `nvidia-smi` works here."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return False

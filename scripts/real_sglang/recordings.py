@@ -41,7 +41,6 @@ def write(exchanges: Iterable[Exchange], folder: Path, *, engine: str, folders: 
 
 
 def read(folder: Path) -> dict[str, Exchange]:
-    """All recordings of a folder by name."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -22,7 +22,6 @@ GOLDEN = ROOT / "tests" / "contract" / "trl" / "losses.json"
 
 
 def main() -> int:
-    """Ask both and compare."""
     parser = argparse.ArgumentParser(prog="python -m scripts.trl_equality")
     parser.add_argument("--record", action="store_true", help="write TRL's numbers for the tests")
     record = parser.parse_args().record
