@@ -54,8 +54,6 @@ class Entered:
 
 @dataclass(slots=True)
 class _Known:
-    """A session that is known here."""
-
     digest: str  # of its key
     forest: Forest
 

@@ -274,7 +274,6 @@ def _samples(
 
 
 def _sampled(trajectory: Trajectory) -> Iterator[_Place]:
-    """A trajectory's responses."""
     versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
     for step in trajectory.steps:
         yield step.start, step.end, versions[step.segment][step.start : step.end]

@@ -90,8 +90,6 @@ class StepData:
 
 
 class _Laid:
-    """One row, checked."""
-
     def __init__(self, row: TrainRow, max_tokens: int, vocabulary: int, version: int) -> None:
         self.row = row
         self.ids = np.asarray(row.ids, dtype=np.int64)
