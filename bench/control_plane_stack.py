@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.control_plane_environment import NAME
+from bench.machine import cpu_s, rss_mib
 from triforge.broker import Broker, RedisBroker, batches_stream
 from triforge.config import Settings, parse
-from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.layout import Layout, free_port, plan_layout
 from triforge.supervisor.process import ProcessSpec
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.entry_points import offer_family
@@ -27,8 +27,6 @@ from triforge.types import TrainBatch, TrainedRole, WeightsReady
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 _LEFT_OUT = ("learner-policy", "learner-reward", "reward")
 _SAMPLE_S = 0.5
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass
@@ -45,12 +43,6 @@ class Stack:
     model: Path
     engines: Mapping[str, str]
     broker: Broker
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager
@@ -127,15 +119,6 @@ def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:
 
 
 # ---- what processes use up ----
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def rss_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
 @dataclass

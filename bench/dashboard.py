@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
 import resource
 import statistics
@@ -26,7 +25,7 @@ from typing import Any
 
 import httpx
 
-from bench.control_plane_stack import rss_mib
+from bench.machine import machine, rss_mib
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
 from services.trainer.app import create_app as trainer_app
@@ -232,9 +231,7 @@ def main() -> int:
         found |= asyncio.run(pages(store, artifacts, addresses(runs, steps), options.rounds))
         database.close()
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
-    )
+    print(machine())
     slow = []
     for name, value in found.items():
         if isinstance(value, dict):

@@ -27,7 +27,7 @@ from typing import Any, get_args
 
 import torch
 
-from bench.gateway import free_port, machine
+from bench.machine import machine
 from scripts.virtual_environments import ensure_trl
 from services.trainer.distributed import Ranks, Sharding
 from services.trainer.learner import Learner
@@ -37,6 +37,7 @@ from services.trainer.smollm2 import smollm2_folder
 from services.trainer.step_cost import Shape
 from triforge.algorithms.algorithm import resolve
 from triforge.config import LearnerSection
+from triforge.supervisor.layout import free_port
 from triforge.types import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group

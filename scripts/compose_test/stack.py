@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from scripts.compose_test import walk_through
 from scripts.compose_test.engine import Docker
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import UnavailableError
+from triforge.supervisor.layout import free_port
 
 PROJECT = "triforge-test"
 _NETWORK = f"{PROJECT}_default"
@@ -42,7 +42,7 @@ class Stack:
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
         self.ports = {
-            api: _free_port() for api in ("model", "pools", "runs", "dashboard", "grafana")
+            api: free_port() for api in ("model", "pools", "runs", "dashboard", "grafana")
         }
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
@@ -283,10 +283,3 @@ def _fresh_secrets(path: Path) -> dict[str, str]:
 
 def _container(service: str) -> str:
     return f"{PROJECT}-{service}-1"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
