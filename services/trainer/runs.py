@@ -111,15 +111,12 @@ class PoolApi(Protocol):
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         """The pool by id or name, as a tenant sees it if one is given."""
-        ...
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         """The pool, if its tasks can be played with these options; InputError or ConfigError if not."""
-        ...
 
     async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
         """A pool's rewrites, oldest first; those that meet the filters."""
-        ...
 
 
 class Runs:
