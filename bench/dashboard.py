@@ -40,12 +40,8 @@ from triforge.testing.model_folders import words_folder
 from triforge.types import RunStep, Span
 
 WANTED_MS = 300.0
-ROLLOUTS, TURNS, TOKENS, GROUP = (
-    100,
-    10,
-    40,
-    10,
-)  # of a step, a rollout, a turn; rollouts of a group
+# of a step, a rollout, a turn; rollouts of a group
+ROLLOUTS, TURNS, TOKENS, GROUP = (100, 10, 40, 10)
 _DEMO = json.loads((Path(__file__).parents[1] / "tests/recorded_run/run.json").read_text())
 _NAMES = sorted({name for step in _DEMO["steps"] for name in step["metrics"]})
 _MEASURES = (*_NAMES, *(f"m{n}" for n in range(304 - len(_NAMES))))  # as many as a demo's step has

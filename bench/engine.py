@@ -95,9 +95,8 @@ def throughput(shape: str, repeats: int) -> None:
     for shared in (False, True):
         rows = prompts(config.vocab_size, shared=shared)
         static = dynamic = float("inf")
-        for _ in range(
-            repeats
-        ):  # best of several, alternating, because other work shares the cores
+        # best of several, alternating, because other work shares the cores
+        for _ in range(repeats):
             seconds, expected = run_generate(plain, rows)
             static = min(static, seconds)
             seconds, found = run_engine(own, rows)

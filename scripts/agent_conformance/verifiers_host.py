@@ -75,11 +75,8 @@ async def play(both: Services, python: Path, env: Env, says: list[str], folder: 
     both.says(*says)
     (folder / "env.toml").write_text(_toml(env))
     path = f"{python.parent}:{os.environ['PATH']}"
-    inherited = {
-        **os.environ,
-        "PATH": path,
-        "PYTHONPATH": str(CONFORMANCE),
-    }  # for `uv`, and the taskset `sums`
+    # for `uv`, and the taskset `sums`
+    inherited = {**os.environ, "PATH": path, "PYTHONPATH": str(CONFORMANCE)}
     rows = subprocess.run(  # noqa: ASYNC221, S603
         [python, _PLAYER, folder / "env.toml", "1"], env=inherited, check=True, capture_output=True, text=True
     )  # fmt: skip

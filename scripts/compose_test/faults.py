@@ -135,9 +135,8 @@ class Course:
         self._random, self._limits = random.Random(seed), limits  # noqa: S311 (no secret)
         self._run = ""
         self.outcomes: list[Outcome] = []
-        self._sick: list[
-            tuple[Outcome, float, dict[str, str]]
-        ] = []  # with the moment and what it was before
+        # with the moment and what it was before
+        self._sick: list[tuple[Outcome, float, dict[str, str]]] = []
 
     def begin(self) -> str:
         """Submit a run; returns its id."""

@@ -80,9 +80,8 @@ class Stack:
         """Build every image, with further packages in each; returns the seconds."""
         began = time.monotonic()
         self.set(PIP_ARGS=pip_args, EXTRA_PACKAGES=packages)
-        for (
-            service
-        ) in _BUILT:  # in turn: at once, each would make the layers that they share for itself
+        # in turn: at once, each would make the layers that they share for itself
+        for service in _BUILT:
             self.compose("--progress", "plain", "build", service, timeout_s=_BUILD_S)
         return time.monotonic() - began
 
@@ -165,10 +164,8 @@ class Stack:
         """SIGKILL the container's first process, as a crash would; the engine does not take that for our wish."""
         try:
             os.kill(self.states([service])[service]["Pid"], signal.SIGKILL)
-        except (
-            PermissionError,
-            ProcessLookupError,
-        ):  # not root, or an engine in a machine of its own
+        # not root, or an engine in a machine of its own
+        except (PermissionError, ProcessLookupError):
             self._docker("kill", "-s", "KILL", _container(service))
             self._docker("start", _container(service))
 

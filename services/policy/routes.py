@@ -49,9 +49,8 @@ class GenerateBatch(BaseModel):
     """Body of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="forbid")
-    requests: Annotated[
-        tuple[GenerateRequest, ...], Field(fail_fast=True)
-    ]  # one error, not one a number
+    # one error, not one a number
+    requests: Annotated[tuple[GenerateRequest, ...], Field(fail_fast=True)]
 
 
 class ReplyBatch(BaseModel):
