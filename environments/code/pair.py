@@ -74,6 +74,7 @@ class Pair(Code):
             action="" if case is None else _shown(case),
             action_valid=case is not None,
             done=False,
+            success=False,
             local=0.2 * (case is not None) + 0.8 * right,
         )
 

@@ -7,19 +7,18 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from rich.console import Console
 
 from triforge.cli import pool_file
 from triforge.cli.checks import demand_models, demand_playable, made_pool
-from triforge.cli.deployment import settings
+from triforge.cli.deployment import DOCUMENT, settings
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import trained_policy
@@ -30,13 +29,12 @@ from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, load, merge, parse, read_document, write_document
 from triforge.environments.trainable import unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
+from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import Params, PoolState, Proposal, RunState, RunStep
 
-_T = TypeVar("_T")
 Tell = Callable[[str], None]
-DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
 _ANSWER_S = 3.0
 _TASKS = 64  # of either kind
 _STOP_S = 120.0  # how long a run that is asked to stop may finish what it does
@@ -116,12 +114,12 @@ class Training:
         found = deployed(self.state)
         if found is not None:
             if self.pool:
-                _run(_check_pool(found, self.pool, parse(document).env_adapter.options))
+                run_anywhere(_check_pool(found, self.pool, parse(document).env_adapter.options))
             elif (self.state / ADDRESSES).is_file():  # of this machine, with the same families
-                made_pool(*self.request(document), self.env)
+                made_pool(*self.request(document), self.env, trial=False)  # its step says it soon
             return
         if not self.pool:
-            demand_playable(made_pool(*self.request(document), self.env), document)
+            demand_playable(made_pool(*self.request(document), self.env, trial=True), document)
             return
         from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -214,17 +212,7 @@ def train(
     console = console or Console()
     tell = partial(say, to=console)
     document = wanted.document(tell)  # here, where Ctrl-C ends it
-    return _run(_train(wanted, document, console, tell))
-
-
-def _run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run it to its end, in a notebook too, whose thread has an event loop already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+    return run_anywhere(_train(wanted, document, console, tell))
 
 
 async def _train(
