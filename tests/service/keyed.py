@@ -10,10 +10,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triforge.access.gate import Gate, KeyBook
+from triforge.access.gate import Gate, KeyBook, Limiter
 from triforge.access.keys import KeyStore
 from triforge.access.requests import RequestRecord
-from triforge.broker.buckets import Buckets
 from triforge.store.database import Database, open_database
 from triforge.web.guard import Entrance
 
@@ -73,7 +72,7 @@ class Locks:
         text = SECRET if scope == "service" else self.key(scope, tenant)
         return {"Authorization": f"Bearer {text}"}
 
-    def entrance(self, service: str = "env_adapter", limiter: Buckets | None = None) -> Entrance:
+    def entrance(self, service: str = "env_adapter", limiter: Limiter | None = None) -> Entrance:
         """The entrance of a service."""
         book = KeyBook(self.store, clock=self.clock)
         gate = Gate(book, service_secret=SECRET, limiter=limiter, clock=self.clock)

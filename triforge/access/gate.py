@@ -18,13 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from triforge import __version__
 from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
 from triforge.access.exposure import demand_safe
 from triforge.access.keys import Key, KeyStore, demand_name, split
-from triforge.broker.buckets import Buckets
 from triforge.config import Settings
 from triforge.errors import (
     BusyError,
@@ -44,6 +43,13 @@ _TOUCH_S: Final = 60.0  # how exactly the last use of a key is known
 SERVICE: Final = Caller(name="service", tenant=OPERATOR, everything=True)
 STRANGER: Final = Caller(tenant="", scope="read")  # sees nothing that is anybody's
 _log = logging.getLogger(__name__)
+
+
+class Limiter(Protocol):
+    """Counts requests over all replicas of a service."""
+
+    async def take(self, name: str, *, per_minute: int) -> float:
+        """Seconds until the next request of this name is in order, 0 when this one is; UnavailableError if nobody counts."""
 
 
 class KeyBook:
@@ -116,7 +122,7 @@ class Gate:
         keys: KeyBook | None,
         *,
         service_secret: str = "",
-        limiter: Buckets | None = None,
+        limiter: Limiter | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._keys = keys
@@ -240,7 +246,7 @@ def _on_behalf(who: Caller, tenant: str) -> Caller:
 
 
 def make_gate(
-    settings: Settings, database: Database | None, limiter: Buckets | None = None
+    settings: Settings, database: Database | None, limiter: Limiter | None = None
 ) -> Gate:
     """The gate of a service; the database is needed where keys are asked for. Raises as `demand_safe` does."""
     demand_safe(settings)
