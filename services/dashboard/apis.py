@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 from pydantic import TypeAdapter
 
-from triforge.clients.transport import (
-    LOST,
-    error_of,
-    http_client,
-    parse_json,
-    segment,
-    unreachable,
-)
+from triforge.clients.transport import LOST, error_of, http_client, parse_json, segment, unreachable
 from triforge.config import Settings
 from triforge.errors import TriforgeError
 from triforge.types import WeightsState

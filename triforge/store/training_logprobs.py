@@ -48,15 +48,6 @@ def read_logprobs(
     return found
 
 
-def read_all_logprobs(store: ArtifactStore, run_id: str, step: int) -> list[Row]:
-    """What `write_logprobs` was given; empty where nothing is on record."""
-    columns = [_read(store, run_id, step).column(name).to_pylist() for name in _SCHEMA.names]
-    return [
-        (key, np.asarray(places, np.int64), np.asarray(values, np.float32))
-        for key, places, values in zip(*columns, strict=True)
-    ]
-
-
 def _read(store: ArtifactStore, run_id: str, step: int) -> pa.Table:
     name = _name(run_id, step)
     try:
