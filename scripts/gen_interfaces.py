@@ -42,7 +42,14 @@ def apis() -> dict[int, tuple[FastAPI, Mapping[str, Rule]]]:
     }
     found[8001][0].include_router(policy_routes(nothing, role="policy"))
     add_reward(found[8002][0], api=nothing)
-    parts = Api(store=nothing, maker=nothing, planner=nothing, changes=nothing, sessions=nothing)
+    parts = Api(
+        store=nothing,
+        maker=nothing,
+        planner=nothing,
+        changes=nothing,
+        plays=nothing,
+        sessions=nothing,
+    )
     add_env_adapter(found[8003][0], api=parts)
     found[8004][0].include_router(trainer_router)
     return found
