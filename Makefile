@@ -62,7 +62,7 @@ experiment-diagnosis: setup ## what a rewriter proposes with the diagnosis, with
 	@$(BIN)/python -m experiments diagnosis
 
 gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/gpu.md); REHEARSE=1: on a CPU, small
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0) $(ARGS)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0 --seconds 1800) $(ARGS)
 
 bench: setup ## speed and correctness figures, as ratios from one run
 	@$(BIN)/python -m bench

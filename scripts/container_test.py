@@ -6,7 +6,7 @@ import subprocess
 import sys
 from functools import partial
 
-from scripts.compose_test.calling import ROOT
+from scripts.calling import ROOT
 from scripts.compose_test.engine import docker_engine
 from scripts.compose_test.images import have_debian
 from triforge.errors import TriforgeError

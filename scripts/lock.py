@@ -71,14 +71,12 @@ def foreign(block: str) -> bool:
 
 
 def write(name: str, user: str, *parts: str) -> None:
-    """Write one lock file."""
     text = LOCKED.format(user) + "".join(parts)
     (ROOT / f"requirements-{name}.txt").write_text(text, encoding="utf-8")
     sys.stdout.write(f"lock: requirements-{name}.txt, {len(re.findall('^[a-z].*==', text, re.M))} packages\n")  # fmt: skip
 
 
 def main() -> None:
-    """Write all files."""
     lines = pins()
     (ROOT / "constraints.txt").write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
     demo, test, services, images = map(locked, (DEMO, TEST, SERVICES, IMAGES))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.compose_test.calling import Tell, attempt, call
+from scripts.calling import Tell, attempt, call
 from triforge.errors import UnavailableError
 
 _START_S = 60.0

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from scripts.calling import ROOT, Tell, attempt, call
 from scripts.compose_test import watching
-from scripts.compose_test.calling import ROOT, Tell, attempt, call
 from scripts.compose_test.engine import Docker
 from triforge.errors import UnavailableError
 

@@ -33,12 +33,7 @@ _WRITTEN: list[tuple[str, pa.DataType]] = [
 ]
 _VOTE: pa.DataType = pa.struct([("value", pa.int8()), *_WRITTEN])
 _TEST: pa.DataType = pa.struct(
-    [
-        ("input", pa.string()),
-        ("output", pa.string()),
-        ("accepts", pa.list_(pa.bool_())),
-        *_WRITTEN,
-    ]
+    [("input", pa.string()), ("output", pa.string()), ("accepts", pa.list_(pa.bool_())), *_WRITTEN]
 )
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [
