@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
 import statistics
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from bench.control_plane_stack import rss_mib
+from bench.machine import machine, rss_mib
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
 from services.trainer.app import create_app as trainer_app
@@ -40,12 +39,8 @@ from triforge.testing.model_folders import words_folder
 from triforge.types import RunStep, Span, Timeline
 
 WANTED_MS = 300.0
-ROLLOUTS, TURNS, TOKENS, GROUP = (
-    100,
-    10,
-    40,
-    10,
-)  # of a step, a rollout, a turn; rollouts of a group
+# of a step, a rollout, a turn; rollouts of a group
+ROLLOUTS, TURNS, TOKENS, GROUP = (100, 10, 40, 10)
 _DEMO = json.loads((Path(__file__).parents[1] / "tests/recorded_run/run.json").read_text())
 _NAMES = sorted({name for step in _DEMO["steps"] for name in step["metrics"]})
 _MEASURES = (*_NAMES, *(f"m{n}" for n in range(304 - len(_NAMES))))  # as many as a demo's step has
@@ -136,7 +131,6 @@ def fill(
 
 
 def addresses(runs: Sequence[str], steps: int) -> dict[str, str]:
-    """Pages that people open."""
     base, group = f"/runs/{runs[0]}", f"{runs[0]}-{steps:05d}-train-0003"
     found = {
         "run": "",
@@ -210,7 +204,7 @@ def main() -> int:
         spent, memory = asyncio.run(found)
         database.close()
         size = (folder / "bench.sqlite").stat().st_size / 2**20
-    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(machine())
     print(f"{steps * ROLLOUTS} trajectories, {size:.0f} MiB")
     for what, value in (commits | spent).items():
         print(f"{what:28} {value:8.1f} ms")
