@@ -320,6 +320,13 @@ class RewardSection(Section):
     """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
     `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
     `package.module:function`."""
+    mode: Literal["separate", "shared"] = "separate"
+    """Whose weights judge: the reward model's, or (`shared`) the policy's own. Then finished rollouts become questions that the
+    policy answers and learns from: which attempt was right, and what would have been (docs/algorithms.md, "Shared weights")."""
+    recycled: Annotated[
+        Positive, Only(lambda s: s.mode == "shared", 'mode = "shared": no question is asked')
+    ] = 32
+    """Questions to judge, and attempts to mend, a step; at most so many of each."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"
@@ -591,6 +598,7 @@ class RunConfig(Section):
         self._demand_staleness(preset)
         self._demand_unit_tests(preset)
         self._demand_step_scores(preset)
+        self._demand_shared(preset)
         self._demand_tree(preset)
         self._demand_one_player(preset)
         self._demand_phases(preset)
@@ -703,6 +711,24 @@ class RunConfig(Section):
                 f"{policy.path!r}: the reward model's service holds the reference, the weights that the policy starts from"
             )
 
+    def _demand_shared(self, preset: Algorithm) -> None:
+        """Refuse a policy whose own verdicts would reward it, and rollouts of which no question can be asked."""
+        if self.reward.mode == "separate":
+            return
+        section = self.env_adapter
+        if preset.needs_votes or not preset.use_outcome:
+            raise ValueError(
+                f"reward.mode: given 'shared' with algorithm preset {preset.name!r}, allowed only with outcomes alone (preset 'spark', "
+                "or use_votes and train_reward_model = false): a policy that votes on itself would learn to please its own "
+                "verdict, and there is no other reward model to train"
+            )
+        if section.played_by != "workers" or section.strategy == "tree":
+            raise ValueError(
+                f"reward.mode: given 'shared' with env_adapter.played_by = {section.played_by!r} and strategy = {section.strategy!r}, "
+                "allowed only with 'workers' and whole rollouts: agents of yours answer no questions, and candidates of a tree "
+                "are no attempts that succeeded or failed"
+            )
+
     def _demand_one_player(self, preset: Algorithm) -> None:
         """Refuse what reads the policy's own samples alone where other models play as well; and learners of no model."""
         for name in self.trainer.__pydantic_extra__.keys() - self.models.players.keys():
@@ -713,6 +739,7 @@ class RunConfig(Section):
         alone = {
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
             "trainer.aux": self.trainer.aux.wanted,
+            "reward.mode = 'shared'": self.reward.mode == "shared",
             "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",

@@ -83,6 +83,7 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
+    Recycled,
     Segment,
     Step,
     StepVotes,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from services.reward.prompts import quoted
 from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
 from triforge.event_loop import together
 from triforge.rollout.protocols import GenerateMany
+from triforge.rollout.verdicts import quoted
 from triforge.sandbox.cases import Case, read_case, same_output
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits

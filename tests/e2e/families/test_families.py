@@ -67,6 +67,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     # random weights earn the same in all rollouts, and its filter keeps no such group
     "methods/starpo_s": {"run": {"algorithm": {"overrides": {"group_filter": "none"}}}},
+    "methods/spark": {},  # its verdicts are held to two words, so some are right and some are not
     "methods/rlve": {
         "generate": {"options": {"puzzles": ["truth"]}},
         "run": {
