@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges` and `-diagnosis`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges`, `-diagnosis` and `-methods`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
+from experiments.methods import STUDY as METHODS
 from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, file_of, judges_of, lender_of, start_of
+from experiments.study import ADAPTATION, Study, file_of, is_toy, judges_of, lender_of, start_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
-STUDIES = {study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, DIAGNOSIS)}
+STUDIES = {
+    study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, DIAGNOSIS, METHODS)
+}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unpack(record, options.state.resolve() / study.name)
     try:
         if not options.report_only:
-            failed = _play(study, files, seeds, settings, options, tell)
+            failed = _play(study, files, settings, options, tell)
         pack(files.values(), record)
         if not study.plots:
             print(import_module(study.report).table(finished(files)))
@@ -112,7 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _play(
     study: Study,
     files: Mapping[Job, Path],
-    seeds: Sequence[int],
     settings: Settings,
     options: argparse.Namespace,
     tell: Tell,
@@ -120,7 +122,7 @@ def _play(
     if all(path.is_file() for path in files.values()):
         tell("all runs are on file")
         return []
-    for seed in seeds:
+    for seed in dict.fromkeys(job.seed for job in files if not is_toy(study.arms[job.arm])):
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)()
@@ -149,8 +151,10 @@ def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
-    policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
     arm, quick = study.arms[job.arm], settings is study.quick
+    policy = warm = Path()
+    if not is_toy(arm):
+        policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
     reward, keep = judges_of(state, study, settings, job, warm)
     start, strong = start_of(state, study, settings, job.seed), settings.strong()
     models = Models(policy, reward, None, start=start, keep=keep)

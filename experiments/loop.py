@@ -27,6 +27,7 @@ from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
 from services.trainer.measures import VoteHistory, sample_measures, step_measures
 from services.trainer.parts import Parts
+from services.trainer.recycling import recycled_measures, recycled_tasks
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.task_source import TaskSource, task_outcome
@@ -35,6 +36,7 @@ from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
+from triforge.rollout.recycled import asking
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
@@ -162,6 +164,8 @@ class Run:
         groups = await asyncio.gather(
             *(self._play_group(task) for task in (await self._env.plan([step]))[step])
         )
+        asked = recycled_tasks(groups, self._config, step)
+        groups += await asyncio.gather(*map(self._play_group, asked))
         played = time.monotonic()
         self._played = {"first": groups} | self._played | {"last": groups}
         measures = step_measures(
@@ -169,6 +173,7 @@ class Run:
         )
         trust = self._votes.trust(step)
         measures |= self._votes.measure(step, groups) | measures_of(groups)
+        measures |= recycled_measures(groups)
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
@@ -198,8 +203,9 @@ class Run:
             return trajectory
 
         played = await run_group(
-            lambda: self._tasks.make(self._options), self._acts, task, group, ended=ended
-        )
+            lambda: asking(group.recycled, lambda: self._tasks.make(self._options)),
+            self._acts, task, group, ended=ended,
+        )  # fmt: skip
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))
 
     async def _train(self, step: int, groups: list[JudgedGroup], trust: float) -> dict[str, float]:
@@ -240,7 +246,7 @@ class Run:
             batch_id=f"{self._run.id}-{step:05d}-{role}", run_id=self._run.id, role=role, step=step,
             version=self._versions[role], uri="memory", num_rows=len(rows),
             num_tokens=sum(len(row.ids) for row in rows), model_path=model.path,
-            algorithm=self._algorithm if policy else self._algorithm.of_reward_model(),
+            algorithm=self._algorithm if policy else self._config.reward_algorithm,
             learner=section, auxiliary=self._config.trainer.aux,
             auxiliary_weights=self._auxiliary.weights(step) if policy else {},
             temperature=model.temperature, seed=self._config.run.seed,
