@@ -105,11 +105,6 @@ def power_floor(
 
     At each look the rule has at least the difference of two budgets left, and the exact p-value is at most `worst_tail`;
     so what passes both here is accepted. The rest is the joint distribution of the successes of both arms.
-
-    Args:
-        parent: chance that a rollout of the parent succeeds.
-        candidate: the same of the candidate.
-        plan: (pairs, level) of each look; those of the rule by default.
     """
     plan = looks() if plan is None else plan
     state, accepted, before = np.ones((1, 1)), 0.0, 0

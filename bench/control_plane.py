@@ -47,7 +47,6 @@ async def run(
 
     It is timed from the record of its beginning (its versions serve, nothing is sent yet) to that of its last step.
     """
-    client = TrainerClient(stack.settings.trainer_url)
     config = {
         "run": {"steps": steps, "groups_per_step": groups, "eval_every": 0, "staleness_bound": 1},
         "models": {
@@ -59,13 +58,11 @@ async def run(
     }
     trajectories = groups * steps * rollouts
     meter = Meter(stack.pids)
-    try:
+    async with TrainerClient(stack.settings.trainer_url) as client:
         async with meter.running():
             made = await client.submit(pool, name="bench", config=config)
             state = await _ended(client, made)
         begun, *trained = await client.steps(made.id)
-    finally:
-        await client.close()
     if state.status != "finished":
         raise SystemExit(f"the run {state.status}: {state.reason}")
     counted = sum(step.metrics["groups"] for step in trained) * rollouts
@@ -97,10 +94,9 @@ async def upload(stack: Stack, name: str, tasks: int) -> dict[str, Any]:
             numbers = range(start, min(tasks, start + _LINES))
             yield b"".join(b'{"params": {"number": %d}}\n' % number for number in numbers)
 
-    client = EnvAdapterClient(stack.settings.env_adapter_url)
     meter = Meter({"env_adapter": stack.pids["env_adapter"]})
     before = rss_mib(stack.pids["env_adapter"])
-    try:
+    async with EnvAdapterClient(stack.settings.env_adapter_url) as client:
         async with meter.running():
             await client.upload_pool(name, NAME, lines())
         plans = []
@@ -112,8 +108,6 @@ async def upload(stack: Stack, name: str, tasks: int) -> dict[str, Any]:
             plan = await client.plan(name, wanted)
             plans.append((time.perf_counter() - started) * 1e3)
             assert len(plan) == min(512, tasks)
-    finally:
-        await client.close()
     return {
         "tasks": tasks, "tasks_s": tasks / meter.seconds, "seconds": meter.seconds,
         "rss_before_mib": before, "rss_peak_mib": meter.peak("env_adapter"),

@@ -36,11 +36,8 @@ class Stack:
     """A loop that serves.
 
     Attributes:
-        settings: its addresses.
         pids: process ids by name; `bench` is our own.
         model: the folder that every version of both models comes from.
-        engines: addresses of the engines by role.
-        broker: its queues.
     """
 
     settings: Settings

@@ -39,6 +39,7 @@ from triforge.store.manifests import load_manifest, write_manifest
 from triforge.types import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
 
 NEW_TOKENS = 8
+PAUSED = "triforge_policy_engine_paused_seconds_total"
 PROBE = GenerateRequest(
     messages=(ChatMessage(role="user", content="What is the capital of France?"),),
     sampling=Sampling(max_new_tokens=1, temperature=0.0),
@@ -128,10 +129,10 @@ class Load:
         self._over.set()
 
 
-async def paused_seconds(service: str) -> float:
+async def counter(service: str, name: str = PAUSED) -> float:
+    """The sum of a counter of the service, over its labels."""
     async with http_client(service) as client:
         text = (await request(client, "GET", "/metrics")).text
-    name = "triforge_policy_engine_paused_seconds_total"
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
@@ -192,7 +193,7 @@ async def measure(folders: list[Path], updates: int, clients: int) -> dict[str, 
         assert abs(expected[0] - expected[1]) > 1e-3, "the two folders say the same"
         tasks = [asyncio.create_task(load.sample(number)) for number in range(clients)]
         busy, mistaken = [], 0
-        start, held = time.perf_counter(), await paused_seconds(service)
+        start, held = time.perf_counter(), await counter(service)
         for version in range(5, 5 + updates):
             seen = load.requests
             while load.requests < seen + clients // 2:  # noqa: ASYNC110 - some work between two updates
@@ -200,7 +201,7 @@ async def measure(folders: list[Path], updates: int, clients: int) -> dict[str, 
             busy.append(await publish(admin, load, version, folders[version % 2]))
             mistaken += abs(await logprob(admin) - expected[version % 2]) > 1e-3
         seconds = time.perf_counter() - start
-        held = await paused_seconds(service) - held
+        held = await counter(service) - held
         load.end()
         await asyncio.gather(*tasks)
     return {

@@ -10,7 +10,7 @@ The floor is what the machine reaches on the model's own matrix products alone: 
 backwards) at as many tokens as a forward pass holds.
 
 Run: python -m bench.trainer [--groups 2] [--shrink 1] [--threads 1] [--without-trl] [--sharding auto] [--ranks-only]
-On a GPU: python -m bench.trainer --packed 16384 --model FOLDER; with other shapes, LoRA and memory: python -m bench.gpu throughput
+Full forward passes of packed rows, other shapes, LoRA and memory, on a GPU or the CPU: python -m bench.gpu throughput
 """
 
 import argparse
@@ -166,19 +166,8 @@ def ranked(work: Path, world: int, sharding: str = "auto") -> dict[str, float]:
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        command = [
-            sys.executable,
-            "-m",
-            "bench.trainer",
-            "--part",
-            "ours",
-            "--work",
-            str(work),
-            "--core",
-            str(rank),
-            "--sharding",
-            sharding,
-        ]
+        options = ["--part", "ours", "--core", str(rank), "--sharding", sharding]
+        command = [sys.executable, "-m", "bench.trainer", "--work", str(work), *options]
         parts.append(call(command, **group))
     found = [answer(part) for part in parts]
     return found[0] | {"cpu_seconds": max(f["cpu_seconds"] for f in found)}
@@ -231,28 +220,6 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
     print(f"| at the model's shapes | {rate / 1e9:.1f} | {alone / 1e9:.1f} | {rate / alone:.0%} |")
 
 
-def packed(folder: Path, tokens: int) -> None:
-    """One update of rows that fill a forward pass of so many tokens, on whatever device there is."""
-    draw = random.Random(1)
-    rows, left = [], 2 * tokens
-    while left > 0:
-        size = min(left, draw.randint(tokens // 16, tokens // 4))
-        ids = [draw.randrange(1000, 40000) for _ in range(max(2, size))]
-        rows.append(
-            {
-                "prompt": ids[: size // 2],
-                "completion": ids[size // 2 :],
-                "advantage": draw.gauss(0, 1),
-            }
-        )
-        left -= size
-    learner = Learner.fresh(folder, Ranks.join())
-    for _ in range(3):  # the last one counts
-        found = learner.train(*batch_of(rows, folder, token_budget=tokens)).metrics
-    shown = {"tokens_per_s", "mfu", "seconds", "seconds_forward", "seconds_backward"} & set(found)
-    print(json.dumps({name: round(found[name], 4) for name in sorted(shown)}))
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -266,9 +233,6 @@ def main() -> None:
     parser.add_argument("--without-trl", action="store_true")
     parser.add_argument("--sharding", choices=get_args(Sharding), default="auto")
     parser.add_argument("--ranks-only", action="store_true", help="two ranks beside one, no more")
-    parser.add_argument(
-        "--packed", type=int, default=0, help="tokens of a forward pass; nothing else is measured"
-    )
     parser.add_argument("--model", type=Path, help="another model folder")
     parser.add_argument("--part", choices=("ours", "floor"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
@@ -281,9 +245,6 @@ def main() -> None:
         print(json.dumps(floor(Path(json.loads(args.work.read_text())["model"]), args.threads)))
         return
     folder = args.model or smollm2_folder()
-    if args.packed:
-        packed(folder, args.packed)
-        return
     with tempfile.TemporaryDirectory() as name:
         work = Path(name) / "work.json"
         work.write_text(

@@ -119,9 +119,7 @@ class Broker:
         """How long it takes until jobs of dead holders are worked on again.
 
         Args:
-            lost: job and the dead holder's token.
             is_done: whether nobody needs to take the job over, because it was done before.
-            within_s: gives up after that.
 
         Returns:
             Seconds from the call to the new holder, by job; infinite if there was none in time.

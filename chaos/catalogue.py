@@ -20,7 +20,6 @@ class Scenario:
     """One way to hurt a run.
 
     Attributes:
-        name: on the command line and in the table.
         play: plays one round; its first line of documentation is the table's sentence.
         rounds: how often if there is time, each time at other moments.
         quick: whether it is in the selection that `make test` plays.

@@ -28,11 +28,7 @@ class Folder:
     """One weight version on the disk: what the manifest says, and what is there.
 
     Attributes:
-        role: the model's.
-        version: of the model.
-        digest: of the manifest.
         wrong: what is not as the manifest says.
-        step: that it was trained in.
         updates: of the optimiser from the run's beginning to this version, as its checkpoint counts them.
     """
 
@@ -49,13 +45,8 @@ class Evidence:
     """All of one run.
 
     Attributes:
-        run: its row.
-        steps: its rows, in order.
-        weights: its rows, by role and version.
         plans: of training, by round.
         measurements: what adaptation has counted.
-        tasks: of its pool, all versions; `standing` is their state.
-        proposals: rewrites of its pool's tasks, likewise.
         records: the Parquet record, each row with the step of its file as `file_step`.
         folders: its weight versions on the disk.
         batches: files of rows for the learners that are still there.

@@ -22,13 +22,8 @@ _STOP_S = 60.0
 class Owner:
     """`triforge up` as a child process, on free ports.
 
-    Args:
-        config: the document that its runs start from.
-        folder: of its state and its own log; nothing is in it yet.
-
     Attributes:
         settings: its addresses, others after each start.
-        artifacts: where it keeps them.
     """
 
     def __init__(self, config: Path, folder: Path) -> None:

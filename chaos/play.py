@@ -34,12 +34,6 @@ class Result:
     """What came of one round.
 
     Attributes:
-        scenario: its name.
-        number: of the round, from 0.
-        seed: of its moments.
-        seconds: that it took.
-        found: what was seen, for the record.
-        wrong: broken promises.
         played: whether its time had come before all time was over.
         spare: nobody asked for it: the scenario is played again at other moments if there is time.
         untried: why it cannot be played on this machine.
@@ -69,14 +63,8 @@ class Player:
     """Plays rounds.
 
     Args:
-        folder: of the deployment.
-        seed: of everything that is drawn.
-        tell: gets a sentence for a person at each turn.
         minutes: after these nothing new is begun.
         limit_s: a worker's jobs must be worked on again within that.
-
-    Attributes:
-        results: of all rounds so far.
     """
 
     def __init__(
@@ -190,11 +178,8 @@ class Player:
             if url:
                 await until_serves(url, within_s=_CALM_S)
         if made.run_id and made.place is None and made.row()["status"] not in ENDED:
-            trainer = TrainerClient(stack.settings.trainer_url)
-            try:
+            async with TrainerClient(stack.settings.trainer_url) as trainer:
                 await trainer.stop(made.run_id)
-            finally:
-                await trainer.close()
             await until(lambda: made.row()["status"] in ENDED, within_s=_CALM_S)
 
 

@@ -17,11 +17,7 @@ class Proxy:
     """Forwards connections from a port of its own to an engine.
 
     Args:
-        target: port of the engine on this machine.
         delay_s: every answer to a request for text waits so long.
-
-    Attributes:
-        delay_s: may be changed at any time.
     """
 
     def __init__(self, target: int, *, delay_s: float = 0.0) -> None:

@@ -43,17 +43,10 @@ class Round:
     """One run of a scenario, and what was seen of it.
 
     Attributes:
-        stack: the deployment.
-        broker: Valkey of the place where the run is.
-        store: its database.
-        rng: all that is drawn for this round.
-        number: of the round, for names.
         limit_s: a worker's jobs must be worked on again within that.
         step_s: seconds that a step takes when nothing happens.
-        run_id: of the run that was submitted.
         moments: what happened when, for people.
         recoveries: seconds until what had died was replaced.
-        wrong: broken promises.
         missed: blows that hit nothing, and are no proof of anything.
         place: where the run is, if not on the stack.
     """
@@ -81,11 +74,10 @@ class Round:
     async def submit(self, **sections: dict[str, Any]) -> None:
         """A pool of its own and a run on it; `sections` lie over the deployment's document."""
         settings = self.at.settings
-        pools, trainer = (
-            EnvAdapterClient(settings.env_adapter_url),
-            TrainerClient(settings.trainer_url),
-        )
-        try:
+        async with (
+            EnvAdapterClient(settings.env_adapter_url) as pools,
+            TrainerClient(settings.trainer_url) as trainer,
+        ):
             pool = await pools.create_pool(
                 {
                     "name": f"chaos-{self.number}",
@@ -95,18 +87,12 @@ class Round:
                 }
             )
             run = await trainer.submit(pool.id, name=f"chaos-{self.number}", config=dict(sections))
-        finally:
-            await pools.close()
-            await trainer.close()
         self.run_id = run.id
 
     async def resume(self) -> None:
         """Take a run that has failed up again, as an operator would."""
-        trainer = TrainerClient(self.at.settings.trainer_url)
-        try:
+        async with TrainerClient(self.at.settings.trainer_url) as trainer:
             await trainer.resume(self.run_id)
-        finally:
-            await trainer.close()
 
     def row(self) -> dict[str, Any]:
         """The run's row; the last one that could be read while the database is held."""

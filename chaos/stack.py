@@ -35,12 +35,7 @@ TWICE = ("rollout-worker", "judge-worker", "adapt-worker")
 class Stack:
     """The deployment. One at a time a folder; what was in the folder before is gone.
 
-    Args:
-        folder: of everything.
-        tell: gets a sentence for a person at each turn.
-
     Attributes:
-        settings: its addresses.
         proxies: one before each engine, by role.
         disk: what the artifacts lie on.
         state_disk: what everything else lies on: the database, Valkey's append-only file, logs.

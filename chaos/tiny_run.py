@@ -77,15 +77,7 @@ def tiny_words(values: Iterable[str]) -> list[str]:
 def tiny_run(
     model: Path, *, steps: int, eval_tasks: int, updates: int, step_deadline_s: int = 1800
 ) -> str:
-    """The TOML document of a run in which one model has all three roles.
-
-    Args:
-        model: its folder, with the words of `tiny_words`.
-        steps: `run.steps`.
-        eval_tasks: `run.eval_tasks`.
-        updates: `updates_per_step` of both learners.
-        step_deadline_s: `run.step_deadline_s`.
-    """
+    """The TOML document of a run in which one model has all three roles."""
     return _DOCUMENT.format(
         model=model, steps=steps, eval_tasks=eval_tasks, updates=updates, step_deadline_s=step_deadline_s
     )  # fmt: skip

@@ -13,10 +13,6 @@ _BLOCK = 1 << 16
 class SmallDisk:
     """A folder on a tmpfs of its own, where this process may mount one; a plain folder elsewhere.
 
-    Args:
-        folder: where.
-        megabytes: its size.
-
     Attributes:
         bounded: whether it is a disk of its own. A folder that is not is never filled.
     """

@@ -21,9 +21,7 @@ from triforge.cli import pool_file
 from triforge.cli.agent import Agents
 from triforge.cli.terminal import say
 from triforge.cli.train import show
-from triforge.cli.training import Tell, Trained, Training, conduct, deployment
-from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.clients.trainer import TrainerClient
+from triforge.cli.training import Tell, Trained, Training, clients_of, conduct, deployment
 from triforge.config import Settings, merge, with_assignments
 from triforge.errors import TriforgeError
 
@@ -110,16 +108,10 @@ async def _play(
 
 async def _submitted(wanted: Training, document: dict[str, Any], where: Settings) -> str:
     """A run on a pool of its own."""
-    key = where.key.get_secret_value()
-    pools = EnvAdapterClient(where.env_adapter_url, api_key=key)
-    trainer = TrainerClient(where.trainer_url, api_key=key)
-    try:
-        name, body = wanted.request(document)
+    name, body = wanted.request(document)
+    async with clients_of(where) as (pools, trainer):
         pool = await pool_file.send(pools, name, body, environment=wanted.env)
         return (await trainer.submit(pool.id, config=document)).id
-    finally:
-        await pools.close()
-        await trainer.close()
 
 
 if __name__ == "__main__":

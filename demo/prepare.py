@@ -35,11 +35,7 @@ def prepare(
     The folders `policy`, `reward` and `rewriter` beside it are links to the models.
 
     Args:
-        settings: what the demo plays; decides the warm start.
-        state: folder of the document; emptied first.
-        tell: says what is being done.
         smollm2: SmolLM2 as policy and judge instead of the tiny models.
-        assignments: fields of the document to change, as `section.field=value`.
 
     Raises:
         ConfigError: `state` holds something else, or an assignment is impossible.

@@ -138,14 +138,7 @@ def console_table(record: Trained) -> Table:
 def write_report(
     record: Trained, notes: Sequence[str], path: Path, pair: Pair | None = None
 ) -> None:
-    """Write the page; everything it needs is in the file. It links to the dashboard's pages if they lie beside it.
-
-    Args:
-        record: what the run left behind.
-        notes: sentences of warning.
-        path: the file.
-        pair: a held-out task before and after training.
-    """
+    """Write the page; everything it needs is in the file. It links to the dashboard's pages if they lie beside it."""
     steps = record.steps
     table = rows(record)
     template = pages.templates(Path(__file__).parent).get_template("report.html")

@@ -21,6 +21,7 @@ from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
+from experiments.judges import WEAK
 from experiments.methods import STUDY as METHODS
 from experiments.report import Page
 from experiments.settings import Settings
@@ -31,7 +32,8 @@ from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
 STUDIES = {
-    study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, DIAGNOSIS, METHODS)
+    study.name: study
+    for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, WEAK, DIAGNOSIS, METHODS)
 }
 
 

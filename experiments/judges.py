@@ -32,6 +32,16 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 ARMS = {rate: Arm(title=f"rate {rate}", config={"rate": float(rate)}) for rate in RATES}
 """By the judges' learning rate."""
+_PLAIN = ("published", "centred", "monte_carlo")
+WEAK_ARMS = {
+    rate: Arm(title=f"rate {rate}", config={"rate": float(rate), "targets": _PLAIN})
+    for rate in RATES
+}
+
+
+def targets_of(arm: Arm) -> dict[str, dict[str, Any]]:
+    """The targets that an arm compares: all that it does not leave out."""
+    return {name: TARGETS[name] for name in arm.config.get("targets", TARGETS)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +100,13 @@ STUDY = Study(
     smoke=RATES[:1],
     starts_alike=True,
 )  # fmt: skip
+
+_LITTLE = replace(
+    _FULL.warm,
+    judge_data=replace(_FULL.warm.judge_data, count=150, flip_rate=0.3),
+    judge=replace(_FULL.warm.judge, steps=300),
+)
+WEAK = replace(
+    STUDY, name="judges_weak", arms=WEAK_ARMS, seeds=SEEDS[2:], full=replace(_FULL, warm=_LITTLE)
+)
+"""The same with a judge that knows little: a tenth of the episodes, three of ten labels wrong, a third of the updates."""

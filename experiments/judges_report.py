@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
-from experiments.judges import ARMS, TARGETS
+from experiments.judges import RATES, TARGETS
 from experiments.report import Results, Value, by_seed, cell, markdown, of, summary
 
 _MEASURES = ("within", "label", "cosine")
@@ -18,8 +19,12 @@ _TITLES = (
 
 def table(results: Results) -> str:
     """The judge before its training and what training changed, on the episodes of the first and of the last step."""
-    there = [name for name in ARMS if any(arm == name for arm, _ in results)]
-    rows = [_row(results, name, target) for target in TARGETS for name in there]
+    rows = []
+    for target, rate in product(TARGETS, RATES):
+        if found := {
+            k: run for k, run in results.items() if k[0] == rate and target in run["tasks"]
+        }:
+            rows.append(_row(found, rate, target))
     if not rows:
         return "nothing is on file\n"
     return (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.household.family import FAMILY
-from experiments.judges import TARGETS, JudgesSettings
+from experiments.judges import JudgesSettings, targets_of
 from experiments.loop import Run, limits_of
 from experiments.loop import play as play_run
 from experiments.model import LocalModel
@@ -45,7 +45,7 @@ class JudgesRun(Run):
         self._untrained = LocalModel(models.reward, rows=128)
         self._pupils: dict[str, _Pupil] = {}
         self._kept: dict[str, list[JudgedGroup]] = {}  # of the first and of the last step
-        for target, options in TARGETS.items():
+        for target, options in targets_of(arm).items():
             config = parse(settings.judge(arm, seed, paths, options))
             self._pupils[target] = _Pupil(
                 config.algorithm.resolved, config.trainer.reward,

@@ -45,12 +45,12 @@ class Tuned:
         default_factory=lambda: {"use_votes": False, "estimator": "group"}
     )
     votes: Mapping[str, Any] = field(default_factory=lambda: {"estimator": "within", "lam": 0.4})
-    target: Mapping[str, Any] = field(default_factory=dict)
+    target: Mapping[str, Any] = field(default_factory=lambda: {"judge_target": "centred"})
     adaptation: Mapping[str, Any] = field(
         default_factory=lambda: {"max_pending": 4, "max_rollouts": 64, "pairs_on_top": False}
     )
     forget_rate: float = 0.85
-    judged: tuple[int, float] = (1_500, 0.1)
+    judged: tuple[int, float] = (150, 0.3)
 
 
 TUNED = Tuned()
@@ -109,6 +109,13 @@ ARMS: dict[str, Arm] = {
     "N": _arm(
         "E with unchanged candidates", trained=True, adapted=True, adaptation={"null_control": 1.0}
     ),
+    "O_index": _arm(
+        "outcome only, steps of equal index compared",
+        votes=False,
+        algorithm={
+            "overrides": {**TUNED.algorithm, "use_votes": False, "train_reward_model": False}
+        },
+    ),
     "O_adapted": _arm("outcome only, tasks adapted", votes=False, adapted=True),
     "shuffled": _arm("P with shuffled votes", reward={"kind": "shuffled"}),
     "planted_75": _arm("votes right with .75", reward={"kind": "oracle", "accuracy": 0.75}),
@@ -121,7 +128,7 @@ ARMS: dict[str, Arm] = {
     "random": _arm("E, rewritten by lot", trained=True, adapted=True, rewriter="random"),
 }
 BASELINES = {
-    "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "last_judge": "P",
+    "O_index": "O", "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "last_judge": "P",
     "deterministic": "E", "random": "E",
 }  # fmt: skip
 """Beside what each further arm stands."""
@@ -137,7 +144,6 @@ class Table1Settings(Settings):
     tuned: Tuned = TUNED
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
-            hidden=128, layers=3, heads=4,
             policy_data=Demonstrations(
                 count=12_000, random_rate=0.12, forget_rate=TUNED.forget_rate, inadmissible_share=0.3
             ),
@@ -145,8 +151,7 @@ class Table1Settings(Settings):
                 count=TUNED.judged[0], random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2,
                 flip_rate=TUNED.judged[1],
             ),
-            policy=SupervisedSettings(learning_rate=2e-3, batch_rows=16, steps=1_600),
-            judge=SupervisedSettings(learning_rate=2e-3, batch_rows=32, steps=900),
+            judge=SupervisedSettings(learning_rate=2e-3, batch_rows=32, steps=300),
         )
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ from experiments.table1 import (
     TUNING_SEEDS,
     Table1Settings,
 )
-from experiments.vote_quality import GATE, cosine
+from experiments.vote_quality import GATE, PLANTED, cosine
 
 PRIMARY = "sampled/id"
 MEASURES = {
@@ -129,10 +129,17 @@ def gate(results: Results) -> str:
         return markdown((first, *more, *on), rows)
 
     ends = {"first 5 steps": over_steps(slice(5)), "last 5": over_steps(slice(-5, None))}
+    ends |= {
+        f"right in {PLANTED}, {whose} step": of(
+            "judge", f"cosine_planted/judge_first/policy_{whose}"
+        )
+        for whose in ("first", "last")
+    }
     return (
         "In groups that all fail, the cosine of the votes' advantage (z-score of a step's mean vote among those of its index) with the "
         "label, +1 if the shortest plan got shorter. In the steps by the judge as it was then; after the run by the weights that it began "
-        "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last.\n\n"
+        "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last. Beside them what votes planted "
+        f"on these episodes would have that are right in {PLANTED}: the gate.\n\n"
         + judged("cosine", "arm", **ends)
         + "\nAccuracy on the same episodes: of single votes, balanced over the labels; between steps of one task and index; and of single "
         "votes, balanced over the outcomes.\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -18,6 +19,9 @@ Row = Mapping[str, Any]
 GATE = ("gate/products", "gate/advantages", "gate/labels")  # the sums of `cosine_sums`
 _SIGNS = {1: "+", -1: "-", 0: "0", None: "?"}
 _VALUES = {sign: value for value, sign in _SIGNS.items()}
+_OPPOSITE = {"+": "-", "-": "+"}
+PLANTED = 0.75  # the lowest accuracy at which planted votes pay, docs/experiments/votes.md
+_DRAWS = 8
 
 
 def rows_of(groups: Iterable[JudgedGroup]) -> list[Row]:
@@ -52,7 +56,7 @@ def quality(rows: Sequence[Row]) -> dict[str, float]:
 
     `label` and `outcome`: accuracy of single votes, balanced over the steps of either label, or of either outcome. `within`: of
     two steps of one task and step index with different labels, how often the better one has the higher mean vote, ties half.
-    `cosine`: see `cosine_sums`.
+    `cosine`: see `cosine_sums`; `cosine_planted`: of a vote a step that is right with `PLANTED` instead.
     """
     found: dict[str, float] = {}
     for name in ("outcome", "label"):
@@ -66,8 +70,19 @@ def quality(rows: Sequence[Row]) -> dict[str, float]:
     compared = [in_order(steps) for row in rows for steps in _places(row)]
     if pairs := sum(count for _, count in compared):
         found["within"] = sum(wins for wins, _ in compared) / pairs
-    value = cosine(*cosine_sums(rows))
-    return found if value is None else found | {"cosine": value}
+    others = [planted(row, PLANTED, seed) for seed in range(_DRAWS) for row in rows]
+    cosines = {"cosine": cosine(*cosine_sums(rows)), "cosine_planted": cosine(*cosine_sums(others))}
+    return found | {name: value for name, value in cosines.items() if value is not None}
+
+
+def planted(row: Row, right: float, seed: int) -> Row:
+    """The group with other votes: one a step, its label with the chance `right`, else the opposite."""
+    rng = random.Random(f"{seed} {row['task']}")  # noqa: S311 (no secret)
+    votes = [
+        " ".join(label if rng.random() < right else _OPPOSITE.get(label, label) for label in labels)
+        for labels in row["labels"]
+    ]
+    return {**row, "votes": votes}
 
 
 def cosine_sums(rows: Iterable[Row]) -> tuple[float, float, float]:

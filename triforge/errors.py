@@ -156,13 +156,18 @@ _OURS: Final = (*(f"{_ROOT / part}/" for part in ("triforge", "environments", "s
 _INSTALLED: Final = "site-packages"
 
 
-def raised_at(error: BaseException) -> str:
-    """` (FILE:LINE)` of the last frame of somebody's own code, of an installed package if there is no other; else empty."""
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of somebody's own code, of installed packages if there is no other."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_OURS) and not _standard(frame.filename)
     ]  # fmt: skip
-    own = [frame for frame in frames if _INSTALLED not in frame.filename] or frames
+    return [frame for frame in frames if _INSTALLED not in frame.filename] or frames
+
+
+def raised_at(error: BaseException) -> str:
+    """` (FILE:LINE)` of the last of its own frames; empty without one."""
+    own = own_frames(error)
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 

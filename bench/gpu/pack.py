@@ -21,23 +21,15 @@ LACKED = (
 BESIDE = ("trl==1.16.0", "datasets", "dill", "multiprocess")  # for the comparison with TRL
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _PIECE = 40 << 20
-_PLATFORMS = [
-    *(f"manylinux_2_{n}_x86_64" for n in range(39, 16, -1)),
-    "manylinux2014_x86_64",
-    "manylinux1_x86_64",
-]
+_PLATFORMS = [*(f"manylinux_2_{n}" for n in range(39, 16, -1)), "manylinux2014", "manylinux1"]
 
 
 def pieces() -> list[Path]:
     """The pieces of SmolLM2's file, in order, from $GPU_MODEL or the folders that `--with-model` wrote."""
-    roots = (
-        [Path(os.environ["GPU_MODEL"])]
-        if os.environ.get("GPU_MODEL")
-        else sorted(ROOT.glob("var/gpu-model-*"))
-    )
-    return sorted(
-        (p for root in roots for p in root.rglob("smollm2.*.piece")), key=lambda p: p.name
-    )
+    given = os.environ.get("GPU_MODEL")
+    roots = [Path(given)] if given else sorted(ROOT.glob("var/gpu-model-*"))
+    found = (p for root in roots for p in root.rglob("smollm2.*.piece"))
+    return sorted(found, key=lambda p: p.name)
 
 
 def pack(folder: Path, python: str, *, model: bool) -> int:
@@ -48,27 +40,14 @@ def pack(folder: Path, python: str, *, model: bool) -> int:
         pins[name.strip().lower()] = version.split(";")[0].strip()
     wanted = [f"{name}=={pins[name]}" if name in pins else name for name in LACKED] + list(BESIDE)
     shutil.rmtree(folder, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ]
-    command += [
-        "--only-binary=:all:",
-        "--implementation",
-        "cp",
-        "--python-version",
-        python,
-        "--dest",
-        str(folder),
-    ]
+    options = [
+        "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--implementation", "cp",
+        "--python-version", python, "--dest", str(folder),
+    ]  # fmt: skip
     for platform in _PLATFORMS:
-        command += ["--platform", platform]
-    done = subprocess.run([*command, *wanted], check=False)
+        options += ["--platform", f"{platform}_x86_64"]
+    command = [sys.executable, "-m", "pip", "download", *options, *wanted]
+    done = subprocess.run(command, check=False)
     if done.returncode:
         return done.returncode
     _say(folder)

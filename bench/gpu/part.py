@@ -1,11 +1,17 @@
-"""The process of one part: its cases one after the other, each written when it begins and when it has ended."""
+"""The process of one part: its cases one after the other, each written when it begins and when it has ended.
+
+A part is a module `<part>_part` with `CASES` and their small `REHEARSAL`, by name: functions of a scratch folder that return
+figures, with what they do as docstring.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import platform
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -15,36 +21,42 @@ from typing import Any
 from bench.gpu.results import read, write
 from bench.gpu.supervise import PARTS, SkipCase
 
+Case = Callable[[Path], dict[str, Any]]
+_LIMIT_S = {"loop": 470.0, "weights": 420.0}  # of one case, unless its part has less left
+
 
 def machine() -> dict[str, Any]:
     """What the figures are of."""
     torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
-    gpu = torch.cuda.is_available()
+    device, memory = f"CPU, {os.cpu_count()} cores", 0
+    if torch.cuda.is_available():
+        device, memory = torch.cuda.get_device_name(0), torch.cuda.mem_get_info()[1]
     return {
-        "device": torch.cuda.get_device_name(0) if gpu else f"CPU, {os.cpu_count()} cores",
-        "memory_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1)
-        if gpu
-        else 0,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
+        "device": device, "memory_gib": round(memory / 2**30, 1), "torch": torch.__version__, "cuda": torch.version.cuda,
+        "transformers": transformers.__version__, "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }
+    }  # fmt: skip
 
 
-def cases_of(part: str, *, rehearse: bool) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What a part has to run, by name; functions without arguments, whose docstrings say what is done."""
-    found: dict[str, Callable[[], dict[str, Any]]] = importlib.import_module(
-        f"bench.gpu.{part}_part"
-    ).cases(rehearse=rehearse)
+def cases_of(part: str, *, rehearse: bool) -> dict[str, Case]:
+    """What a part has to run, by name."""
+    module = importlib.import_module(f"bench.gpu.{part}_part")
+    found: dict[str, Case] = module.REHEARSAL if rehearse else module.CASES
     return found
 
 
 def summary(case: Any) -> str:
-    """What a case is; of one with arguments, what the function or the one that it wraps is."""
-    said = vars(case).get("__doc__") or getattr(case, "func", case).__doc__
-    return str(said).splitlines()[0]
+    """What a case is."""
+    return str(getattr(case, "func", case).__doc__).splitlines()[0]
+
+
+def run(case: Case) -> dict[str, Any]:
+    """The figures of a case, which finds an empty device and an empty folder."""
+    device = importlib.import_module("bench.gpu.device")
+    with tempfile.TemporaryDirectory() as scratch, device.emptied():
+        figures = case(Path(scratch))
+        peak = device.peak_gib()
+    return figures | ({"peak_gib": peak} if peak else {})
 
 
 def _list(*, rehearse: bool) -> int:
@@ -68,23 +80,23 @@ def main(part: str, path: str, rehearse: bool, chosen: str) -> int:
     for name, case in planned.items():
         if name in document["cases"]:
             continue
-        entry: dict[str, Any] = {"status": "running", "began": time.time()}
-        document["cases"][name] = entry
+        document["cases"][name] = entry = {"status": "running"}
         write(file, document)
         started = time.monotonic()
+        faulthandler.dump_traceback_later(_LIMIT_S.get(part, 240.0), exit=True)
         try:
-            entry |= {"figures": case(), "status": "ok"}
+            entry |= {"figures": run(case), "status": "ok"}
         except SkipCase as reason:
             entry |= {"status": "skipped", "why": str(reason)}
         except Exception as error:  # noqa: BLE001 - written down; the next case runs
             traceback.print_exc()
             said = str(error).strip().splitlines() or [""]
             entry |= {"status": "failed", "why": f"{type(error).__name__}: {said[0][:300]}"}
+        faulthandler.cancel_dump_traceback_later()
         entry["seconds"] = round(time.monotonic() - started, 2)
         write(file, document)
-        print(
-            f"   {name}: {entry['status']}, {entry['seconds']} s {entry.get('why', '')}", flush=True
-        )
+        said = f"{entry['status']}, {entry['seconds']} s {entry.get('why', '')}"
+        print(f"   {name}: {said}", flush=True)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ class Results:
 def _how(code: int | None) -> str:
     if code is None:
         return "took longer than its limit"
-    return f"the process ended with {code}" + (" (out of memory?)" if code == -9 else "")
+    why = {-9: " (out of memory?)", 1: " (the case took too long?)"}.get(code, "")
+    return f"the process ended with {code}{why}"
 
 
 def table(folder: Path) -> tuple[str, int]:
@@ -80,7 +81,8 @@ def table(folder: Path) -> tuple[str, int]:
         if document["machine"] not in (*machines, {}):
             machines.append(document["machine"])
         for name, case in document["cases"].items():
-            said = case.get("why") or ", ".join(_shown(case.get("figures", {})))
+            shown = [f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in case.get("figures", {}).items()]  # fmt: skip
+            said = case.get("why") or ", ".join(shown)
             lines.append(f"| {part} | {name} | {case['status']} | {said} |")
             if case["status"] not in ("ok", "skipped"):
                 failed.append(f"{part} {name}: {case.get('why', 'did not end')}")
@@ -90,8 +92,3 @@ def table(folder: Path) -> tuple[str, int]:
     head = ["| part | case | | figures |", "|---|---|---|---|"]
     end = ["failed:", *failed] if failed else ["nothing failed"]
     return "\n".join(["", *about, "", *head, *lines, "", *end]), len(failed)
-
-
-def _shown(figures: dict[str, Any]) -> Iterator[str]:
-    for name, value in figures.items():
-        yield f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"

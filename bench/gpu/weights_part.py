@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import statistics
-import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from transformers import LlamaConfig
 
-from bench.gpu.models import SHAPES, Shape, device, emptied, llama_folder, synchronize
+from bench.gpu.device import DEVICE, free, synchronize, timed
+from bench.gpu.models import SHAPES, Shape, llama_folder, tensor_sizes
 from bench.gpu.supervise import SkipCase
-from bench.reload import Load, deployment, logprob, paused_seconds, publish
-from services.local_engine.llama import LlamaModel, LlamaShape
+from bench.reload import Load, counter, deployment, logprob, publish
 from services.trainer.broadcast import Broadcaster, open_api
 from triforge.clients.policy import PolicyClient
-from triforge.clients.transport import http_client, request
 
 _SAME = 0.2  # nats between two readings of one token under one version: half precision, other requests beside it
+
+_MISSED = "triforge_policy_broadcasts_missed_total"  # an engine read the folder in their place
 
 
 def _folders(root: Path, shape: Shape, *, distinct: bool) -> list[Path]:
@@ -44,55 +42,40 @@ def _folders(root: Path, shape: Shape, *, distinct: bool) -> list[Path]:
 
 
 def _demand(root: Path, shape: Shape) -> None:
-    config = LlamaShape.from_config(shape.config(LlamaConfig).to_dict())
-    assert config is not None
-    with torch.device("meta"):
-        numbers = sum(t.numel() for t in LlamaModel(config).weights.values())
-    free = shutil.disk_usage(root).free
-    if free < 5 * numbers:
-        raise SkipCase(
-            f"{root} has {free / 2**30:.0f} GiB free, expected {5 * numbers / 2**30:.0f}"
-        )
+    wanted = 5 * sum(map(math.prod, tensor_sizes(shape).values()))
+    left = shutil.disk_usage(root).free
+    if left < wanted:
+        raise SkipCase(f"{root} has {left / 2**30:.0f} GiB free, expected {wanted / 2**30:.0f}")
 
 
-def _update(name: str, way: str, updates: int, clients: int, distinct: bool) -> dict[str, Any]:
+def _update(
+    name: str, way: str, updates: int, clients: int, distinct: bool, root: Path
+) -> dict[str, Any]:
     """Versions published one after the other while clients sample."""
-    with tempfile.TemporaryDirectory() as scratch, emptied():
-        root, shape = Path(scratch), SHAPES[name]
-        _demand(root, shape)
-        started = time.monotonic()
-        folders = _folders(root, shape, distinct=distinct)
-        made = time.monotonic() - started
-        with contextlib.suppress(RuntimeError):
-            torch.cuda.empty_cache()  # the engine is another process
-        found = asyncio.run(_measure(folders, way, updates, clients))
+    took: dict[str, float] = {}
+    _demand(root, SHAPES[name])
+    with timed(took, "folders_s"):
+        folders = _folders(root, SHAPES[name], distinct=distinct)
+    free()  # the engine is another process
+    found = asyncio.run(_measure(folders, way, updates, clients))
     wrong = found["failed"] + found["wrong_versions"] + found["broadcasts_missed"]
     assert wrong + distinct * found["wrong_weights"] == 0, found
     assert not distinct or found["versions_apart"] > 2 * _SAME, found
-    return found | {"folders_s": made}
+    return found | took
 
 
 async def _measure(folders: list[Path], way: str, updates: int, clients: int) -> dict[str, Any]:
     given = {
-        "TRIFORGE_HANDOVER": "disk" if way == "disk" else "distributed",
-        "TRIFORGE_HANDOVER_TIMEOUT_S": "300",
-    }
+        "TRIFORGE_HANDOVER": "disk" if way == "disk" else "distributed", "TRIFORGE_HANDOVER_TIMEOUT_S": "300",
+    }  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
-        enter, handover = stack.enter_async_context, None
+        enter, handover, root = stack.enter_async_context, None, folders[0].parent
         if way == "broadcast":
-            sender = Broadcaster(
-                folders[0].parent,
-                host="127.0.0.1",
-                device=torch.device("cpu"),
-                backend="gloo",
-                timeout_s=300,
-            )
+            cpu = torch.device("cpu")
+            sender = Broadcaster(root, host="127.0.0.1", device=cpu, backend="gloo", timeout_s=300)
             handover = await enter(open_api(sender, host="127.0.0.1", listen="127.0.0.1"))
-        _, service = await enter(
-            deployment(
-                folders[0], "--device", device().type, "--threads", "4", ready_s=300, **given
-            )
-        )
+        options = ("--device", DEVICE.type, "--threads", "4")
+        _, service = await enter(deployment(folders[0], *options, ready_s=300, **given))
         client, admin = await enter(PolicyClient(service)), await enter(PolicyClient(service))
         load, expected = Load(client), {}
         for version in (1, 2):
@@ -100,15 +83,15 @@ async def _measure(folders: list[Path], way: str, updates: int, clients: int) ->
             expected[version % 2] = await logprob(admin)
         apart = abs(expected[0] - expected[1])
         tasks = [asyncio.create_task(load.sample(number)) for number in range(clients)]
-        took, wrong, held = [], 0, await paused_seconds(service)
+        took, wrong, held = [], 0, await counter(service)
         for version in range(3, 3 + updates):
             seen = load.requests
             while load.requests < seen + clients // 2:  # noqa: ASYNC110 - some work between two updates
                 await asyncio.sleep(0.02)
             took.append(await publish(admin, load, version, folders[version % 2], handover))
             wrong += abs(await logprob(admin) - expected[version % 2]) > _SAME
-        held = await paused_seconds(service) - held
-        missed = await _missed(service)
+        held = await counter(service) - held
+        missed = await counter(service, _MISSED)
         load.end()
         await asyncio.gather(*tasks)
     return {
@@ -118,40 +101,22 @@ async def _measure(folders: list[Path], way: str, updates: int, clients: int) ->
     }  # fmt: skip
 
 
-async def _missed(service: str) -> int:
-    """Broadcasts in whose place an engine read the folder."""
-    async with http_client(service) as client:
-        text = (await request(client, "GET", "/metrics")).text
-    name = "triforge_policy_broadcasts_missed_total"
-    return int(sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)))
-
-
-def _ipc(name: str) -> dict[str, Any]:
+def _ipc(name: str, _: Path) -> dict[str, Any]:
     """Tensors of one process copied by another on one card: the least that a hand-over takes."""
-    config = LlamaShape.from_config(SHAPES[name].config(LlamaConfig).to_dict())
-    assert config is not None
-    with torch.device("meta"):
-        shapes, _ = LlamaModel(config).expected()
+    shapes = tensor_sizes(SHAPES[name])
     context = mp.get_context("spawn")
     there, back = context.Queue(), context.Queue()
     child = context.Process(target=_receive, args=(there, back, shapes), daemon=True)
     child.start()
+    took: dict[str, float] = {}
     try:
-        with emptied():
-            assert back.get(timeout=120) == "ready"
-            took: dict[str, float] = {}
-            for turn in ("first_s", "second_s"):
-                tensors = {
-                    n: torch.full(size, len(took) + 0.5, dtype=torch.bfloat16, device=device())
-                    for n, size in shapes.items()
-                }
-                synchronize()
-                started = time.perf_counter()
+        assert back.get(timeout=120) == "ready"
+        for number, turn in enumerate(("first_s", "second_s")):
+            tensors = _tensors(shapes, number + 0.5)
+            with timed(took, turn):
                 there.put(tensors)
-                assert back.get(timeout=120) == len(took) + 0.5, "other weights arrived"
-                took[turn] = time.perf_counter() - started
-            size = sum(t.nbytes for t in tensors.values())
-            del tensors
+                assert back.get(timeout=120) == number + 0.5, "other weights arrived"
+        size = sum(t.nbytes for t in tensors.values())
     finally:
         there.put(None)
         child.join(20)
@@ -159,11 +124,14 @@ def _ipc(name: str) -> dict[str, Any]:
     return took | {"gib": size / 2**30}
 
 
-def _receive(there: Any, back: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    own = {
-        n: torch.zeros(size, dtype=torch.bfloat16, device=device()) for n, size in shapes.items()
-    }
+def _tensors(shapes: dict[str, tuple[int, ...]], value: float) -> dict[str, torch.Tensor]:
+    made = {n: torch.full(s, value, dtype=torch.bfloat16, device=DEVICE) for n, s in shapes.items()}
     synchronize()
+    return made
+
+
+def _receive(there: Any, back: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    own = _tensors(shapes, 0.0)
     back.put("ready")
     while (given := there.get()) is not None:
         for name, tensor in given.items():
@@ -173,15 +141,14 @@ def _receive(there: Any, back: Any, shapes: dict[str, tuple[int, ...]]) -> None:
         del given, tensor  # the sender may free its memory once nobody has it open
 
 
-def cases(*, rehearse: bool) -> dict[str, Callable[[], dict[str, Any]]]:
-    plan = (
-        [("tiny", 2, 6, True), ("tinier", 1, 6, False)]
-        if rehearse
-        else [("0.6B", 4, 64, True), ("4B", 2, 64, False), ("8B", 2, 64, False)]
-    )
-    found: dict[str, Callable[[], dict[str, Any]]] = {}
+def _cases(*plan: tuple[str, int, int, bool]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, updates, clients, distinct in plan:
         for way in ("disk", "broadcast"):
             found[f"{name}-{way}"] = partial(_update, name, way, updates, clients, distinct)
         found[f"{name}-ipc"] = partial(_ipc, name)
     return found
+
+
+CASES = _cases(("0.6B", 4, 64, True), ("4B", 2, 64, False), ("8B", 2, 64, False))
+REHEARSAL = _cases(("tiny", 2, 6, True), ("tinier", 1, 6, False))

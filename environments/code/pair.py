@@ -14,21 +14,14 @@ from environments.code.execution import program_in
 from environments.code.params import ProgramParams
 from triforge.errors import EnvError
 from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.sandbox.cases import Case, Verdict, read_case, run_case, run_cases
+from triforge.sandbox.cases import CASE_FORM, Case, Verdict, read_case, run_case, run_cases
 from triforge.types import Task
 
 _TESTER: Final = """You are the tester. Write one test for this problem, small, and of a mistake that programs may make here:
 
 {problem}
 
-{said}End with the test in exactly this form:
-
-```input
-what the program reads
-```
-```output
-what the program has to print
-```"""
+{said}{form}"""
 _CODER: Final = "You are the coder.\n\n{problem}\n\n{said}\n\n" + GUIDE
 _UNBUILT: Final = ("SyntaxError", "IndentationError", "TabError")
 
@@ -81,6 +74,7 @@ class Pair(Code):
             action="" if case is None else _shown(case),
             action_valid=case is not None,
             done=False,
+            success=False,
             local=0.2 * (case is not None) + 0.8 * right,
         )
 
@@ -113,8 +107,9 @@ class Pair(Code):
         )
 
     def _ask(self, agent: str, said: str) -> Observation:
-        form = _TESTER if agent == "tester" else _CODER
-        return Observation(text=form.format(problem=self._problem, said=said), agent_id=agent)
+        asks = _TESTER if agent == "tester" else _CODER
+        text = asks.format(problem=self._problem, said=said, form=CASE_FORM)
+        return Observation(text=text, agent_id=agent)
 
 
 def _builds(verdicts: tuple[Verdict, ...]) -> bool:

@@ -59,13 +59,11 @@ class Catalogue:
     """The kinds of one set of rules.
 
     Attributes:
-        receptacles: kinds of receptacle.
         objects: kinds of object that can be carried, commonest first.
         homes: where a kind of object, or a lamp, is usually found or put, likeliest first. Under ALFWorld's rules nothing
             else holds an object; a lamp, which nobody moves, may stand anywhere.
         suits: goal type -> kinds of object for which it makes sense. Under ALFWorld's rules only these can be cleaned,
             heated or cooled.
-        lamps: kinds of lamp; one is the target of a `look` goal.
         most: the highest number of one kind in a room.
     """
 

@@ -60,7 +60,6 @@ def demonstrations(
     """Play every task once, lazily.
 
     Args:
-        tasks: tasks or their parameters.
         seed: of the carelessness; episode i depends on the seed and i only.
         random_rate: share of the steps at which a random command is given.
         forget_rate: share of the clean, heat and cool episodes that skip the treatment.

@@ -91,8 +91,6 @@ class World:
 
     Attributes:
         receptacles: sorted by kind and number; under ALFWorld's rules as that lists them (`params.listed`).
-        objects: likewise.
-        where: the receptacle of each object at reset.
         opened: the openable receptacles that are open at reset, as a bit mask.
         horizon: steps until the episode ends as a failure.
         hint: whether the instruction says where the object lies (simple rules only).

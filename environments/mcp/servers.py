@@ -63,7 +63,7 @@ class Server(Strict):
             yield streams
 
 
-class _File(Strict):
+class _File(Strict, hide_input_in_errors=True):
     mcpServers: dict[str, Server]  # noqa: N815  as clients of others write it
 
 

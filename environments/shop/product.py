@@ -51,13 +51,7 @@ class Goal:
 def score(bought: Product, chosen: Mapping[str, str], goal: Goal, wanted: Product) -> float:
     """WebShop's reward of a purchase, in [0, 1] (Yao et al. 2022, section 3.1).
 
-        r_type * (matching attributes + matching options + price is low enough) / (attributes + options + 1)
-
-    Args:
-        bought: the product in the basket.
-        chosen: its options by name.
-        goal: what was wanted.
-        wanted: the product that the goal was made from.
+    r_type * (matching attributes + matching options + price is low enough) / (attributes + options + 1)
     """
     attributes = sum(_has(bought, wish) for wish in goal.attributes)
     options = sum(_chosen(bought, name, value, goal) for name, value in chosen.items())

@@ -24,7 +24,6 @@ class Fault:
     """One thing that is done to one service.
 
     Attributes:
-        what: for the table.
         service: whom it hits; empty for everybody.
         strike: does it; returns when the damage is over (a cut line is mended, a server is up again).
         restarts: whether the container is a new process afterwards.
@@ -128,16 +127,7 @@ def _stop(service: str) -> Callable[[Stack], None]:
 
 
 class Course:
-    """Runs that follow each other while faults strike; there is always one under way.
-
-    Args:
-        stack: up and healthy.
-        pool: what the runs play.
-        config: of each run.
-        seed: of the moments.
-        limits: how long the stack may take to get over a fault.
-        record: takes each outcome as it comes to be known.
-    """
+    """Runs that follow each other while faults strike; there is always one under way."""
 
     def __init__(
         self, stack: Stack, pool: str, config: dict[str, Any], *, seed: int, limits: Limits, record: Record

@@ -29,12 +29,7 @@ POOL: dict[str, Any] = {
 
 
 def wrong_with(steps: Sequence[Mapping[str, Any]], records: Path) -> list[str]:
-    """What two steps of programs and tests should have left and have not.
-
-    Args:
-        steps: of `GET /v1/runs/{id}/steps`, without the first, which trains nothing.
-        records: the run's export.
-    """
+    """What two steps of programs and tests should have left and have not."""
     wrong = []
     if len(steps) != STEPS:
         wrong.append(f"{len(steps)} steps, expected {STEPS}")

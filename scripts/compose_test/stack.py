@@ -37,13 +37,7 @@ _T = TypeVar("_T")
 
 
 class Stack:
-    """One compose project.
-
-    Args:
-        docker: the engine.
-        folder: of this test; the secrets lie in it.
-        tell: says what is being done.
-    """
+    """One compose project."""
 
     def __init__(self, docker: Docker, folder: Path, tell: Tell) -> None:
         self._docker, self.folder, self._tell = docker, folder, tell

@@ -22,7 +22,6 @@ def judge(facts: Mapping[str, Any], *, quiet_since: float = 0.0) -> dict[str, li
     """What is wrong, by check; an empty list where nothing is.
 
     Args:
-        facts: what `facts.py` printed when no run was under way any more.
         quiet_since: when the last fault was over and what it hit had started again, in seconds since 1970.
     """
     runs = [evidence(run) for run in facts["runs"]]

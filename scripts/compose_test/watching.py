@@ -143,13 +143,7 @@ def _spans(stack: Stack) -> list[dict[str, Any]]:
 def traces_of(
     spans: Sequence[Mapping[str, Any]], trajectories: Sequence[str], run: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """How much the collector has seen, and what is wrong with it: one trajectory is one trace, a step is one.
-
-    Args:
-        spans: as the collector keeps them.
-        trajectories: that were played and judged.
-        run: whose steps are looked for.
-    """
+    """How much the collector has seen, and what is wrong with it: one trajectory is one trace, a step is one."""
     by_trace: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     linking: dict[str, set[str]] = defaultdict(set)  # traces that link to a span
     for span in spans:

@@ -19,8 +19,6 @@ def ensure(name: str, python: str = sys.executable, folder: Path = HERE) -> Path
 
     Args:
         name: `requirements-NAME.txt` is installed, then `requirements-NAME-alone.txt` without what it asks for.
-        python: the interpreter that it is for.
-        folder: where these lie.
 
     Raises:
         UnavailableError: pip failed; its last words are in the sentence.

@@ -36,13 +36,8 @@ class Exchange:
     """One request and its reply.
 
     Attributes:
-        name: of the recording.
-        method: HTTP method.
-        path: of the route.
         request: the JSON that was sent; None for no body.
-        status: of the reply.
         reply: its JSON; the text if it is none; of a stream the list of its events.
-        stream: whether the reply came as server-sent events.
     """
 
     name: str
@@ -56,13 +51,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Model folders that the engine can read.
-
-    Attributes:
-        start: what it serves at first, as version 0.
-        other: same shapes, other values.
-        missing: a path where nothing is.
-    """
+    """Model folders that the engine can read."""
 
     start: Path
     other: Path
@@ -71,13 +60,7 @@ class Folders:
 
 @dataclass
 class Conversation:
-    """Sends requests and keeps every exchange by its name.
-
-    Args:
-        client: httpx client of the engine's address.
-        api_key: for the routes that generate.
-        admin_key: for the routes that pause and update.
-    """
+    """Sends requests and keeps every exchange by its name."""
 
     client: httpx.AsyncClient
     api_key: str = ""

@@ -13,12 +13,7 @@ WEIGHTS = "model.safetensors"
 
 
 def folders_beside(start: Path, service: Path) -> Folders:
-    """The folders of the conversation: `start`, a copy of it whose last norm is twice as large, and none.
-
-    Args:
-        start: the model folder that the engine was started with.
-        service: where the copy is written.
-    """
+    """The folders of the conversation: `start`, a copy of it whose last norm is twice as large, and none."""
     other = _without_weights(start, service / "other")
     tensors = load_file(start / WEIGHTS)
     tensors["model.norm.weight"] = 2 * tensors["model.norm.weight"]

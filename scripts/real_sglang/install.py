@@ -28,13 +28,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Install:
-    """SGLang as it was installed.
-
-    Attributes:
-        python: the interpreter that has it.
-        gpu: whether it is the build for GPUs.
-        version: what the package says of itself.
-    """
+    """SGLang as it was installed."""
 
     python: Path
     gpu: bool

@@ -27,14 +27,7 @@ _DIGITS, _LONG_LIST, _KEPT = 4, 16, 4
 
 
 def write(exchanges: Iterable[Exchange], folder: Path, *, engine: str, folders: Folders) -> None:
-    """One JSON file an exchange, in place of all that were there.
-
-    Args:
-        exchanges: what was said.
-        folder: of the recordings.
-        engine: name and version of who answered.
-        folders: whose paths are replaced.
-    """
+    """One JSON file an exchange, in place of all that were there."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.json"):
         old.unlink()

@@ -34,13 +34,7 @@ _CPU_OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that answers.
-
-    Attributes:
-        url: its address.
-        log: its output.
-        group: id of its processes' group.
-    """
+    """A server that answers."""
 
     url: str
     log: Path

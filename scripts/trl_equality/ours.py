@@ -50,11 +50,6 @@ def ask(case: Mapping[str, Any], folder: Path, reference: Path) -> Said:
     """Loss and gradient of one case, as `record` writes them.
 
     After one update AdamW's first moment is a tenth of the gradient.
-
-    Args:
-        case: of `cases.CASES`.
-        folder: the model.
-        reference: the model that a KL term is anchored to.
     """
     learner = Learner(Learner.fresh(folder).model, reference)
     rows = _rows(case)

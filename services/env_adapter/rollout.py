@@ -43,10 +43,7 @@ class RolloutWorker:
     """Plays groups; one a process, shared by all of its jobs.
 
     Args:
-        broker: leases, payloads and the judge's queue.
-        generate: the policy service that acts.
         read_task: reads a task version from the store; blocking, called in a thread.
-        family: finds an environment family by name.
         sessions: waits for the sessions of groups that agents play.
         keep: keeps screenshots; None for environments of text.
         artifacts: where critics lie that choose among candidates.

@@ -42,9 +42,6 @@ class Sessions:
     """Sessions over REST.
 
     Attributes:
-        store: what lasts.
-        log: what is in flight.
-        task: reads a task version; blocking.
         url: address of the policy service, as agents reach it.
     """
 

@@ -75,15 +75,7 @@ def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
 
 
 class JudgeApi:
-    """Answers `POST /v1/judge`.
-
-    Args:
-        generate_many: the policy service that judges.
-        sampling: how votes are sampled.
-        votes: votes a step when the request does not say.
-        prompt: kind of prompt when the request does not say.
-        deadline_s: seconds that a request may take.
-    """
+    """Answers `POST /v1/judge`."""
 
     def __init__(
         self,

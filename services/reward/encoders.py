@@ -33,6 +33,7 @@ _COLOURS: Final = {
     "purple": (140, 40, 160), "brown": (120, 70, 30), "pink": (250, 150, 190), "cyan": (40, 200, 210),
 }  # fmt: skip
 _POINTS: Final = np.array(list(_COLOURS.values()), dtype=np.float64)
+_COUNTED: Final = (64, 64)  # pixels of an image, at most
 
 
 class _Embedding(BaseModel):
@@ -88,10 +89,16 @@ class ColourEncoder:
         return [_named(item) if isinstance(item, str) else await self._seen(item) for item in items]
 
     async def _seen(self, ref: ImageRef) -> Sequence[float]:
-        pixels = np.asarray(opened(await self._read(ref), ref), dtype=np.float64).reshape(-1, 1, 3)
-        nearest = ((pixels - _POINTS) ** 2).sum(axis=2).argmin(axis=1)
-        counts: list[float] = (np.bincount(nearest, minlength=len(_POINTS)) / len(nearest)).tolist()
-        return counts
+        return await asyncio.to_thread(_shares, await self._read(ref), ref)
+
+
+def _shares(content: bytes, ref: ImageRef) -> Sequence[float]:
+    image = opened(content, ref)
+    image.thumbnail(_COUNTED, resample=0)  # the nearest pixels: no colours are mixed
+    pixels = np.asarray(image, dtype=np.float64).reshape(-1, 1, 3)
+    nearest = ((pixels - _POINTS) ** 2).sum(axis=2).argmin(axis=1)
+    counts: list[float] = (np.bincount(nearest, minlength=len(_POINTS)) / len(nearest)).tolist()
+    return counts
 
 
 def _named(text: str) -> Sequence[float]:

@@ -63,8 +63,6 @@ class JudgeWorker:
     the error and nothing else, so the group completes all the same and the trainer sees that it was not judged.
 
     Args:
-        broker: leases and payloads.
-        generate_many: the policy service that judges.
         sandbox: where programs run; it bounds how many do at a time, over all jobs.
         retries: fresh tries after an answer that cannot be used, and after a sandbox that did not start.
         patience_s: seconds to wait for a policy service or a broker that does not answer, within the job's deadline.

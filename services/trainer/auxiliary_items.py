@@ -38,7 +38,6 @@ def write_items(
         target: JSON lines `{"messages": [...]}`, as `supervised` reads them.
         count: transitions at most, drawn evenly over the transcripts; each gives a chat an objective.
         options: of `trainer.aux` of the run: wording, history, what nothing-happened looks like and how much of it is kept.
-        seed: of the draw.
 
     Raises:
         InputError: the file cannot be read; or a line is no transcript.

@@ -57,7 +57,6 @@ class BatchTrainer:
 
         Args:
             batch: new, old, or one that was trained before a crash.
-            should_stop: asked between forward passes.
 
         Raises:
             Interrupted: it is to stop; nothing of the step is kept.

@@ -162,8 +162,6 @@ class CheckpointStore:
         """The learner as it was when it published `version`, over however many ranks it is now.
 
         Args:
-            version: published by this run.
-            initial: the run's initial model folder.
             shape: of the adapter that is trained instead of the weights.
             ranks: who train together; alone, on the CPU, without.
 

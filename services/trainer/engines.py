@@ -35,10 +35,6 @@ def demand_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
 class Engines:
     """The policy services, as one run uses them.
 
-    Args:
-        parts: stores, and a policy service a trained role.
-        run_id: the run.
-
     Attributes:
         notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
             are served, by role.

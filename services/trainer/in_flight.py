@@ -56,13 +56,11 @@ class InFlight:
     """All groups of a run that are in flight.
 
     Args:
-        broker: queues and payloads.
         resend_s, lease_s: see `lost.Survey`.
         check: awaited regularly; raises to abandon the wait (stop requested).
         newest: the newest weights of the run by role, served or about to be; a group of newer ones is not the run's.
         arrived: awaited with each group that lands, how many of its submission have landed, and of how many; must not raise.
         sweep_s: how often jobs without a holder are looked for.
-        clock: seconds, monotone.
 
     Attributes:
         landed: groups that have come in and were not taken yet, by id.

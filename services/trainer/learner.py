@@ -51,7 +51,6 @@ class Learner:
     """A model in training.
 
     Args:
-        model: holds the weights; they are changed by `train`.
         initial: the run's initial model folder, read once more when a KL anchor is needed.
         ranks: the processes that train this model together; this one alone by default.
 
@@ -114,7 +113,6 @@ class Learner:
         Args:
             batch: names the step and says how to train.
             rows: the sequences, all of them; every token of weight above 0 is trained on, exactly `epochs` times.
-            should_stop: asked between forward passes.
 
         Raises:
             ConfigError: the settings are impossible.

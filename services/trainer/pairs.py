@@ -69,7 +69,6 @@ def couple(step: Step, rows: list[int], moved: Floats) -> tuple[PairLoss, Floats
     """The loss of the pairs among some rows, and its slope by each of their log-probabilities.
 
     Args:
-        step: of the rows.
         rows: of an update, with all rows of their tasks.
         moved: log-probabilities under the weights being trained less those of the reference, [N].
 

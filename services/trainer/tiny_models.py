@@ -117,9 +117,7 @@ def build_tiny_model(
     Args:
         folder: where; complete or absent, never half written.
         words: the vocabulary beside the special tokens; the order fixes the ids, repetitions are ignored.
-        shape: sizes.
         seed: of the weights; same seed and words, same file.
-        replace: overwrite a folder that exists.
 
     Raises:
         InputError: a word is empty, contains white space or is a special token; or the sizes do not fit.

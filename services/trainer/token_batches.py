@@ -158,10 +158,8 @@ def passes(
 
     Args:
         rows: numbers of `sequences`; every one comes back exactly once.
-        sequences: all of them.
         token_budget: cells that a forward pass may hold; a single longer row has one of its own.
         packed: whether the passes are to be packed, or rectangles.
-        ranks: how many share them.
         price: of computing, so that every rank has about as much to do.
 
     Returns:

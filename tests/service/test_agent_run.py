@@ -39,6 +39,7 @@ assert json.load(open(os.environ["TRIFORGE_TASK"]))["instruction"] == os.environ
 ENDINGS: list[tuple[str, object]] = [
     ("pass", (1, None)),
     ("raise SystemExit(1)", (-1, None)),
+    ("raise KeyError('rewrad')", (-1, None)),
     ("write('0.25')", (None, 0.25)),
     ('write(\'{"success": true, "score": 3}\')', (1, 3.0)),
     ('post(session + "/reward", \'{"score": 0.5, "end": false}\')', (None, 0.5)),
@@ -62,7 +63,7 @@ exec(sys.argv[2 + number])
 
 
 async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_is_measured(
-    run: Run, tmp_path: Path
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, app = ["running"], FastAPI()
 
@@ -91,6 +92,9 @@ async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_
         else:
             assert (outcome.value, outcome.score) == expected
             assert [step.response for step in trajectory.steps] == ["left"]
+    told = capsys.readouterr().out
+    assert told.count("the agent raised, which counts as a failure: KeyError: 'rewrad'") == 1
+    assert told.count("counts as a failure") == 1
 
 
 # An agent that stays: it counts its sessions, says of the third that it cannot say, and breaks in the fourth.
@@ -103,10 +107,21 @@ for count, line in enumerate(sys.stdin):
         sys.exit("out of paper")
     print(json.dumps({"error": "no verdict"} if count == 2 else count), flush=True)
 """
+ENDED, VERDICT = (
+    "the agent ended with 1 before it answered: out of paper",
+    "the agent says: no verdict",
+)
+CHATS = STAYS.replace("    ask()", "    ask()\n    if count == 1: print('Warming up')")
+NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the JSON of a reward (Expecting value: line 1 column 1 (char 0))"
 
 
+@pytest.mark.parametrize(
+    ("agent", "scores", "reasons"),
+    [(STAYS, [0.0, 0.0, 1.0], [ENDED, VERDICT]), (CHATS, [0.0] * 3, [NO_REWARD] * 2)],
+    ids=["breaks", "says more than its answers"],
+)
 async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_again(
-    run: Run,
+    run: Run, agent: str, scores: list[float], reasons: list[str]
 ) -> None:
     status, app = ["running"], FastAPI()
 
@@ -117,7 +132,7 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
     run.both.says("left")
     asks, _, post = ASKS.partition("body =")
     body = "".join(f"    {line}\n" for line in f"body ={post}".strip().splitlines())
-    code = [sys.executable, "-c", f"{asks}def ask():\n{body}{STAYS}"]
+    code = [sys.executable, "-c", f"{asks}def ask():\n{body}{agent}"]
     async with serving(app) as (url, _):
         settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
         agents = Agents(settings, code, parallel=1, keep=True)
@@ -126,12 +141,9 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
         status[0] = "finished"
         await asyncio.wait_for(serve, 10)
     played = (await run.played()).trajectories
-    assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == [0.0, 0.0, 1.0]
+    assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == scores
     unmeasured = [t.outcome.error.detail for t in played if t.outcome.error]
-    assert sorted(said.partition(": ")[2] for said in unmeasured) == [
-        "the agent ended with 1 before it answered: out of paper",
-        "the agent says: no verdict",
-    ]
+    assert sorted(said.partition(": ")[2] for said in unmeasured) == reasons
 
 
 async def test_an_agent_that_breaks_before_it_asks_is_told_with_what_it_said_and_not_for_ever(

@@ -45,8 +45,6 @@ class Caller:
 
     Attributes:
         name: of the key; empty where nobody is asked for one.
-        key_id: of the key.
-        tenant: what the caller makes belongs to it.
         everything: whether the caller sees what belongs to others.
         scope: what the caller may; `service` may everything.
         rate: requests a minute of the tenant; None is no bound.

@@ -152,7 +152,6 @@ class Gate:
         """Who asks.
 
         Args:
-            authorization: value of the header.
             tenant: for whom a service or an operator asks; others ask for themselves whatever they say.
             public: whether nobody need say who they are.
 

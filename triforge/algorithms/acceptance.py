@@ -60,9 +60,7 @@ class Decision:
     Attributes:
         verdict: accept, reject, or continue with another pair of groups.
         p_value: one-sided exact p-value of all pairs used, against "the rewrite changed nothing"; 1.0 without pairs.
-        reason: one sentence for people.
         parent, candidate: (successes, measured) over the pairs used.
-        pairs: how many pairs were used.
         looks: after how many pairs the test looked at the data.
     """
 
@@ -90,7 +88,6 @@ def decide(
     The same pairs always give the same decision, and a verdict stays what it is when further pairs are appended.
 
     Args:
-        direction: which way the rewrite was meant to go.
         parent_counts: (successes, measured) of the parent in each pair.
         candidate_counts: the same of the candidate, played by the same policy version.
         low: lowest measured accuracy of a harder candidate.

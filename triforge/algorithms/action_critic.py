@@ -54,7 +54,6 @@ class Transition:
         taken: features [D] of the state and the action of the data.
         sampled: features [S, D] of the state and actions of the policy.
         following: features [S', D] of the next state and actions of the policy; None at the end.
-        reward: of the step.
         value: what the data returned from the state on.
     """
 

@@ -70,13 +70,11 @@ def standardise(
     """Each value against the others.
 
     Args:
-        values: rewards that are compared with each other.
         std_floor: lowest divisor of `std`; keeps a hair's breadth of difference from becoming a full-size advantage.
         ddof: 0 population, 1 sample standard deviation.
         lone: what a single value becomes: "raw" itself, "zero" nothing.
         how: `std` is `(x - mean) / (max(std, std_floor) + eps)`, `mean` is `x - mean` (Dr. GRPO), `others` is x less the
             mean of the other values (RLOO), `relative` is `(x - mean) / (mean + eps)` (MaxRL), `raw` is x.
-        eps: added to the divisor.
     """
     present = [value for value in values if value is not None]
     scores, common = present, None

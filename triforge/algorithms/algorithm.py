@@ -205,7 +205,6 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     """The named preset with some options changed.
 
     Args:
-        name: one of `PRESETS`.
         overrides: option to value, of the core or of the chosen estimator, loss or judge_target. "none" is no limit (TOML has
             no null).
 

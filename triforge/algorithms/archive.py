@@ -56,9 +56,9 @@ def _spread(solved: Sequence[Rollout], count: int) -> list[Rollout]:
     rounds = [[own[n] for own in turns.values() if n < len(own)] for n in range(len(different))]
     found: list[Rollout] = []
     for part in rounds:
-        room = count - len(found)
-        places = [n * (len(part) - 1) // max(1, room - 1) for n in range(room)]
-        found += part if len(part) <= room else [part[place] for place in places]
+        free = count - len(found)
+        places = [n * (len(part) - 1) // max(1, free - 1) for n in range(free)]
+        found += part if len(part) <= free else [part[place] for place in places]
     return found
 
 

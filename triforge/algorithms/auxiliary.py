@@ -51,11 +51,8 @@ def draw_evenly(
     not all tasks reach, the tasks are drawn at random too. Same arguments, same draw.
 
     Args:
-        tasks: the task of each transition.
         idle: whether the transition changed nothing.
-        limit: transitions to draw at most.
         idle_cap: largest share of idle transitions among those drawn, in [0, 1].
-        seed: of the draw.
     """
     draw = random.Random(seed)  # noqa: S311 (a reproducible draw, not a secret)
     heaps: dict[K, list[int]] = {}

@@ -99,7 +99,6 @@ def policy_credit(
     Args:
         outcomes: one a trajectory: -1, +1, or None when it could not be measured or its success is not known.
         votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
-        algorithm: the arithmetic.
         trust: in the votes, in [0, 1] (`theory.trust`); read by `vote_weight = "trust"` only.
         played: states, penalties and the environment's rewards; some estimators cannot do without.
         scores: one a trajectory, None where nothing was measured; 1 and 0 of the outcomes without any.

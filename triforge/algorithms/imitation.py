@@ -60,7 +60,6 @@ class PairLoss:
     Attributes:
         loss: mean over groups with pairs of the mean over their pairs; 0 without any.
         slopes: d loss / d score of each unit; 0 of one that is in no pair.
-        pairs: how many there were.
         right: share of pairs in which the better unit has the higher score, ties counting half.
     """
 

@@ -61,7 +61,6 @@ class RatioMetrics:
         clip_share: share of tokens whose objective is cut off by the clip (their gradient is 0).
         approx_kl: mean of `ratio - 1 - log(ratio)`, an estimate of KL(old, new) in nats.
         mean_ratio: mean of new over old probability.
-        max_ratio: largest of them.
     """
 
     clip_share: float = 0.0

@@ -28,7 +28,6 @@ class Registry(Generic[T]):
 
     Args:
         what: the option that names one, for messages.
-        kind: type of a part.
         package: whose modules register the built-in parts; imported when the first part is looked for.
     """
 

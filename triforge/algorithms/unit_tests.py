@@ -81,9 +81,7 @@ def program_credit(
     Args:
         outcomes: one a trajectory: +1 passed all hidden tests, -1 did not, None could not be measured.
         shares: of the hidden tests that it passed, in [0, 1]; None exactly where the outcome is.
-        lengths: steps of each trajectory.
         algorithm: the arithmetic; what it says of votes, outcomes, estimator and lone steps is not read.
-        played: penalties.
     """
     if len(shares) != len(outcomes) or len(lengths) != len(outcomes):
         raise InputError(

@@ -39,7 +39,6 @@ class Buckets:
     """Counts requests by name.
 
     Args:
-        redis_url: of the broker.
         clock: seconds since 1970, for tests; None is Redis's own.
     """
 

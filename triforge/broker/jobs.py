@@ -30,11 +30,6 @@ class Job(Generic[_M]):
     again until that is back. So is one that a store refuses (a full disk may be freed), but only a few times: a damaged file
     refuses for ever. Every other error of ours is final and logged, for the sender watches its jobs and sends again.
     Unexpected errors are raised.
-
-    Attributes:
-        name: of the task.
-        kind: the message that is the job's payload.
-        work: does the job; safe to repeat.
     """
 
     name: str

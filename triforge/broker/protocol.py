@@ -334,9 +334,6 @@ class Broker(Protocol):
         """Where groups stand, without touching them.
 
         Starts are read before leases and leases before votes: a job that ends meanwhile is seen as held or as judged.
-
-        Args:
-            groups: a group's id, and the ids of the jobs of the judge that belong to it.
         """
         names = [name for group_id, parts in groups for name in (group_id, *parts)]
         marks = await self.exists(

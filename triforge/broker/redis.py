@@ -33,7 +33,6 @@ class RedisBroker(Broker):
     """A broker on one Redis or Valkey server.
 
     Args:
-        redis_url: its address.
         lease_s: how long a lease lasts; it is renewed after a third of that.
     """
 

@@ -31,6 +31,7 @@ from triforge.errors import (
     BusyError,
     ConfigError,
     ConflictError,
+    EnvError,
     InputError,
     TriforgeError,
     UnavailableError,
@@ -43,6 +44,7 @@ _LOOK_S: Final = 0.5  # how often the run and busy groups are asked
 _SUCCESS, _FAILURE = 0, 1  # exit statuses; with any other nothing was measured
 _REWARD, _STDOUT, _STDERR = "reward", "stdout", "stderr"  # files of a session
 _MOST = 65_536  # bytes of a reward file
+_TRACEBACK: Final = "Traceback (most recent call last)"
 _REPEATS: Final = 3  # sessions of one ending that are told
 
 
@@ -111,7 +113,7 @@ class Agents:
 
     async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
         """Play for a run until it has ended."""
-        try:
+        async with self._env, self._trainer:
             if run_id:
                 run = await self._trainer.run(run_id)
             else:
@@ -128,9 +130,6 @@ class Agents:
                 for player in players:
                     player.cancel()
                 await asyncio.gather(*players, return_exceptions=True)
-        finally:
-            await self._env.close()
-            await self._trainer.close()
 
     async def _until_ended(self, run_id: str, players: Sequence[asyncio.Task[None]]) -> RunState:
         while True:
@@ -180,10 +179,15 @@ class Agents:
                     return
                 found = await self._reward(made, code, Path(folder))
                 await self._env.reward_session(session_id, found)
+                if code == _FAILURE and _TRACEBACK in _errors(Path(folder)):
+                    why = f"the agent raised, which counts as a failure: {_last_line(Path(folder))}"
+                    self._say_once(session_id, why, "")
             except TriforgeError as error:  # nothing was measured
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):
                     raise
+                if kept is not None and not isinstance(error, EnvError):
+                    await kept.stop()  # what it prints next may be of this session
                 ended = f"the agent ended with {code}: {_last_line(Path(folder))}"
                 self._say_once(session_id, error.detail, "" if kept else ended)
 
@@ -277,12 +281,15 @@ def _of_status(code: int, folder: Path) -> SessionReward:
     raise InputError(f"the agent ended with {code}: {_last_line(folder)}")
 
 
+def _errors(folder: Path) -> str:
+    """What the agent wrote to standard error; one that stays has no file of it."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
 def _last_line(folder: Path) -> str:
-    """Of what the agent wrote to standard error."""
-    errors = ""
-    with contextlib.suppress(FileNotFoundError):  # one that stays has none
-        errors = (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
-    return "".join(errors.strip().splitlines()[-1:])[:500] or "it said nothing"
+    return "".join(_errors(folder).strip().splitlines()[-1:])[:500] or "it said nothing"
 
 
 def _parsed(text: bytes) -> SessionReward:
@@ -296,4 +303,4 @@ def _parsed(text: bytes) -> SessionReward:
         raise InputError(
             f"TRIFORGE_REWARD: given {text[:80]!r}, expected a number or the JSON of a reward ({said})"
         ) from None
-    raise InputError(f"the agent says: {str(given['error'])[:500]}")
+    raise EnvError(f"the agent says: {str(given['error'])[:500]}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from triforge.cli import pool_file
+from triforge.cli.trial import TRIED, demand_taken
 from triforge.config import RunConfig, Settings, merge
 from triforge.doctor.local import demand_model
 from triforge.environments.registry import family, traits
@@ -22,19 +24,21 @@ def made_pool(name: str, body: dict[str, Any] | Path, environment: str) -> PoolS
     """A pool as env_adapter would make it, with all its rows looked at.
 
     Raises:
-        InputError: the family is unknown, or refuses options, rows or what they name.
+        InputError: the family is unknown, refuses options, rows or what they name, or raises whatever is answered.
         ConfigError: what the family needs is missing.
     """
     with ExitStack() as stack:
-        given = pool_file.request(name, body, environment=environment)
+        asked = pool_file.request(name, body, environment=environment)
         rows = (
             read_lines(stack.enter_context(body.open("rb")))
             if isinstance(body, Path)
-            else rows_of(given)
+            else rows_of(asked)
         )
-        head = request_of(given)
+        head = request_of(asked)
         checked = stack.enter_context(CheckedTasks())
-        check_pool(family(head.environment), head, rows, checked)
+        given = family(head.environment)
+        check_pool(given, head, rows, checked)
+        demand_taken(given, [draft for _, draft in islice(checked, TRIED)], head.options)
         tasks = {split: {"active": count} for split, count in checked.splits.items()}
         return PoolState(
             id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},

@@ -24,35 +24,49 @@ _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
 
 _INTERRUPTED = 130  # as shells say it of a program that Ctrl-C ended
+DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
+
+
 NOTHING_RUNS = "no deployment answers; start it with `triforge up --config FILE`, or name the folder of one with --state"
+
+
+def nothing_runs(state: Path) -> str:
+    """What is said where no deployment answers."""
+    if again := start_again(state):
+        return f"no deployment answers; start the one that `triforge train` has left, and beside it ask again: `{again}`"
+    return NOTHING_RUNS
+
+
+def start_again(state: Path) -> str:
+    """The command that starts the deployment of a training that has ended; empty if the folder has none."""
+    if (state / ADDRESSES).is_file() or not (state / DOCUMENT).is_file():
+        return ""
+    return f"triforge up --config {state / DOCUMENT}{'' if state == STATE else f' --state {state}'}"
 
 
 def ask_trainer(state: Path, work: Callable[[TrainerClient], Awaitable[_T]]) -> _T:
     """Do work with a client of the deployment's trainer."""
-    found = running(state)
-    return _ask(TrainerClient, found.trainer_url, found, work)
+    return _ask(TrainerClient, "trainer", state, work)
 
 
 def ask_pools(state: Path, work: Callable[[EnvAdapterClient], Awaitable[_T]]) -> _T:
     """Do work with a client of the deployment's env_adapter."""
-    found = running(state)
-    return _ask(EnvAdapterClient, found.env_adapter_url, found, work)
+    return _ask(EnvAdapterClient, "env_adapter", state, work)
 
 
 def _ask(
-    kind: Callable[..., _C], url: str, found: Settings, work: Callable[[_C], Awaitable[_T]]
+    kind: Callable[..., _C], service: str, state: Path, work: Callable[[_C], Awaitable[_T]]
 ) -> _T:
+    found = running(state)
+
     async def asked() -> _T:
-        client = kind(url, api_key=found.key.get_secret_value())
-        try:
+        async with kind(found.url(service), api_key=found.key.get_secret_value()) as client:
             return await work(client)
-        finally:
-            await client.close()
 
     try:
         return asyncio.run(asked())
     except UnreachableError as error:
-        raise UnavailableError(f"{NOTHING_RUNS}: {error.detail}") from None
+        raise UnavailableError(f"{nothing_runs(state)}: {error.detail}") from None
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
 

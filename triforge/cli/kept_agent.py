@@ -49,13 +49,13 @@ class KeptAgent:
                 await process.stdin.drain()
             if line := await process.stdout.readline():
                 return line
+            code = await process.wait()
         except ValueError as error:
             await self.stop()
             raise InputError(f"the agent's answer: {error}; expected one line") from None
         except asyncio.CancelledError:
             await self.stop()
             raise
-        code = await process.wait()
         await self.stop()
         words = self._said.decode(errors="replace").strip().splitlines()[-1:]
         raise InputError(

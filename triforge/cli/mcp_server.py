@@ -95,13 +95,12 @@ async def _asked(client: _C, work: Callable[[_C], Awaitable[Any]]) -> Any:
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415  an extra
 
     try:
-        return await work(client)
+        async with client:
+            return await work(client)
     except UnreachableError as error:
         raise ToolError(f"{NOTHING_RUNS}: {error.detail}") from None
     except TriforgeError as error:
         raise ToolError(error.detail) from None
-    finally:
-        await client.close()
 
 
 def _record(found: BaseModel) -> Record:

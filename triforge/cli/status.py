@@ -6,16 +6,16 @@ import asyncio
 import json
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import httpx
 import typer
 
-from triforge.cli.deployment import NOTHING_RUNS, running
+from triforge.cli.deployment import nothing_runs, running
 from triforge.cli.options import STATE, StateOption
 from triforge.cli.runs import print_runs
 from triforge.cli.terminal import console, grid, say
-from triforge.config import Settings
 from triforge.errors import InputError
 
 _NEWEST = 20  # runs that `status` shows
@@ -23,12 +23,13 @@ _NEWEST = 20  # runs that `status` shows
 
 def status(state: StateOption = STATE) -> None:
     """What serves, what is ready, and the newest runs. Exit code 1 when a service is not ready."""
-    if not asyncio.run(_status(running(state))):
+    if not asyncio.run(_status(state)):
         raise typer.Exit(1)
     print_runs(state, newest=_NEWEST)
 
 
-async def _status(addresses: Settings) -> bool:
+async def _status(folder: Path) -> bool:
+    addresses = running(folder)
     table, all_ready = grid("service", "address", "state", whole=2), True
     names, away = addresses.services, 0
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
@@ -43,7 +44,7 @@ async def _status(addresses: Settings) -> bool:
             table.add_row(name, url, state)
     console.print(table)
     if away == len(names):
-        say(NOTHING_RUNS)
+        say(nothing_runs(folder))
     return all_ready
 
 

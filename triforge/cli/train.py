@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from triforge.cli.deployment import start_again
 from triforge.cli.evaluate import MODES
 from triforge.cli.models import initial_policy
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, json_object
 from triforge.cli.terminal import console, say
-from triforge.cli.training import DOCUMENT, Trained
+from triforge.cli.training import Trained
 from triforge.cli.training import train as run_training
 from triforge.cli.watch import said
 from triforge.config import with_assignments
-from triforge.supervisor.supervise import ADDRESSES
 
 _SCORE = ("score", "score/low", "score/high")
 
@@ -102,9 +102,8 @@ def show(trained: Trained) -> None:
 def _show_where(run_id: str, state: Path) -> None:
     """The commands that show the run; of a deployment that has ended, the one that starts it again, too."""
     there = "" if state == STATE else f" --state {state}"
-    document = state / DOCUMENT
-    if not (state / ADDRESSES).is_file() and document.is_file():
-        say(f"to look at it: triforge up --config {document}{there}, and beside it:")
+    if again := start_again(state):
+        say(f"to look at it: {again}, and beside it:")
     say(f"  triforge run show {run_id} --step 1{there}")
 
 

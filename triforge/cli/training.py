@@ -7,19 +7,18 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from rich.console import Console
 
 from triforge.cli import pool_file
 from triforge.cli.checks import demand_models, demand_playable, made_pool
-from triforge.cli.deployment import settings
+from triforge.cli.deployment import DOCUMENT, settings
 from triforge.cli.evaluate import held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import trained_policy
@@ -30,13 +29,12 @@ from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, load, merge, parse, read_document, write_document
 from triforge.environments.trainable import unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
+from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import Params, PoolState, Proposal, RunState, RunStep
 
-_T = TypeVar("_T")
 Tell = Callable[[str], None]
-DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
 _ANSWER_S = 3.0
 _TASKS = 64  # of either kind
 _STOP_S = 120.0  # how long a run that is asked to stop may finish what it does
@@ -116,7 +114,7 @@ class Training:
         found = deployed(self.state)
         if found is not None:
             if self.pool:
-                _run(_check_pool(found, self.pool, parse(document).env_adapter.options))
+                run_anywhere(_check_pool(found, self.pool, parse(document).env_adapter.options))
             elif (self.state / ADDRESSES).is_file():  # of this machine, with the same families
                 made_pool(*self.request(document), self.env)
             return
@@ -157,8 +155,6 @@ class Trained:
         after: the same at the end.
         model: folder of the newest trained policy: a complete Hugging Face model, or with LoRA an adapter; None if nothing
             was trained.
-        pool: the pool as the run left it.
-        seconds: from submission to the end.
     """
 
     run: RunState
@@ -216,17 +212,7 @@ def train(
     console = console or Console()
     tell = partial(say, to=console)
     document = wanted.document(tell)  # here, where Ctrl-C ends it
-    return _run(_train(wanted, document, console, tell))
-
-
-def _run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run it to its end, in a notebook too, whose thread has an event loop already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+    return run_anywhere(_train(wanted, document, console, tell))
 
 
 async def _train(
@@ -241,7 +227,7 @@ async def conduct(
 ) -> Trained:
     """Make pool and run on a deployment that serves, and show the run until it has ended."""
     started = time.monotonic()
-    async with _clients(found) as (pools, trainer):
+    async with clients_of(found) as (pools, trainer):
         run = await _begin(wanted, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
         await follow(wanted.state, run, trainer, console, tell)
@@ -251,15 +237,14 @@ async def conduct(
 
 
 @contextlib.asynccontextmanager
-async def _clients(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
+async def clients_of(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
+    """Clients of a deployment's env_adapter and trainer."""
     key = found.key.get_secret_value()
-    pools = EnvAdapterClient(found.env_adapter_url, api_key=key)
-    trainer = TrainerClient(found.trainer_url, api_key=key)
-    try:
+    async with (
+        EnvAdapterClient(found.env_adapter_url, api_key=key) as pools,
+        TrainerClient(found.trainer_url, api_key=key) as trainer,
+    ):
         yield pools, trainer
-    finally:
-        await pools.close()
-        await trainer.close()
 
 
 @contextlib.asynccontextmanager
@@ -305,15 +290,12 @@ def deployed(state: Path) -> Settings | None:
 
 
 async def _check_pool(found: Settings, pool: str, options: Params) -> None:
-    pools = EnvAdapterClient(found.env_adapter_url, api_key=found.key.get_secret_value())
-    try:
+    async with clients_of(found) as (pools, _):
         state = await pools.pool(pool)
         try:
             await pools.check_pool(state.id, options)
         except (InputError, ConfigError) as error:
             raise unplayable(state, error) from None
-    finally:
-        await pools.close()
 
 
 async def _begin(
@@ -360,7 +342,7 @@ async def follow(
 
 async def left_by(run_id: str, found: Settings, seconds: float) -> Trained:
     """What a run has left behind."""
-    async with _clients(found) as (pools, trainer):
+    async with clients_of(found) as (pools, trainer):
         run, steps = await trainer.run(run_id), await trainer.steps(run_id)
         newest = trained_policy(run, await trainer.weights(run_id))
         return Trained(

@@ -35,10 +35,7 @@ class OpenAIGenerate:
     Args:
         base_url: up to and including `/v1`.
         model: its name there; empty takes the first that the endpoint lists.
-        api_key: sent as a bearer token; empty sends none.
         patience_s: how long to go on trying while the endpoint is away or busy.
-        timeout_s: longest silence while an answer is awaited.
-        transport: replaces the network in tests.
     """
 
     def __init__(

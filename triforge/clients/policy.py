@@ -6,8 +6,7 @@ import asyncio
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -84,8 +83,6 @@ class PolicyClient:
             one service answers three to five times as many requests a second that way.
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
-        linger_s: see `batch`; far below what a model takes to answer.
-        timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the service is away.
         busy_s: how long to go on trying while the service has too much to do.
     """
@@ -137,17 +134,10 @@ class PolicyClient:
         """Address of the service."""
         return str(self._http.base_url).rstrip("/")
 
-    async def __aenter__(self) -> PolicyClient:
-        """Use as a context manager: closes at the end."""
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -119,12 +119,7 @@ async def request(
     """Send one request and return its successful answer.
 
     Args:
-        client: from `http_client`.
-        method: HTTP method.
-        path: below the client's base URL.
         body: a message, JSON as bytes, or anything json can write; None sends none.
-        params: query parameters; None values are left out.
-        headers: sent with this request beside the client's own.
         timeout_s: longest silence while this answer is awaited; None takes the client's.
         deadline_s: seconds to go on trying while the server says 429 or 503, or cannot be reached; 0 tries once.
         busy_s: seconds to go on while it says 429: it lives and will come to it; at least `deadline_s`.
@@ -203,7 +198,7 @@ async def streamed(
 
 
 class ServiceClient:
-    """What the typed clients of our services share. One a process and event loop; close it."""
+    """What the typed clients of our services share. One a process and event loop; a context manager, or close it."""
 
     def __init__(
         self,
@@ -216,6 +211,12 @@ class ServiceClient:
         self._http = http_client(
             base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
         )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close all connections."""

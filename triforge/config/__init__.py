@@ -19,19 +19,21 @@ from triforge.config.document import (
 )
 from triforge.config.monitor import MonitorSection
 from triforge.config.phases import PhasesSection
+from triforge.config.run_config import RunConfig
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
-    AuxiliarySection,
-    CriticSection,
     EnvAdapterSection,
     LadderSection,
-    LearnerSection,
     ModelSection,
     ModelsSection,
     RewardSection,
-    RunConfig,
     RunSection,
-    TrainerSection,
 )
 from triforge.config.settings import Settings
+from triforge.config.training import (
+    AuxiliarySection,
+    CriticSection,
+    LearnerSection,
+    TrainerSection,
+)

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from triforge.config.sections import AlgorithmSection, RunConfig
+from triforge.config.run_config import RunConfig
+from triforge.config.sections import AlgorithmSection
 from triforge.errors import ConfigError
 
 _S = TypeVar("_S", bound=BaseModel)

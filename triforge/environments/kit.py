@@ -197,7 +197,6 @@ class OneEpisode:
     """An `Environment` that plays one `Episode`, then is used up.
 
     Args:
-        name: of the family, for sentences.
         begin: makes the episode of a task and a seed; checks that the task is what it announces (`expect_announced`).
         blocks: whether `begin` and the episode may take their time; they then run in a thread: one of these, or with True
             one of the event loop's own. Families whose episodes share a loop bring their own, so that others are not kept

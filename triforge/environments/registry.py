@@ -46,7 +46,6 @@ class About:
         needs: modules that must be importable, as far as the extra brings them.
         elsewhere: an environment variable that names another interpreter which has them instead.
         programs: what must be on PATH, each with the Debian package that brings it.
-        papers: who trains on tasks of this kind.
         steps_per_s: steps a CPU second of everything that the family starts; None where it plays elsewhere.
     """
 

@@ -54,7 +54,6 @@ class Worker:
         cpu_s: seconds of processor time for one answer.
         wall_s: seconds for one answer on a busy machine; many times `cpu_s` by default.
         python: the interpreter; ours unless a suite lives in an environment of its own.
-        settings: environment variables for the process.
     """
 
     def __init__(

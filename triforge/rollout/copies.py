@@ -80,6 +80,8 @@ class Trunk:
     async def _fresh(self) -> tuple[Environment, Reset]:
         try:
             environment = self._make()
+        except TriforgeError:
+            raise
         except Exception as error:
             raise _as_ours(error, "make") from error
         self._open.append(environment)
@@ -118,13 +120,13 @@ async def _asked(call: Callable[[], Awaitable[T]], where: str) -> T:
     """What an environment answers; whatever it raises is one of our errors."""
     try:
         return await call()
+    except TriforgeError:  # keeps its kind, its cause and whether to try again
+        raise
     except Exception as error:
         raise _as_ours(error, where) from error
 
 
-def _as_ours(error: Exception, where: str) -> TriforgeError:
-    """An exception of an environment as one of ours. Those of ours keep their kind and whether to try again."""
-    if isinstance(error, TriforgeError):
-        return error
+def _as_ours(error: Exception, where: str) -> EnvError:
+    """A foreign exception of an environment as one of ours."""
     raised = f"{type(error).__name__} in {where}: {error}{raised_at(error)}"
     return EnvError(f"the environment raised {raised}")

@@ -98,10 +98,8 @@ async def run_group(
     Args:
         make: a fresh environment a try.
         generate: samples; asked with the group's id as affinity, so that one engine sees the shared prefix.
-        task: the task version that all episodes play.
         group: K, sampling, seeds, limits and retries.
         slots: one slot is held an episode; waiting for it does not count against the deadline.
-        known: rollouts that were played before, by index; they are not played again.
         ended: awaited with each new trajectory; returns the one that counts (another worker may have been first). What it
             raises cancels the episodes in flight.
         keep: keeps screenshots; without it an environment that shows any has failed.

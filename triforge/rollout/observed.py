@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import SupportsFloat
 
@@ -45,6 +46,12 @@ def kept_step(found: object, turn: int) -> StepResult:
         raise ObservationError(
             f"{where}: score: given before the episode is done, expected with its last step; what a step earns is its reward"
         )
+    if not isinstance(found.readings, Mapping):
+        raise _malformed(f"{where}: readings", found.readings, "a mapping")
+    readings = {
+        str(name): _finite(value, f"{where}: readings.{name}")
+        for name, value in found.readings.items()
+    }
     return replace(
         found,
         observation=_kept(found.observation, where),
@@ -52,10 +59,7 @@ def kept_step(found: object, turn: int) -> StepResult:
         reward=_finite(found.reward, f"{where}: reward"),
         score=_finite(found.score, f"{where}: score"),
         local=_finite(found.local, f"{where}: local"),
-        readings={
-            str(name): _finite(value, f"{where}: readings.{name}") or 0.0
-            for name, value in found.readings.items()
-        },
+        readings={name: value for name, value in readings.items() if value is not None},
     )
 
 

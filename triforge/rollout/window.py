@@ -59,10 +59,7 @@ class Window:
 
     Args:
         staleness_bound: S, how many versions a trained token may lag behind; 0 is synchronous.
-        steps: of the whole run; there are as many rounds.
-        step: how many are done.
         versions: active version of each of the run's models, in an order of the caller's.
-        late: what becomes of slow groups, see above.
     """
 
     def __init__(

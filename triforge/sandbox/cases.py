@@ -15,6 +15,15 @@ from triforge.sandbox.limits import Limits, RunResult
 _BLOCK: Final = re.compile(
     r"^[ \t]*```[ \t]*(input|output)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL
 )
+CASE_FORM: Final = """End with the test in exactly this form:
+
+```input
+what the program reads
+```
+```output
+what the program has to print
+```"""
+"""What a model is told of the form that `read_case` reads."""
 _AT_ONCE: Final = 16  # tests of a program that are handed in together
 
 
@@ -77,10 +86,6 @@ async def run_cases(
     """Run a program on every test, each time in a sandbox of its own.
 
     Args:
-        sandbox: where; it decides how many run at once.
-        program: source text.
-        cases: the tests.
-        limits: of each run.
         stop_at_first: run them one after the other and stop after the first that fails; the verdicts then end with it.
         total_s: seconds of all runs together, each counted by its processor time, or by its own wall time where that was its limit.
             The verdicts end with the test that uses them up, counted in the order of the tests, whoever ran first.

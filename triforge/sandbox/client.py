@@ -62,8 +62,6 @@ class Sandbox:
 
         Args:
             program: source text; it is `__main__` and finds the standard library, nothing else.
-            stdin: its standard input.
-            limits: what it may use.
 
         Raises:
             SandboxError: the sandbox could not start or died; this says nothing about the program.

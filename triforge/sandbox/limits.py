@@ -54,7 +54,6 @@ class RunResult:
 
     Attributes:
         ended: `exit`: the program ended by itself or was killed from within; else the limit that ended it.
-        exit_code: its status (128 + n when signal n killed it), None when a limit ended the run.
         stdout, stderr: what it wrote, cut at `output_bytes`; bytes that are no UTF-8 are replaced.
         seconds: of wall time, from its first statement until it was over.
         cpu_s: of processor time: all of it where the run had a control group, else as far as it was seen.

@@ -71,10 +71,7 @@ class Manifest:
     """A manifest, read and not yet compared with what lies beside it.
 
     Attributes:
-        folder: where it lies.
         digest: its own SHA-256, under which the version is announced.
-        about: all its fields.
-        files: what it says of each file.
     """
 
     folder: Path

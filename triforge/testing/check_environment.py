@@ -399,12 +399,7 @@ async def check_environment(
     """Walk the whole contract of a family.
 
     Args:
-        family: the family under test.
-        options: settings of a run, as given to `make` and `gold`.
-        generator_options: as given to `generate`.
         tasks: parameters of tasks to check instead of generated ones, for families or tasks that are uploaded.
-        seed: of tasks and episodes.
-        count: how many tasks to generate and play, at least 1.
         max_steps: an episode of nonsense must end within this many steps.
         block_limit_s: seconds for which one call may hold the event loop between two awaits.
         deadline_s: seconds that one call may take in all.

@@ -56,7 +56,6 @@ class FakeGenerate:
 
     Args:
         answers: one a request, in turn (the last one for ever), or a function of the request; an error is raised.
-        version: weight version of every token; may be changed at any time.
         finish: why every answer ends; `stop` adds the turn's end to the ids.
     """
 

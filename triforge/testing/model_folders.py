@@ -72,10 +72,7 @@ def words_folder(
     """A whole-word tokenizer: `<unk>` 0, `</s>` 1, `<user>` 2, `<assistant>` 3, `<system>` 4, then the words.
 
     Args:
-        folder: where to write.
-        words: the vocabulary.
         markers_are_special: register the markers as special tokens, or leave them ordinary words.
-        turn_ends: whether the template writes `</s>` at the end of a turn.
     """
     markers = ["<unk>", "</s>", "<user>", "<assistant>", "<system>"]
     vocabulary = {word: index for index, word in enumerate([*markers, *words])}

@@ -42,9 +42,7 @@ def install(
     """Give an app the error handlers, what it refuses of browsers and bodies, and the three routes above.
 
     Args:
-        app: the app of a service.
         ready: raises UnavailableError (or any error of ours) while the service cannot serve; None is always ready.
-        registry: whose metrics `/metrics` shows.
         bounds: what a request's body may be; more is a 413.
         bodies: other bounds, by method and path (`POST /v1/runs`).
         uploads: bytes, likewise, for routes that do not keep the body in memory and check it themselves.

@@ -43,9 +43,6 @@ class BodyLimit:
     """ASGI middleware that ends a request whose body is too large, too much to parse, or no text.
 
     Args:
-        app: what it stands before.
-        bounds: of routes that are not among the others.
-        bodies: bounds by method and path, or its template.
         uploads: bytes by method and path, of routes that read their body in pieces and check it themselves.
     """
 

@@ -136,15 +136,15 @@ def test_gradient_steps_keep_the_best_within_the_bounds() -> None:
 
 
 def test_features_of_text_tell_actions_states_and_order_apart() -> None:
-    one = text_features("a red room", "go north")
+    one = text_features("a red door", "go north")
     assert float(np.linalg.norm(one)) == pytest.approx(1.0)
     for other in (
-        ("a blue room", "go north"),
-        ("a red room", "go south"),
-        ("a red room", "north go"),
+        ("a blue door", "go north"),
+        ("a red door", "go south"),
+        ("a red door", "north go"),
     ):
         assert not np.allclose(one, text_features(*other))
-    assert (one == text_features("a red room", "go north")).all()
+    assert (one == text_features("a red door", "go north")).all()
     assert not text_features("a", "").any()
 
 
@@ -161,9 +161,9 @@ def test_a_gaussian_policy_gains_over_cloning_offline_and_then_online(seed: int)
 
 # ---- a policy that writes words, with edits ----
 
-ITEMS, ROOMS = ("mug", "pan", "bed", "box"), ("north", "south", "west", "east")
+ITEMS, SIDES = ("mug", "pan", "bed", "box"), ("north", "south", "west", "east")
 VERBS, PLACES = ("take", "wash", "make", "open"), ("up", "down", "left", "right")
-STATES = [f"item {i} in room {r}" for i, r in product(ITEMS, ROOMS)]
+STATES = [f"item {i} on side {r}" for i, r in product(ITEMS, SIDES)]
 
 
 @cache
@@ -172,7 +172,7 @@ def seen(state: str, action: str) -> Floats:
 
 
 class Writing:
-    """A verb and a place; the item says which verb is right, the room which place, half of the reward each."""
+    """A verb and a place; the item says which verb is right, the side which place, half of the reward each."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -183,8 +183,8 @@ class Writing:
 
     @staticmethod
     def right(state: str) -> tuple[str, str]:
-        _, item, _, _, room = state.split()
-        return VERBS[ITEMS.index(item)], PLACES[ROOMS.index(room)]
+        _, item, _, _, side = state.split()
+        return VERBS[ITEMS.index(item)], PLACES[SIDES.index(side)]
 
     def earned(self, state: str, action: str) -> float:
         return sum(0.5 * (a == b) for a, b in zip(action.split(), self.right(state), strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.gpu.__main__ import main
-from bench.gpu.part import cases_of, summary
+from bench.gpu.part import cases_of, run, summary
 from bench.gpu.results import Results, read, table, write
 from bench.gpu.supervise import PARTS
 
@@ -24,7 +24,9 @@ QUICK = {
     ("part", "case"), [(part, case) for part, names in QUICK.items() for case in names]
 )
 def test_a_case_runs_on_a_cpu(part: str, case: str) -> None:
-    assert cases_of(part, rehearse=True)[case]()
+    found = run(cases_of(part, rehearse=True)[case])
+    assert found
+    assert found.get("packs", True)
 
 
 def test_every_part_has_cases_with_and_without_a_gpu() -> None:
@@ -60,7 +62,7 @@ def test_one_command_writes_results_and_goes_on_where_they_stop(
 def test_a_part_that_dies_goes_on_behind_the_case_that_killed_it(tmp_path: Path) -> None:
     calls: list[list[str]] = []
 
-    def run(_: str, path: Path, *__: Any, **___: Any) -> int:
+    def dies(_: str, path: Path, *__: Any, **___: Any) -> int:
         document = read(path)
         calls.append(sorted(document["cases"]))
         name = "first" if len(calls) == 1 else "second"
@@ -74,7 +76,7 @@ def test_a_part_that_dies_goes_on_behind_the_case_that_killed_it(tmp_path: Path)
         write(path, document)
         return -9 if name == "first" else 0
 
-    results = Results(tmp_path, [], fresh=True, run=run)
+    results = Results(tmp_path, [], fresh=True, run=dies)
     limits: dict[str, Any] = {"rehearse": True, "chosen": "", "seconds": 60.0, "total": 60.0}
     results.run_all(["learner"], {}, **limits)
     assert calls == [[], ["first"]]
@@ -83,7 +85,7 @@ def test_a_part_that_dies_goes_on_behind_the_case_that_killed_it(tmp_path: Path)
     assert "learner first: the process ended with -9" in text
     assert "| learner | second | ok | tokens_per_s 123" in text
     assert "| learner | third | not run |" in text
-    again = Results(tmp_path, [], fresh=False, run=run)
+    again = Results(tmp_path, [], fresh=False, run=dies)
     again.run_all(["learner"], {}, **limits)
     assert calls[2] == ["second"]  # what failed is tried again
     assert json.loads((tmp_path / "learner.json").read_text())["cases"].keys() == {"second"}

@@ -225,6 +225,24 @@ def test_a_trainer_that_does_not_answer_is_named(
     assert "http://127.0.0.1:1" in err
 
 
+def test_what_a_training_has_left_is_started_again_to_be_looked_at(
+    triforge: Triforge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for api in APIS:
+        monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "train.toml").touch()
+    again = "triforge up --config there/train.toml --state there"
+    for asked in (
+        ("run", "show", "run-1"),
+        ("run", "save", "run-1", "--to", "saved"),
+        ("pool", "list"),
+    ):
+        code, _, err = triforge(*asked, "--state", "there")
+        assert (code, again in err) == (1, True)
+    assert again in triforge("status", "--state", "there")[1]
+
+
 # ---- status ----
 
 

@@ -115,7 +115,12 @@ def test_an_unknown_argument_is_refused_with_the_known_ones(trained: Services) -
     assert trained.asked == []
 
 
-REWARD = "def score(completions, answer, **_):\n    return [0.0]\n"
+REWARD = """
+def score(completions, answer, **_):
+    return [0.0]
+def broken(completions, answer, **_):
+    return [float(said == right) for said, right in zip(completons, answer)]
+"""
 
 
 @pytest.fixture
@@ -147,6 +152,7 @@ PROMPTS = {
         ({"data": "bad.jsonl"}, "1 bad lines; the first is line 6"),
         ({"data": "none.jsonl"}, "No such file"),
         ({"reward": "my_reward:scor"}, "'my_reward:scor' cannot be imported"),
+        ({"reward": "my_reward:broken"}, "NameError: name 'completons' is not defined"),
         ({"options": {"tries": 3}}, "tries"),
         ({"generate": {"tries": 3}}, "tries"),
         ({"tasks": 400}, "asked for 408 tasks"),

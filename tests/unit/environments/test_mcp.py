@@ -13,7 +13,7 @@ import pytest
 from environments.mcp.family import FAMILY, holds
 from environments.mcp.servers import connected
 from tests.service.test_policy_http import serving
-from triforge.errors import EnvError, InputError
+from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import StepResult
 from triforge.testing.check_environment import check_environment, require
 from triforge.types import Params, Task
@@ -67,6 +67,14 @@ async def play(task: Task, *responses: str) -> list[StepResult]:
 
 def call(tool: str, **arguments: Any) -> str:
     return json.dumps({"tool": tool, "arguments": arguments})
+
+
+def test_what_the_operators_file_holds_is_told_to_nobody(tmp_path: Path) -> None:
+    servers = {"accounts": {"url": "http://x", "headers": {"Authorization": 3}}, "token": "secret"}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    with pytest.raises(ConfigError, match=r"headers\.Authorization") as caught:
+        FAMILY.validate(TASK)
+    assert "secret" not in caught.value.detail
 
 
 async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:

@@ -9,7 +9,15 @@ from typing import Literal
 
 import pytest
 
-from experiments.vote_quality import GATE, cosine, cosine_sums, measures_of, quality, rows_of
+from experiments.vote_quality import (
+    GATE,
+    cosine,
+    cosine_sums,
+    measures_of,
+    planted,
+    quality,
+    rows_of,
+)
 from services.trainer.measures import judge_measures
 from tests.unit.trainer.played import group_task, judged
 from triforge.types import JudgedGroup
@@ -47,6 +55,16 @@ def test_the_cosine_of_groups_that_all_fail() -> None:
     found = measures_of([failed, mixed])
     assert [found[name] for name in GATE] == [2.0, 2.0, 5.0]
     assert found["votes/positive_failed"] == 5 / 6
+
+
+def test_planted_votes_are_the_label_or_its_opposite() -> None:
+    row = rows_of([group("a", [-1, -1], [[1, -1], [-1, -1, -1]], [[[1], [1]], [[-1], [1], [1]]])])[
+        0
+    ]
+    assert planted(row, 1.0, 0)["votes"] == ["+ -", "- - -"]
+    assert planted(row, 0.0, 0)["votes"] == ["- +", "+ + +"]
+    kept = {k: v for k, v in row.items() if k != "votes"}
+    assert kept == {k: v for k, v in planted(row, 0.5, 0).items() if k != "votes"}
 
 
 def test_accuracy_is_what_the_product_measures_and_what_the_file_says() -> None:

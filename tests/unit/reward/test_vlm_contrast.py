@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -163,6 +164,16 @@ async def test_the_colour_encoder_sees_colours_in_real_files() -> None:
     refs = [shots.keep(png(colour=c)) for c in ((220, 10, 10), (10, 20, 200))]
     goals = ContrastSection(positive=("red",), negative=("blue",))
     assert await Relabeller(shots, linger_s=0.0).rewards(refs, goals) == [1.0, 0.0]
+
+
+async def test_the_colour_encoder_needs_little_memory_for_a_large_screenshot() -> None:
+    shots = Shots()
+    tracemalloc.start()
+    (large,) = await Relabeller(shots).rewards([shots.keep(striped(600, size=1200))], GOALS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert large == (await Relabeller(shots).rewards([shots.keep(striped(4))], GOALS))[0]
+    assert peak < 2**26
 
 
 def test_a_learner_that_sees_images_gains_by_the_contrast() -> None:

@@ -89,6 +89,10 @@ async def test_half_a_character_in_an_environments_error_is_data_too() -> None:
         (Shows(system=3), "reset: system: the environment gave int"),
         (Shows(action=("go", 1)), "step 0: action: the environment gave tuple"),
         (Shows(observation="a text"), "step 0: observation: the environment gave str"),
+        (
+            Shows(readings=None),
+            "step 0: readings: the environment gave NoneType, expected a mapping",
+        ),
         (Shows(label=7), "label"),
         (Shows(share=2.0, done=True), "share"),
     ],
@@ -104,6 +108,11 @@ async def test_what_is_of_another_type_ends_the_episode_as_a_malformed_observati
     assert (error.kind, error.retryable) == ("malformed_observation", False)
     assert said in error.detail
     assert environment.closed == 1
+
+
+async def test_a_reading_that_the_environment_does_not_have_is_left_out() -> None:
+    trajectory = await play(Shows(readings={"speed": 0, "distance": None}), Parrot())
+    assert {tuple(step.readings.items()) for step in trajectory.steps} == {(("speed", 0.0),)}
 
 
 @pytest.mark.parametrize("call", ["reset", "step"])

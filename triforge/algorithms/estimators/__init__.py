@@ -30,7 +30,6 @@ class Group:
         outcomes: O of the trajectory on each of its steps that has a reward; None on the others.
         votes: the mean vote on each step.
         observations: what each step saw, or in tree rollouts the name of its state; None where nobody recorded it.
-        actions: what it did.
     """
 
     rewards: Rows
@@ -73,8 +72,6 @@ class Estimator:
     """One estimator.
 
     Attributes:
-        name: under which documents name it.
-        options: its own options.
         function: advantages of the steps of a group.
         tokens: advantages of a trajectory's tokens from their rewards, a critic's values and the last token of each turn;
             None needs no critic.

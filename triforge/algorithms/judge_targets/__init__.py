@@ -29,7 +29,6 @@ class Judged:
         outcomes: -1 or +1 of each trajectory; None where it is not known.
         votes: in {-1, 0, +1}, `[trajectory][step][vote]`; empty where a step was not judged.
         observations: what each step saw, `[trajectory][step]`; None where nobody recorded it.
-        actions: what it did.
         privileged: votes of the judge that saw a reference solution, as `votes`; empty where there are none.
     """
 

@@ -30,7 +30,6 @@ class Tokens:
     Attributes:
         logprobs: under the weights being trained (carry the gradient).
         prox: under the weights the ratio is anchored to (what sampled them, or the start of the step).
-        advantages: A of each token.
         pooled: replaces each token's value by the mean over its response.
         stop: lets no gradient through; the identity on arrays without gradients.
     """
@@ -47,7 +46,6 @@ class TokenLoss:
     """What a loss says of each token.
 
     Attributes:
-        values: to be minimised.
         log_ratio: the logarithm of the ratio that it is a function of.
         clipped: which tokens' objective is cut off, so that their gradient is 0; None where nothing is.
     """

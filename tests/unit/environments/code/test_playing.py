@@ -88,7 +88,7 @@ async def test_a_tester_and_a_coder_have_rewards_of_their_own(
     family: CodeFamily, test: str, program: str, locals_: tuple[float, float], won: bool
 ) -> None:
     tested, coded = await play(family, ROW, [test, fenced(program)], {"tester": True})
-    assert (tested.observation.agent_id, tested.done) == ("coder", False)
+    assert (tested.observation.agent_id, tested.done, tested.success) == ("coder", False, False)
     assert (coded.done, coded.success) == (True, won)
     assert (tested.local, coded.local) == pytest.approx(locals_)
     assert candidate_reward(coded, 1.0) == pytest.approx(won + locals_[1])
