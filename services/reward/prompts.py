@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from services.reward.requests import StepText
-from triforge.prompt_escaping import neutralise
-from triforge.rollout.verdicts import quoted
+from triforge.prompt_escaping import neutralise, quoted
 from triforge.types import ChatMessage, ImagePart, ImageRef, Step, TextPart
 
 PromptKind = Literal["rubric", "terse"]

@@ -1,11 +1,9 @@
-"""How a verdict is written and read, and how a judge is shown what others wrote."""
+"""How a verdict is written and read."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, Literal
-
-from triforge.prompt_escaping import neutralise
 
 _BOX: Final = "\\boxed{"
 _SCORE: Final = re.compile(r"\s*([+-]?)1\s*\}")
@@ -26,9 +24,3 @@ def parse_vote(text: str) -> Literal[-1, 0, 1]:
     if found is None:
         return 0
     return -1 if found[1] == "-" else 1
-
-
-def quoted(text: str) -> str:
-    """Text whose every line is marked as a quote."""
-    lines = neutralise(text).splitlines() or [""]
-    return "\n".join(f"| {line}" for line in lines)

@@ -12,8 +12,8 @@ from typing import Final
 from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
 from triforge.event_loop import together
+from triforge.prompt_escaping import quoted
 from triforge.rollout.protocols import GenerateMany
-from triforge.rollout.verdicts import quoted
 from triforge.sandbox.cases import CASE_FORM, Case, read_case, same_output
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
