@@ -16,6 +16,7 @@ from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
+from experiments import toys
 from experiments.archive import pack, unpack
 from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
@@ -147,16 +148,17 @@ def _play(
 
 def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
     """Play one run in this process and print its lines."""
+    arm, quick = study.arms[job.arm], settings is study.quick
+    if is_toy(arm):
+        toys.play(job.arm, arm, job.seed, tell=_print)
+        return 0
     import torch
 
     from experiments.record import Models
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
-    arm, quick = study.arms[job.arm], settings is study.quick
-    policy = warm = Path()
-    if not is_toy(arm):
-        policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
+    policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
     reward, keep = judges_of(state, study, settings, job, warm)
     start, strong = start_of(state, study, settings, job.seed), settings.strong()
     models = Models(policy, reward, None, start=start, keep=keep)
@@ -164,11 +166,12 @@ def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
         models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:
             models.strong = policy if quick else tiny_models(strong, _silent)[0]
-    import_module(study.run).play(
-        job.arm, arm, job.seed, settings, models,
-        tell=lambda line: print(json.dumps(line), flush=True),
-    )  # fmt: skip
+    import_module(study.run).play(job.arm, arm, job.seed, settings, models, tell=_print)
     return 0
+
+
+def _print(line: Mapping[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
 
 
 def _silent(_: str) -> None:

@@ -7,6 +7,7 @@ from inspect import signature
 
 import pytest
 
+from experiments import toys
 from experiments.methods import ARMS, COMPARED, STUDY
 from experiments.methods_report import table
 from experiments.methods_run import play
@@ -24,9 +25,9 @@ def test_an_arm_in_the_household_goes_round(models: Models, name: str) -> None:
     assert (step["rows/reward"] > 0) is (name == "istar-household" and step["all_same"] < 1)
 
 
-def test_an_arm_of_numbers_writes_its_curve(models: Models) -> None:
+def test_an_arm_of_numbers_writes_its_curve() -> None:
     told: list[object] = []
-    result = play("window", ARMS["window"], 1, STUDY.quick, models, tell=told.append)
+    result = toys.play("window", ARMS["window"], 1, tell=told.append)
     assert told[:-1] == [{"steps": step} for step in result.steps]
     assert len(result.steps) == 15
 
