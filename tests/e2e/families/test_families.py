@@ -67,7 +67,8 @@ TINY: dict[str, dict[str, Any]] = {
     },
     # random weights earn the same in all rollouts, and its filter keeps no such group
     "methods/starpo_s": {"run": {"algorithm": {"overrides": {"group_filter": "none"}}}},
-    "methods/spark": {},  # its verdicts are held to two words, so some are right and some are not
+    # held to the two words of `SMALL` and hot, it judges both ways
+    "methods/spark": {"run": {"models": {"policy": {"temperature": 5.0}}}},
     "methods/rlve": {
         "generate": {"options": {"puzzles": ["truth"]}},
         "run": {
