@@ -27,7 +27,6 @@ from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
 from services.trainer.measures import VoteHistory, sample_measures, step_measures
 from services.trainer.parts import Parts
-from services.trainer.recycling import recycled_measures, recycled_tasks
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.task_source import TaskSource, task_outcome
@@ -36,7 +35,6 @@ from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
-from triforge.rollout.recycled import asking
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
@@ -164,8 +162,6 @@ class Run:
         groups = await asyncio.gather(
             *(self._play_group(task) for task in (await self._env.plan([step]))[step])
         )
-        asked = recycled_tasks(groups, self._config, step)
-        groups += await asyncio.gather(*map(self._play_group, asked))
         played = time.monotonic()
         self._played = {"first": groups} | self._played | {"last": groups}
         measures = step_measures(
@@ -173,7 +169,6 @@ class Run:
         )
         trust = self._votes.trust(step)
         measures |= self._votes.measure(step, groups) | measures_of(groups)
-        measures |= recycled_measures(groups)
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
@@ -203,9 +198,8 @@ class Run:
             return trajectory
 
         played = await run_group(
-            lambda: asking(group.recycled, lambda: self._tasks.make(self._options)),
-            self._acts, task, group, ended=ended,
-        )  # fmt: skip
+            lambda: self._tasks.make(self._options), self._acts, task, group, ended=ended
+        )
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))
 
     async def _train(self, step: int, groups: list[JudgedGroup], trust: float) -> dict[str, float]:

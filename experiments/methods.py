@@ -46,7 +46,6 @@ def _games() -> dict[str, Arm]:
 _HOUSEHOLD: dict[str, dict[str, Any]] = {
     "outcome": {"algorithm": {"preset": "grpo"}},
     "istar": {"algorithm": {"preset": "istar"}, "reward": {"kind": "implicit"}},
-    "spark": {"algorithm": {"preset": "spark"}, "reward": {"mode": "shared"}},
 }
 ARMS: dict[str, Arm] = {
     **_games(),
@@ -77,7 +76,6 @@ COMPARED = (
     Compared("PA-RL, steering", "pa_rl", "cloning", "reward of a turn"),
     Compared("VLM-RL, grid of images", "contrast", "success_only"),
     Compared("SPARK, letters", "spark-letters", "outcome-letters"),
-    Compared("SPARK, household", "spark-household", "outcome-household"),
     Compared("iStar, household", "istar-household", "outcome-household"),
 )
 
@@ -98,10 +96,10 @@ class MethodsSettings(Settings):
         document = super().document(arm, seed, models)
         document["algorithm"] = {**arm.config["algorithm"], "overrides": {"kl_beta": 0.0}}
         document["reward"] |= arm.config.get("reward", {})
-        # the judge that is trained, or shares the policy's weights, begins as the policy does
         document["models"]["reward"] |= {
-            "path": models["policy"], "temperature": 1.0, "regex": r"\\boxed\{-?1\}",
-        }  # fmt: skip
+            "path": models["policy"],
+            "temperature": 1.0,
+        }  # begins alike
         return document
 
 
