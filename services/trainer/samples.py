@@ -66,9 +66,8 @@ class SampleOptions:
     reward_version: int
     policy_limits: Limits
     reward_limits: Limits
-    further: Mapping[TrainedRole, tuple[int, Limits]] = field(
-        default_factory=dict
-    )  # models that play
+    # models that play
+    further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
     trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
     step: int | None = None  # goes on record; the groups' own round if not given
@@ -202,7 +201,7 @@ def not_for_training(purpose: Purpose, algorithm: Algorithm) -> str:
     if purpose == "evaluate":
         return EVALUATION
     trained = {"both": True, "parent": purpose == "measure_parent", "none": False}
-    return "" if purpose == "train" or trained[algorithm.train_on_pairs] else MEASURES
+    return "" if purpose in ("train", "recycled") or trained[algorithm.train_on_pairs] else MEASURES
 
 
 # ---- rewards and advantages ----
@@ -274,7 +273,6 @@ def _samples(
 
 
 def _sampled(trajectory: Trajectory) -> Iterator[_Place]:
-    """A trajectory's responses."""
     versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
     for step in trajectory.steps:
         yield step.start, step.end, versions[step.segment][step.start : step.end]

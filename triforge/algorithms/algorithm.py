@@ -19,12 +19,8 @@ from triforge.algorithms.registry import NoOptions, Only, Options, Registry
 from triforge.errors import ConfigError
 
 _CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
-_FILTERS = (
-    "policy_band",
-    "mixed_groups_only",
-    "group_filter",
-    "refills",
-)  # of what trains the policy
+# of what trains the policy
+_FILTERS = ("policy_band", "mixed_groups_only", "group_filter", "refills")
 _PARTS: dict[str, Registry[Estimator] | Registry[Loss] | Registry[JudgeTarget]] = {
     "estimator": ESTIMATORS,
     "loss": LOSSES,

@@ -264,8 +264,7 @@ class CoreOptions(Options):
     """Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at
     `kl_beta`."""
     kl_gain: Annotated[
-        float,
-        _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is"),
+        float, _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is")
     ] = Field(0.1, gt=0, le=1)
     """How fast."""
     # ---- samples of other weights ----

@@ -29,7 +29,7 @@ _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
 _TRACKED = Only(
-    lambda s: s.tensorboard or s.wandb_project or s.trackio_project or s.mlflow_experiment,
+    lambda s: s.tensorboard or s.wandb_project or s.mlflow_experiment,
     "a tracker: nothing is told of rollouts",
 )
 Strategy = Literal["group", "tree", "critic_best_of_k"]
@@ -298,6 +298,13 @@ class RewardSection(Section):
     """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
     `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
     `package.module:function`."""
+    mode: Literal["separate", "shared"] = "separate"
+    """Whose weights judge: the reward model's, or (`shared`) the policy's own. Then finished rollouts become questions that the
+    policy answers and learns from: which attempt was right, and what would have been (docs/algorithms.md, "Shared weights")."""
+    recycled: Annotated[
+        Positive, Only(lambda s: s.mode == "shared", 'mode = "shared": no question is asked')
+    ] = 32
+    """Questions to judge, and attempts to mend, a step; at most so many of each."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"
@@ -338,8 +345,6 @@ class ReportSection(Section):
     """Who owns the project; empty is the key's default."""
     wandb_mode: Annotated[Literal["online", "offline"], _WANDB] = "online"
     """`offline` writes files for `wandb sync` to `runs/<id>` of the artifact store."""
-    trackio_project: str = Field("", max_length=128)
-    """Project of trackio; empty writes nothing. Its files lie where `TRACKIO_DIR` of the trainer says."""
     mlflow_experiment: str = Field("", max_length=128)
     """Experiment of MLflow; empty sends nothing. The trainer reads `MLFLOW_TRACKING_URI`."""
     rollouts: Annotated[int, _TRACKED] = Field(8, ge=0, le=100)

@@ -37,6 +37,7 @@ from triforge.types.env_adapter import (
     ProposalDetail,
     TaskDetail,
     TaskOutcome,
+    TaskPlay,
     TaskUpload,
     mean_score,
 )
@@ -83,6 +84,7 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
+    Recycled,
     Segment,
     Step,
     StepVotes,
