@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,17 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.control_plane_environment import NAME
-from triforge.broker import Broker, RedisBroker, batches_stream
+from services.trainer.replayed_rollouts import ROLES, untrained
+from triforge.broker import Broker
 from triforge.config import Settings, parse
-from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.layout import Layout, free_port, plan_layout
 from triforge.supervisor.process import ProcessSpec
-from triforge.supervisor.supervise import Supervisor
 from triforge.testing.entry_points import offer_family
 from triforge.testing.model_folders import chatml_folder
-from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
-ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
-_LEFT_OUT = ("learner-policy", "learner-reward", "reward")
 _SAMPLE_S = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -45,12 +41,6 @@ class Stack:
     model: Path
     engines: Mapping[str, str]
     broker: Broker
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager
@@ -75,27 +65,12 @@ async def loop(folder: Path) -> AsyncIterator[Stack]:
     )
     specs = [_engine(role, url, model) for role, url in engines.items()]
     offer_family(folder / "packages", NAME, "bench.control_plane_environment:FAMILY")
-    specs += [
-        _ours(spec, folder / "packages") for spec in layout.specs if spec.name not in _LEFT_OUT
-    ]
-    supervisor = Supervisor(
-        Layout(settings=layout.settings, specs=tuple(specs)),
-        folder / "state",
-        report=lambda _: None,
-    )
-    broker = RedisBroker(layout.settings.redis_url, lease_s=layout.settings.lease_s)
-    learners: list[asyncio.Task[None]] = []
-    try:
-        await supervisor.start()
+    specs += [_ours(spec, folder / "packages") for spec in layout.specs]
+    planned = Layout(settings=layout.settings, specs=tuple(specs))
+    models = {role: str(model) for role in ROLES}
+    async with untrained(planned, folder / "state", models) as (supervisor, broker):
         pids = {process.spec.name: process.pid or 0 for process in supervisor.processes}
-        learners = [asyncio.create_task(_learn(broker, role, model)) for role in ROLES]
         yield Stack(layout.settings, pids | {"bench": os.getpid()}, model, engines, broker)
-    finally:
-        for task in learners:
-            task.cancel()
-        await asyncio.gather(*learners, return_exceptions=True)
-        await broker.close()
-        await supervisor.stop()
 
 
 def _engine(role: str, url: str, model: Path) -> ProcessSpec:
@@ -107,23 +82,6 @@ def _engine(role: str, url: str, model: Path) -> ProcessSpec:
 def _ours(spec: ProcessSpec, packages: Path) -> ProcessSpec:
     """Every process finds the bench's environment by its entry point."""
     return dataclasses.replace(spec, env={**spec.env, "PYTHONPATH": str(packages)})
-
-
-async def _learn(broker: Broker, role: TrainedRole, model: Path) -> None:
-    """A learner that answers every batch at once with the same folder under the next version."""
-    cursor = await broker.last_id(batches_stream(role))
-    while True:
-        for entry, batch, _ in await broker.read_batches(role, cursor):
-            cursor = entry
-            if batch is not None:
-                await broker.announce(_learnt(batch, model))
-
-
-def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:
-    return WeightsReady(
-        run_id=batch.run_id, role=batch.role, step=batch.step, version=batch.version + 1,
-        uri=str(model), digest="",
-    )  # fmt: skip
 
 
 # ---- what processes use up ----

@@ -53,20 +53,23 @@ class Compare:
     ) -> tuple[RunState, list[RunStep], list[RunStep], list[TrajectorySummary]]:
         """A run, these measures of its steps, all measures of its newest ones, and the episodes of its newest evaluation."""
         path = f"/v1/runs/{segment(run_id)}"
-        held: dict[str, Any] = {"purpose": "evaluate"}
         names = ",".join(name + end for name in measures for end in INTERVAL)
-        run, steps, newest = await asyncio.gather(
+        run, page = await asyncio.gather(
             self._apis.read(RunState, "trainer", path, key),
             self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, limit=_STEPS, measures=names),
-            self._apis.read(TrajectoryPage, "trainer", f"{path}/trajectories", key, limit=1, **held),
         )  # fmt: skip
         after = max(run.step - _NAMED, -1)
         last = await self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, after=after)
-        if not newest.items:
-            return run, [*steps.items], [*last.items], []
-        held |= {"step": newest.items[0].step, "limit": _EPISODES}
-        page = await self._apis.read(TrajectoryPage, "trainer", f"{path}/trajectories", key, **held)
-        return run, [*steps.items], [*last.items], [*page.items]
+        evaluated = max(
+            (step.step for step in page.items if "evaluation" in step.artifacts), default=-1
+        )
+        if evaluated < 0:
+            return run, [*page.items], [*last.items], []
+        held = {"purpose": "evaluate", "step": evaluated, "limit": _EPISODES}
+        episodes = await self._apis.read(
+            TrajectoryPage, "trainer", f"{path}/trajectories", key, **held
+        )
+        return run, [*page.items], [*last.items], [*episodes.items]
 
 
 def overlaid(

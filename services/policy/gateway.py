@@ -17,6 +17,7 @@ from services.policy.metrics import EngineMetrics
 from services.policy.pool import Member, Pool
 from services.policy.weight_sync import WeightSync
 from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
+from triforge.rollout.seeds import sample_seed
 from triforge.store.images import ImageStore
 from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage, VersionSpan
 from triforge.vision.files import data_uri
@@ -24,8 +25,6 @@ from triforge.vision.files import data_uri
 _T = TypeVar("_T")
 Held = Mapping[str, bytes]  # images that came with a request itself, by id
 
-_SEED_STEP = 0x9E3779B1  # odd, so that the seeds of up to 2^31 samples differ
-_SEED_MASK = 0x7FFFFFFF
 _NOTHING: Held = {}
 PLAIN = Extras()
 _TRIES = 5  # of a request under which the base of an adapter changes
@@ -309,8 +308,10 @@ def _seeded(prompt: Prompt) -> tuple[Prompt, ...]:
     seed = prompt.sampling.seed
     if seed is None or prompt.n == 1:
         return (prompt,)
-    seeds = ((seed + number * _SEED_STEP) & _SEED_MASK for number in range(prompt.n))
-    samplings = (prompt.sampling.model_copy(update={"seed": each}) for each in seeds)
+    samplings = (
+        prompt.sampling.model_copy(update={"seed": sample_seed(seed, number)})
+        for number in range(prompt.n)
+    )
     return tuple(dataclasses.replace(prompt, sampling=sampling, n=1) for sampling in samplings)
 
 

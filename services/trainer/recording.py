@@ -3,6 +3,7 @@
 Layout of a folder:
 
     run.json                      the run's id, what its steps measured, its first versions, where each version lies
+    pool.json                     the family, options and tasks of its pool
     runs/<run>/steps/*.parquet    the record of each step, and beside it the log-probabilities of its training
     weights/  checkpoints/        the versions that were kept, as in the artifact store
     models/<role>/                the models that the run began with
@@ -28,7 +29,7 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import read_origin
 from triforge.types import RunStep, TrainedRole
 
-_ABOUT: Final = "run.json"
+_ABOUT, _POOL = "run.json", "pool.json"
 _FOLDER: Final = re.compile(r"v(\d{6,})")
 
 
@@ -52,6 +53,7 @@ class Recording:
         artifacts: weights, checkpoints and log-probabilities; None where only a file was given.
         paths: the initial model folder of each role, `base` its version.
         folders: by role and version the number of the folder in which the weights were written.
+        pool: what its pool of tasks is made of anew; see `PoolRequest`. Empty where nothing says so.
     """
 
     run_id: str
@@ -61,11 +63,12 @@ class Recording:
     paths: Mapping[TrainedRole, str] = field(default_factory=dict)
     base: Mapping[TrainedRole, int] = field(default_factory=dict)
     folders: Mapping[TrainedRole, Mapping[int, int]] = field(default_factory=dict)
+    pool: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, store: RunStore, artifacts: ArtifactStore, run_id: str) -> Self:
         """A run of a deployment; NotFoundError if there is none of this id, or no step of it is finished."""
-        store.get(run_id)
+        pool = store.pool_of(run_id)
         notes = store.run_state(run_id)
         folders: dict[TrainedRole, dict[int, int]] = {}
         for row in store.weights_of(run_id):
@@ -77,7 +80,7 @@ class Recording:
             raise NotFoundError(f"run {run_id} has no finished training step yet")
         return cls(
             run_id=run_id, steps=steps, artifacts=artifacts, folders=folders, paths=notes["paths"], base=notes["base"],
-            source=_reader(artifacts, steps),
+            pool=pool, source=_reader(artifacts, steps),
         )  # fmt: skip
 
     @classmethod
@@ -93,10 +96,11 @@ class Recording:
     @classmethod
     def _of_folder(cls, folder: Path) -> Self:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        pool = json.loads((folder / _POOL).read_text()) if (folder / _POOL).exists() else {}
         steps = [RunStep.model_validate_json(json.dumps(step)) for step in about["steps"]]
         artifacts = ArtifactStore(str(folder))
         return cls(
-            run_id=about["run"], steps=steps, artifacts=artifacts, base=about["base"],
+            run_id=about["run"], steps=steps, artifacts=artifacts, base=about["base"], pool=pool,
             paths={role: str(folder.resolve() / path) for role, path in about["paths"].items()},
             folders={
                 role: {int(version): number for version, number in own.items()}
@@ -162,6 +166,7 @@ class Recording:
             "base": self.base,
             "folders": self.folders,
         }
+        target.write(_POOL, (json.dumps(self.pool) + "\n").encode())
         target.write(_ABOUT, (json.dumps(about, indent=1) + "\n").encode())
 
 

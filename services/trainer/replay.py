@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ def replay(
     for step in _steps(recording, only):
         record = recording.read(step.step)
         credited = credit(step.step, record)
-        yield step.step, compare(record, credited)
+        yield step.step, compare(record, credited.samples.records, credited.config)
         for role in recording.paths if trained else ():
             assert trained is not None
             found = trained.step(role, step, record, credited)
@@ -94,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--step", type=int)
     parser.add_argument("--what-if", action="append", default=[])
     parser.add_argument("--credit-only", action="store_true")
+    parser.add_argument("--replay-rollouts", action="store_true")
     parser.add_argument("--save", type=Path)
     given = parser.parse_args(arguments)
     recording = _recording(given.run)
@@ -106,15 +108,25 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     learners = recording.artifacts is not None and not given.credit_only
     counts: Counter[tuple[str, str]] = Counter()
-    for step, found in replay(recording, given.step, learners=learners):
+    for step, found in _found(recording, given, learners=learners):
         counts[found.part, found.verdict] += 1
         _say(f"step {step:>4}  {found.part:<14}  {found.verdict:<14}  {found.said}")
     for part in dict.fromkeys(part for part, _ in counts):
         said = [f"{counts[part, v]} {v}" for v in VERDICTS if counts[part, v]]
         _say(f"{part}: {', '.join(said)}")
-    if not learners:
+    if not (learners or given.replay_rollouts):
         _say("losses and gradients are not recomputed: " + _why_not(recording))
     return int(any(verdict == "differs" for _, verdict in counts))
+
+
+def _found(
+    recording: Recording, given: argparse.Namespace, *, learners: bool
+) -> Iterator[tuple[int, Finding]]:
+    if not given.replay_rollouts:
+        return replay(recording, given.step, learners=learners)
+    from services.trainer.replayed_rollouts import replay_rollouts  # noqa: PLC0415 (starts processes)
+
+    return iter(asyncio.run(replay_rollouts(recording)))
 
 
 def _why_not(recording: Recording) -> str:

@@ -56,14 +56,19 @@ def credit(step: int, record: StepRecord, what_if: Sequence[str] = ()) -> Credit
     )
 
 
-def compare(record: StepRecord, credited: Credited) -> Finding:
+def compare(
+    record: StepRecord, found: Sequence[dict[str, Any]], config: RunConfig, part: str = "credit"
+) -> Finding:
     """Every number of a step's record, and every option of its algorithm, against the one that was found.
 
     Sums and quotients of doubles come out alike on every machine; what a library of logarithms and powers may round
     otherwise, and a sum carries on, is at most one unit a response: n * 2^-53, of a number or of 1 if that is more.
     """
-    found, bound = credited.samples.records, len(record.records) * _ROUNDOFF
-    algorithm = credited.config.algorithm.resolved.model_dump(mode="json")
+    if len(found) != len(record.records):
+        said = f"{len(found)} responses where {len(record.records)} are on record"
+        return Finding(part, "differs", said)
+    bound = len(record.records) * _ROUNDOFF
+    algorithm = config.algorithm.resolved.model_dump(mode="json")
     known = {name: record.algorithm.get(name, now) for name, now in algorithm.items()}
     pairs = [({"algorithm": algorithm}, {"algorithm": known})]
     apart: dict[str, list[float]] = {}
@@ -72,11 +77,11 @@ def compare(record: StepRecord, credited: Credited) -> Finding:
             apart.setdefault(column, []).append(distance)
     said = f"{len(found)} responses, {sum(len(r['votes']) for r in found)} votes"
     if not apart:
-        return Finding("credit", "same", said)
+        return Finding(part, "same", said)
     furthest = max(map(max, apart.values()))
     worst = sorted(apart, key=lambda name: -max(apart[name]))[:_SHOWN]
     shown = "; ".join(f"{n}: {len(apart[n])} differ, by up to {max(apart[n]):.3g}" for n in worst)
-    return Finding("credit", "rounding" if furthest <= bound else "differs", f"{said}; {shown}")
+    return Finding(part, "rounding" if furthest <= bound else "differs", f"{said}; {shown}")
 
 
 def _apart(name: str, theirs: Any, mine: Any) -> Iterator[tuple[str, float]]:

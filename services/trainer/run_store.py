@@ -23,8 +23,10 @@ from triforge.store.database import Database
 from triforge.store.tables import (
     LadderRow,
     MeasurementRow,
+    PoolRow,
     RunRow,
     StepRow,
+    TaskRow,
     TrajectoryRow,
     WeightsRow,
 )
@@ -39,6 +41,7 @@ from triforge.types import (
     WeightsRecord,
 )
 
+_AT_ONCE: Final = 100  # steps that are held with all their measures
 ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 
 
@@ -266,14 +269,29 @@ class RunStore:
         """Finished steps after one, in order; with these measures alone, if any are named."""
         columns = (getattr(StepRow, name) for name in RunStep.model_fields)
         query = select(*columns).where(StepRow.run_id == run_id, StepRow.step > after)
+        query = query.order_by(StepRow.step).limit(limit).execution_options(yield_per=_AT_ONCE)
+        found = []
         with self._db.read() as session:
             _row_of(session, run_id)
-            rows = session.execute(query.order_by(StepRow.step).limit(limit)).mappings()
-            found = [{**row} for row in rows]
-        wanted = set(measures)
-        for row in found if wanted else ():
-            row["metrics"] = {n: value for n, value in row["metrics"].items() if n in wanted}
-        return [RunStep(**row) for row in found]
+            for row in session.execute(query).mappings():
+                own = row["metrics"]
+                kept = {name: own[name] for name in measures if name in own} if measures else own
+                found.append(RunStep(**{**row, "metrics": kept}))
+        return found
+
+    def pool_of(self, run_id: str) -> dict[str, Any]:
+        """The family, options and first training tasks of a run's pool, as a pool is made of them; empty if it is gone."""
+        with self._db.read() as session:
+            pool = session.get(PoolRow, _row_of(session, run_id).pool_id)
+            if pool is None:
+                return {}
+            query = select(TaskRow.params).where(
+                TaskRow.pool_id == pool.id, TaskRow.split == "train", TaskRow.version == 0
+            )
+            tasks = [
+                {"params": params} for params in session.scalars(query.order_by(TaskRow.position))
+            ]
+            return {"environment": pool.family, "options": pool.options, "tasks": tasks}
 
     # ---- weights ----
 

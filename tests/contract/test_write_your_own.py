@@ -7,21 +7,26 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from triforge.cli.training import Training
 from triforge.environments import registry
+from triforge.environments.tasks import CheckedTasks, generate
 from triforge.testing.check_environment import check_environment, require
 from triforge.testing.entry_points import offer_family
+from triforge.types import GenerateSpec
 
-PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
+ROOT = Path(__file__).parents[2]
+PAGE, FIRST = ROOT / "docs" / "environments.md", ROOT / "README.md"
 MOST_LINES = 20
 
 
-def block(language: str) -> str:
-    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"```{language}\n")
+def block(language: str, page: Path = PAGE, begins: str = "") -> str:
+    _, found, rest = page.read_text(encoding="utf-8").partition(f"```{language}\n{begins}")
     assert found
-    return rest.partition("\n```")[0] + "\n"
+    return begins + rest.partition("\n```")[0] + "\n"
 
 
 async def test_the_example_is_found_by_its_entry_point_and_keeps_the_contract(
@@ -38,6 +43,15 @@ async def test_the_example_is_found_by_its_entry_point_and_keeps_the_contract(
     assert registry.family("my_env:FAMILY") is family
 
 
+def test_both_examples_make_as_many_tasks_as_training_asks_for() -> None:
+    for page in (PAGE, FIRST):
+        defined: dict[str, Any] = {}
+        exec(block("python", page, "from triforge.environments.kit"), defined)
+        with CheckedTasks() as checked:
+            count, heldout = Training().counts()
+            generate(defined["FAMILY"], GenerateSpec(count=count, heldout=heldout), checked)
+
+
 def test_the_command_checks_it_by_its_path_in_the_folder_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "my_env.py").write_text(block("python"))
     script = Path(sys.executable).with_name(
@@ -45,7 +59,7 @@ def test_the_command_checks_it_by_its_path_in_the_folder_where_it_lies(tmp_path:
     )  # `python -m` would look in the folder by itself
     done = subprocess.run(
         [script, "env", "check", "my_env:FAMILY"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(PAGE.parents[1])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert " checks, 0 broken" in done.stdout

@@ -20,8 +20,10 @@ from triforge.errors import ConfigError, InputError, WeightsError
 from triforge.types import PoolState
 
 
-def made_pool(name: str, body: dict[str, Any] | Path, environment: str) -> PoolState:
-    """A pool as env_adapter would make it, with all its rows looked at.
+def made_pool(
+    name: str, body: dict[str, Any] | Path, environment: str, *, trial: bool
+) -> PoolState:
+    """A pool as env_adapter would make it, with all its rows looked at; with a `trial` code of the user's own is called, too.
 
     Raises:
         InputError: the family is unknown, refuses options, rows or what they name, or raises whatever is answered.
@@ -38,7 +40,8 @@ def made_pool(name: str, body: dict[str, Any] | Path, environment: str) -> PoolS
         checked = stack.enter_context(CheckedTasks())
         given = family(head.environment)
         check_pool(given, head, rows, checked)
-        demand_taken(given, [draft for _, draft in islice(checked, TRIED)], head.options)
+        if trial:
+            demand_taken(given, [draft for _, draft in islice(checked, TRIED)], head.options)
         tasks = {split: {"active": count} for split, count in checked.splits.items()}
         return PoolState(
             id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},

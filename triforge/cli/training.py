@@ -116,10 +116,10 @@ class Training:
             if self.pool:
                 run_anywhere(_check_pool(found, self.pool, parse(document).env_adapter.options))
             elif (self.state / ADDRESSES).is_file():  # of this machine, with the same families
-                made_pool(*self.request(document), self.env)
+                made_pool(*self.request(document), self.env, trial=False)  # its step says it soon
             return
         if not self.pool:
-            demand_playable(made_pool(*self.request(document), self.env), document)
+            demand_playable(made_pool(*self.request(document), self.env, trial=True), document)
             return
         from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 

@@ -205,7 +205,7 @@ def generate(
     if made < need:
         raise InputError(
             f"generate: asked for {need} different tasks (count and heldout), the options allow only about {made}; "
-            "ask for fewer or widen generate.options"
+            "ask for fewer (--tasks and --heldout of `triforge train`) or widen generate.options"
         )
 
 

@@ -20,3 +20,8 @@ def nth_seed(seed: int, number: int, within: int | None = None) -> int:
     """
     found = seed * 1_000_003 + number
     return found if within is None else found * 10_007 + within
+
+
+def sample_seed(seed: int, number: int) -> int:
+    """The seed of the `number`-th sample, from 0, of a prompt; others for up to 2^31 samples, as the step is odd."""
+    return (seed + number * 0x9E3779B1) & 0x7FFF_FFFF

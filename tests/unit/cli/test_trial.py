@@ -6,12 +6,14 @@ import json
 import re
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from environments.prompts.family import FAMILY as PROMPTS
 from triforge.cli import trial
+from triforge.cli.checks import made_pool
 from triforge.environments.kit import Family, Observation, StepResult, Strict
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily
@@ -70,6 +72,15 @@ def test_each_way_in_which_it_raises_is_shown_once_with_the_answer() -> None:
     shown = re.findall(r"answered '(.*?)': \S+ (\w+):", refused.value.detail)
     named = [("", "JSONDecodeError"), ("42", "TypeError"), ('{"answer": "42"}', "NameError")]
     assert shown == named
+
+
+@pytest.mark.parametrize("trial_asked", [False, True])
+def test_a_pool_for_services_that_run_is_made_without_calling_what_they_will_call(
+    trial_asked: bool,
+) -> None:
+    body = {"options": {"reward": f"{__name__}:misspelt"}, "tasks": [{"params": ROWS[0]}]}
+    with pytest.raises(InputError) if trial_asked else nullcontext():
+        assert made_pool("mine", body, "prompts", trial=trial_asked).tasks["train"] == {"active": 1}
 
 
 @pytest.mark.parametrize("reward", ["of_a_number", "of_the_rows_answer", "of_one_row"])

@@ -59,7 +59,8 @@ async def test_two_runs_are_compared_and_their_texts_stay_text(
     pages: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:
     other = recorded.store.create(name="other", pool_id="p", config={"run": {"steps": 9}})
-    recorded.store.commit_step(step(2, success=0.25).model_copy(update={"run_id": other.id}))
+    evaluated = {"run_id": other.id, "artifacts": {"evaluation": "e.parquet"}}
+    recorded.store.commit_step(step(2, success=0.25).model_copy(update=evaluated))
     with recorded.store._db.write() as session:
         summary = episode("task-0", -1).model_dump() | {
             "run_id": other.id,

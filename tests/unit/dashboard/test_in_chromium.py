@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 import time
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
     reason="apt-get install chromium chromium-driver",
 )
+AXE = Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js"
 _FLAGS = (
     "--headless=new",
     "--disable-gpu",
@@ -81,16 +83,22 @@ def browser() -> Iterator[Any]:
     found.quit()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_pages_fit_and_the_browser_complains_of_nothing(
-    browser: Any, address: str, recorded: RecordedRun, width: int, scheme: str
-) -> None:
+@pytest.fixture(scope="module", params=itertools.product((1280, 390), ("light", "dark")), ids=str)
+def seen(browser: Any, request: pytest.FixtureRequest) -> tuple[int, str]:
+    """The width and the scheme of what is looked at."""
+    width, scheme = request.param
     shape = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
     feature = {"name": "prefers-color-scheme", "value": scheme}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    group = recorded.group(2)
-    pages = (
+    return width, scheme
+
+
+@pytest.fixture(scope="module")
+def pages(address: str, recorded: RecordedRun) -> list[str]:
+    """The address of a page of each sort."""
+    group, other = recorded.group(2), recorded.store.create(name="other", pool_id="p", config={})
+    found = (
         "?smooth=0.6&x=time",
         "timeline",
         "rollouts",
@@ -101,14 +109,37 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
         "../../proposals/p-1",
         "../../deployment",
         "../../try?task=t-1",
+        f"../../compare?run={recorded.run_id}&run={other.id}",
+        "../../pools/pool-1",
+        "../../",
     )
+    return [f"{address}{'' if page[0] == '?' else '/'}{page}" for page in found]
+
+
+def test_pages_fit_and_the_browser_complains_of_nothing(
+    browser: Any, seen: tuple[int, str], pages: list[str]
+) -> None:
+    width, scheme = seen
     for page in pages:
-        browser.get(f"{address}/{page}" if page[:1] != "?" else f"{address}{page}")
+        browser.get(page)
         scrolled = browser.execute_script("return document.documentElement.scrollWidth")
         assert scrolled <= width, page
         assert browser.get_log("browser") == [], page
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="npm install --no-save axe-core@4.14.1")
+def test_axe_finds_nothing_serious(browser: Any, seen: tuple[int, str], pages: list[str]) -> None:
+    run = """
+        const done = arguments[0];
+        axe.run().then(found => done(found.violations.filter(v => /serious|critical/.test(v.impact))
+            .map(v => [v.id, v.nodes[0].html])));
+    """
+    for page in pages:
+        browser.get(page)
+        browser.execute_script(AXE.read_text())
+        assert browser.execute_async_script(run) == [], (page, *seen)
 
 
 async def test_pages_of_a_folder_open_without_a_service(

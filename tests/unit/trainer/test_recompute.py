@@ -56,7 +56,7 @@ def test_a_step_s_file_alone_is_enough_to_recompute_its_credit(
     record = Recording.of_path(path).read(4)
     assert parse(record.config) == config
     again = credit(4, record)
-    found = compare(record, again)
+    found = compare(record, again.samples.records, again.config)
     assert found.verdict == "same", found.said
     assert again.samples.records == record.records
     dropped = [vote["reason"] for row in again.samples.records for vote in row["votes"]]

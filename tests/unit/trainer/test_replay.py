@@ -23,6 +23,7 @@ from services.trainer.run_store import RunStore
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
+from triforge.store.tables import PoolRow, TaskRow
 
 RECORDED = (
     Path(__file__).parents[2] / "recorded_run"
@@ -143,6 +144,23 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
 ) -> None:
     artifacts = ArtifactStore(str(tmp_path / "artifacts"))
     run = store.create(name="r", pool_id="pool-1", config={})
+    with store._db.write() as session:
+        session.add(
+            PoolRow(
+                id="pool-1",
+                name="p",
+                family="f",
+                options={"o": 1},
+                request_digest="",
+                created_at=0.0,
+            )
+        )
+        session.flush()
+        for place in (1, 0):
+            session.add(TaskRow(
+                id=f"t{place}", pool_id="pool-1", slot=f"t{place}", version=0, split="train", state="retired", position=place,
+                instruction="", params={"n": place}, created_at=0.0,
+            ))  # fmt: skip
     with pytest.raises(NotFoundError):
         Recording.of_run(store, artifacts, run.id)
     notes = {"paths": dict(recording.paths), "base": dict(recording.base)}
@@ -160,6 +178,8 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
     shutil.rmtree(tmp_path / "artifacts")
     sent = Recording.of_path(tmp_path / "sent")
     assert sent.folders == recording.folders
+    tasks = [{"params": {"n": 0}}, {"params": {"n": 1}}]
+    assert sent.pool == {"environment": "f", "options": {"o": 1}, "tasks": tasks}
     assert verdicts(sent, 1) == verdicts(recording, 1)
     with pytest.raises(InputError, match="--save"):
         sent.save(tmp_path / "sent")
