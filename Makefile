@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -62,7 +62,7 @@ experiment-diagnosis: setup ## what a rewriter proposes with the diagnosis, with
 	@$(BIN)/python -m experiments diagnosis
 
 gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/gpu.md); REHEARSE=1: on a CPU, small
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0) $(ARGS)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0 --seconds 1800) $(ARGS)
 
 bench: setup ## speed and correctness figures, as ratios from one run
 	@$(BIN)/python -m bench
@@ -78,6 +78,9 @@ wheels: setup ## download into deploy/wheels what the images install, to build t
 
 compose-test: setup ## the stack in real containers, killed, cut off and restarted part by part (needs Docker, or root and dockerd)
 	@$(BIN)/python -m scripts.compose_test
+
+container-test: setup ## tasks of the family harbor in real containers (needs Docker, or root, dockerd and debootstrap)
+	@$(BIN)/python -m scripts.container_test
 
 k8s-test: setup ## every Kubernetes overlay and component on a real API server and scheduler, on described nodes (KUBEBUILDER_ASSETS)
 	@$(BIN)/python -m scripts.k8s_test

@@ -22,13 +22,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from triforge.algorithms.acceptance import (
-    FUTILITY,
-    LOOKS,
-    SPENDING,
-    SequentialTest,
-    paper_accepts,
-)
+from triforge.algorithms.acceptance import FUTILITY, LOOKS, SPENDING, SequentialTest, paper_accepts
 
 K, LOW, HIGH, ALPHA, MAX_ROLLOUTS = 8, 0.2, 0.8, 0.05, 64
 UNCHANGED = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)

@@ -11,7 +11,7 @@ Staleness is read where a learner reads it: from the versions of the tokens with
 Run: python -m bench.async [--steps N] [--json FILE]
 """
 
-# ruff: noqa: D102, ARG002 - stand-ins, documented where the real ones are
+# ruff: noqa: ARG002 - stand-ins, documented where the real ones are
 from __future__ import annotations
 
 import argparse

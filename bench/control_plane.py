@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -22,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.control_plane_environment import NAME
-from bench.control_plane_stack import Meter, Stack, loop, rss_mib
+from bench.control_plane_stack import Meter, Stack, loop
+from bench.machine import machine, rss_mib
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.event_loop import run as run_loop
@@ -33,11 +32,6 @@ WANTED_MS = 10.0  # of CPU a trajectory, all processes of ours together
 CASES = ((1, 1), (5, 1), (5, 3))  # turns of an episode, votes a step
 _LINES = 500  # tasks of an upload that are sent at a time
 _ORCHESTRATOR = "trainer"
-
-
-def machine() -> str:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
 
 
 async def run(

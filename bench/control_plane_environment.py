@@ -18,11 +18,9 @@ class Episode:
         self._left = turns
 
     async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002 - there is no chance
-        """Start."""
         return Reset(observation=Observation(text=task.instruction))
 
     async def step(self, response: str) -> StepResult:
-        """Take any answer."""
         self._left -= 1
         return StepResult(
             observation=Observation(text="Go on."), action=response, action_valid=True,
@@ -40,33 +38,26 @@ class Family:
     never_blocks = True
 
     def validate(self, params: Params) -> TaskDraft:
-        """`number` and nothing else."""
         if params.keys() != {"number"}:
             raise InputError(f"given {sorted(params)}, expected number")
         return TaskDraft(params=params, instruction=f"Which way at corner {params['number']}?")
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
-        """Numbers from the seed on."""
         return [{"number": seed + index} for index in range(count)]
 
     def make(self, options: Params) -> Episode:
-        """A fresh episode."""
         return Episode(int(str(options.get("turns", 1))))
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
-        """Always left."""
         return ["left"] * int(str(options.get("turns", 1)))
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:  # noqa: ARG002
-        """Nothing can be rewritten."""
         raise InputError("tasks of the bench are not rewritten")
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:  # noqa: ARG002
-        """Nothing can be rewritten."""
         raise InputError("tasks of the bench are not rewritten")
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:  # noqa: ARG002
-        """Nothing can be rewritten."""
         return []
 
 

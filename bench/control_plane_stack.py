@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.control_plane_environment import NAME
+from bench.machine import cpu_s, rss_mib
 from services.trainer.replayed_rollouts import ROLES, untrained
 from triforge.broker import Broker
 from triforge.config import Settings, parse
@@ -23,8 +24,6 @@ from triforge.testing.entry_points import offer_family
 from triforge.testing.model_folders import chatml_folder
 
 _SAMPLE_S = 0.5
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass
@@ -87,17 +86,6 @@ def _ours(spec: ProcessSpec, packages: Path) -> ProcessSpec:
 # ---- what processes use up ----
 
 
-def cpu_s(pid: int) -> float:
-    """Processor seconds of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-
-
 @dataclass
 class Meter:
     """Processor time by process between its beginning and `stop`, and resident memory all the while."""
@@ -109,7 +97,6 @@ class Meter:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Meter]:
-        """Measure while the block runs."""
         before = {name: cpu_s(pid) for name, pid in self.pids.items()}
         started = time.perf_counter()
         sampling = asyncio.create_task(self._sample(started))

@@ -1,10 +1,10 @@
 """What a reader waits for on a long run: pages of a run of 1,000 steps and 100,000 trajectories, on SQLite.
 
-    page    milliseconds of processor time from the request to the HTML, dashboard and trainer together, in this process; and of the clock
+    page    milliseconds of processor time from the request to the HTML, dashboard and trainer together, in this process
     commit  milliseconds of the transaction that ends a step, with and without the lines of its trajectories
     memory  MiB of this process after each round of requests, a request of each page a round
 
-Run: python -m bench.dashboard [--small] [--rounds N] [--json FILE]
+Run: python -m bench.dashboard [--small] [--rounds N]
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
-import resource
 import statistics
 import sys
 import tempfile
@@ -26,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from bench.control_plane_stack import rss_mib
+from bench.machine import machine, rss_mib
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
 from services.trainer.app import create_app as trainer_app
@@ -38,15 +36,11 @@ from triforge.store.database import open_database
 from triforge.store.step_records import SCHEMA, write_step_records
 from triforge.store.timelines import write_timeline
 from triforge.testing.model_folders import words_folder
-from triforge.types import RunStep, Span
+from triforge.types import RunStep, Span, Timeline
 
 WANTED_MS = 300.0
-ROLLOUTS, TURNS, TOKENS, GROUP = (
-    100,
-    10,
-    40,
-    10,
-)  # of a step, a rollout, a turn; rollouts of a group
+# of a step, a rollout, a turn; rollouts of a group
+ROLLOUTS, TURNS, TOKENS, GROUP = (100, 10, 40, 10)
 _DEMO = json.loads((Path(__file__).parents[1] / "tests/recorded_run/run.json").read_text())
 _NAMES = sorted({name for step in _DEMO["steps"] for name in step["metrics"]})
 _MEASURES = (*_NAMES, *(f"m{n}" for n in range(304 - len(_NAMES))))  # as many as a demo's step has
@@ -55,10 +49,8 @@ _WORDS = ("mug", "plate", "shelf", "drawer", "fridge", "clean", "heat", "take", 
 
 def line(run_id: str, step: int, number: int, rng: random.Random) -> dict[str, Any]:
     """A trajectory's line as a step leaves it: 10 actions of three words."""
-    group, outcome = (
-        f"{run_id}-{step:05d}-train-{number // GROUP:04d}",
-        rng.choice((1, -1, -1, None)),
-    )
+    group = f"{run_id}-{step:05d}-train-{number // GROUP:04d}"
+    outcome = rng.choice((1, -1, -1, None))
     said = "\n".join(" ".join(rng.choices(_WORDS, k=3)) for _ in range(TURNS + 3))
     vote = rng.uniform(-1.0, 1.0)
     return {
@@ -80,14 +72,10 @@ def records(run_id: str, step: int, rng: random.Random) -> list[dict[str, Any]]:
         for turn in range(TURNS):
             ids = rng.choices(range(5, 500), k=TOKENS)
             logprobs = [rng.uniform(-3.0, 0.0) for _ in ids]
-            of_all = {"ids": ids, "logprobs": logprobs, "versions": [step] * TOKENS, "reason": ""}
             vote = {
-                "value": 1,
-                "text": text,
-                "reward": 1.0,
-                "advantage": 0.5,
-                "weight": 0.1,
-            } | of_all
+                "value": 1, "text": text, "ids": ids, "logprobs": logprobs, "versions": [step] * TOKENS, "reason": "",
+                "reward": 1.0, "advantage": 0.5, "weight": 0.1,
+            }  # fmt: skip
             made.append(dict.fromkeys(SCHEMA.names) | {
                 "run_id": run_id, "step": step, "purpose": "train", "group_id": group, "task_id": "t",
                 "instruction": text, "trajectory_id": f"{group}-{number % GROUP:02d}", "segment": 0, "step_index": turn,
@@ -100,17 +88,15 @@ def records(run_id: str, step: int, rng: random.Random) -> list[dict[str, Any]]:
     return made
 
 
-def spans(name: str, rng: random.Random) -> list[Span]:
+def timeline(run_id: str, step: int, rng: random.Random) -> Timeline:
     """When 8 processes played and judged a step's rollouts."""
     found = []
     for number in range(ROLLOUTS):
-        trajectory = f"{name}-{number // GROUP:04d}-{number % GROUP:02d}"
-        start, work = rng.uniform(0.0, 30.0), rng.uniform(1.0, 10.0)
-        played = {"name": trajectory, "start": start, "end": start + work}
-        found.append(Span(lane=f"rollout {number % 4}", kind="play", **played))
-        judged = {"name": trajectory, "start": start + work, "end": start + work + 0.5}
-        found.append(Span(lane=f"judge {number % 4}", kind="judge", **judged))
-    return found
+        name = f"{run_id}-{step:05d}-train-{number // GROUP:04d}-{number % GROUP:02d}"
+        start, end, lane = rng.uniform(0.0, 30.0), rng.uniform(31.0, 40.0), number % 4
+        found.append(Span(lane=f"rollout {lane}", kind="play", name=name, start=start, end=end))
+        found.append(Span(lane=f"judge {lane}", kind="judge", name=name, start=end, end=end + 0.5))
+    return Timeline(run_id=run_id, step=step, spans=tuple(found))
 
 
 def fill(
@@ -118,7 +104,7 @@ def fill(
 ) -> tuple[list[str], dict[str, float]]:
     """Two runs of so many steps, the second without lines of trajectories; returns their ids and what committing took."""
     rng = random.Random(1)
-    spent: dict[str, list[float]] = {"commit_ms": [], "commit_without_lines_ms": []}
+    spent: dict[str, list[float]] = {"commit": [], "commit without lines": []}
     runs = []
     for what in spent:
         run = store.create(name=what, pool_id="pool", config={"run": {"steps": steps}})
@@ -126,15 +112,17 @@ def fill(
             run.id, state={"paths": {"policy": str(model)}}, versions={"policy": 0, "reward": 0}
         )
         runs.append(run.id)
+    write_timeline(artifacts, timeline(runs[0], steps, rng))
+    uri = write_step_records(artifacts, "bench.parquet", records(runs[0], steps, rng))
     for step in range(1, steps + 1):
         for run_id, what in zip(runs, spent, strict=True):
-            own = what == "commit_ms"
+            own = what == "commit"
             lines = [line(run_id, step, n, rng) for n in range(ROLLOUTS if own else 0)]
             measures = {name: rng.random() for name in _MEASURES}
             made = RunStep(
                 run_id=run_id, step=step, at=60.0 * step, policy_version=step, reward_version=step,
                 metrics=measures | {"judge/alarm": float(step % 100 == 0)},
-                artifacts=_payloads(artifacts, run_id, step, rng) if own and step == steps else {},
+                artifacts={"step_record": uri} if own and step == steps else {},
             )  # fmt: skip
             started = time.perf_counter()
             store.commit_step(made, lines=lines)
@@ -142,17 +130,7 @@ def fill(
     return runs, {name: statistics.median(values) for name, values in spent.items()}
 
 
-def _payloads(
-    artifacts: ArtifactStore, run_id: str, step: int, rng: random.Random
-) -> dict[str, str]:
-    """What a step leaves beside the database."""
-    write_timeline(artifacts, run_id, step, spans(f"{run_id}-{step:05d}-train", rng))
-    uri = write_step_records(artifacts, "bench.parquet", records(run_id, step, rng))
-    return {"step_record": uri}
-
-
 def addresses(runs: Sequence[str], steps: int) -> dict[str, str]:
-    """Pages that people open."""
     base, group = f"/runs/{runs[0]}", f"{runs[0]}-{steps:05d}-train-0003"
     found = {
         "run": "",
@@ -180,8 +158,8 @@ def addresses(runs: Sequence[str], steps: int) -> dict[str, str]:
 
 async def pages(
     store: RunStore, artifacts: ArtifactStore, wanted: Mapping[str, str], rounds: int
-) -> dict[str, Any]:
-    """Ask for all pages some times over."""
+) -> tuple[dict[str, float], list[float]]:
+    """Ask for all pages some times over: milliseconds of each page, MiB after each round."""
     nothing: Any = None
 
     async def ready() -> None:
@@ -193,24 +171,18 @@ async def pages(
     trainer = httpx.ASGITransport(trainer_app(runs=runs, orchestrator=None, ready=ready))
     apis = Apis({"trainer": "http://trainer", "env_adapter": "http://trainer"}, transport=trainer)
     browser = httpx.ASGITransport(dashboard_app(apis=apis))
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in wanted}
-    sizes, memory = dict.fromkeys(wanted, 0), []
+    spent: dict[str, list[float]] = {name: [] for name in wanted}
+    memory = []
     async with httpx.AsyncClient(transport=browser, base_url="http://dashboard") as client:
         for number in range(rounds + 1):
             for name, address in wanted.items():
-                started = time.process_time(), time.perf_counter()
-                reply = (await client.get(address)).raise_for_status()
+                started = time.process_time()
+                (await client.get(address)).raise_for_status()
                 if number:  # the first loads what is needed
-                    ended = time.process_time(), time.perf_counter()
-                    spent[name].append((ended[0] - started[0], ended[1] - started[1]))
-                sizes[name] = len(reply.content)
-            memory.append(round(rss_mib(os.getpid())))
+                    spent[name].append((time.process_time() - started) * 1e3)
+            memory.append(rss_mib(os.getpid()))
     await apis.close()
-    return {"memory_mib": memory} | {
-        name: {f"{what}_ms": statistics.median(own) * 1e3 for what, own in zip(("cpu", "clock"), zip(*times, strict=True), strict=True)}
-        | {"kib": sizes[name] / 1024}
-        for name, times in spent.items()
-    }  # fmt: skip
+    return {name: statistics.median(own) for name, own in spent.items()}, memory
 
 
 def main() -> int:
@@ -220,7 +192,6 @@ def main() -> int:
     )
     parser.add_argument("--small", action="store_true", help="20 steps instead of 1,000")
     parser.add_argument("--rounds", type=int, default=7, help="requests of each page")
-    parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
     steps = 20 if options.small else 1000
     with tempfile.TemporaryDirectory() as name:
@@ -229,27 +200,16 @@ def main() -> int:
         store, artifacts = RunStore(database), ArtifactStore(str(folder / "artifacts"))
         model = words_folder(folder / "model", [f"w{n}" for n in range(500)])
         runs, commits = fill(store, artifacts, model, steps)
-        size = (folder / "bench.sqlite").stat().st_size / 2**20
-        found: dict[str, Any] = {"trajectories": steps * ROLLOUTS, "database_mib": size, **commits}
-        found |= asyncio.run(pages(store, artifacts, addresses(runs, steps), options.rounds))
+        found = pages(store, artifacts, addresses(runs, steps), options.rounds)
+        spent, memory = asyncio.run(found)
         database.close()
-    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
-    )
-    slow = []
-    for name, value in found.items():
-        if isinstance(value, dict):
-            print(
-                f"{name:28} {value['cpu_ms']:8.1f} ms, {value['clock_ms']:8.1f} by the clock, {value['kib']:7.1f} KiB"
-            )
-            slow += [name] if value["cpu_ms"] > WANTED_MS else []
-        elif isinstance(value, list):
-            print(f"{name:28} {' '.join(map(str, value))}")
-        else:
-            print(f"{name:28} {value:8.1f}")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2))
+        size = (folder / "bench.sqlite").stat().st_size / 2**20
+    print(machine())
+    print(f"{steps * ROLLOUTS} trajectories, {size:.0f} MiB")
+    for what, value in (commits | spent).items():
+        print(f"{what:28} {value:8.1f} ms")
+    print("MiB after each round:", *(f"{mib:.0f}" for mib in memory))
+    slow = [name for name, value in spent.items() if value > WANTED_MS]
     if slow:
         print(f"slower than {WANTED_MS:.0f} ms: {', '.join(slow)}", file=sys.stderr)
     return 1 if slow else 0

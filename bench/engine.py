@@ -1,31 +1,22 @@
-"""What the local engine gains and what it must not lose: `python -m bench.engine`.
+"""What the local engine gains: `python -m bench.engine`.
 
-1. Sixteen requests at once whose prompts and outputs differ in length by 4x, against one static batch of transformers'
-   `generate` (left-padded, run until the longest output is done). Only tokens that were asked for count. Both sides are
-   greedy and run in this process, one after the other, so the ratio is what to read, not the seconds.
-2. Weights reloaded again and again under sixteen clients: failed requests, and tokens without a version.
+Sixteen requests at once whose prompts and outputs differ in length by 4x, against one static batch of transformers'
+`generate` (left-padded, run until the longest output is done). Only tokens that were asked for count. Both sides are
+greedy and run in this process, one after the other, so the ratio is what to read, not the seconds. Weights that change
+under load are measured by `bench.reload`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
-from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from services.local_engine.app import create_app
-from services.local_engine.detokenize import TextCodec
-from services.local_engine.engine import Engine
 from services.local_engine.llama import LlamaModel, LlamaShape
-from services.local_engine.model import load_model
 from services.local_engine.request import Prompt, SamplingParams
 from services.local_engine.scheduler import Limits, Scheduler
 from services.local_engine.sequence import Sequence
@@ -72,12 +63,7 @@ def run_generate(model: Any, rows: list[list[int]]) -> tuple[float, list[list[in
     longest = max(new for _, new in LENGTHS)
     start = time.perf_counter()
     with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=mask,
-            do_sample=False,
-            max_new_tokens=longest,
-        )
+        out = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=longest)
     seconds = time.perf_counter() - start
     kept = [row[width : width + new].tolist() for row, (_, new) in zip(out, LENGTHS, strict=True)]
     return seconds, kept
@@ -109,9 +95,8 @@ def throughput(shape: str, repeats: int) -> None:
     for shared in (False, True):
         rows = prompts(config.vocab_size, shared=shared)
         static = dynamic = float("inf")
-        for _ in range(
-            repeats
-        ):  # best of several, alternating, because other work shares the cores
+        # best of several, alternating, because other work shares the cores
+        for _ in range(repeats):
             seconds, expected = run_generate(plain, rows)
             static = min(static, seconds)
             seconds, found = run_engine(own, rows)
@@ -124,64 +109,6 @@ def throughput(shape: str, repeats: int) -> None:
         )
 
 
-def tiny_folder(folder: Path, seed: int) -> Path:
-    torch.manual_seed(seed)
-    config = config_of("tiny-0.1m")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    words = {f"w{i}": i for i in range(config.vocab_size)}
-    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
-    return folder
-
-
-async def reload_under_load(folders: list[Path], seconds: float) -> None:
-    model, config = load_model(folders[0])
-    engine = Engine(model, config, TextCodec(folders[0]), folders[0], version="0", seed=0)
-    engine.start()
-    client = httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(engine=engine, served_name="tiny")),
-        base_url="http://engine",
-    )
-    end = time.perf_counter() + seconds
-    counts = {"requests": 0, "failed": 0, "tokens": 0, "unversioned": 0, "mixed": 0}
-
-    async def load(number: int) -> None:
-        r = random.Random(number)
-        while time.perf_counter() < end:
-            ids = [r.randrange(3, 128) for _ in range(r.randrange(10, 80))]
-            body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}}
-            reply = await client.post("/generate", json=body)
-            counts["requests"] += 1
-            if reply.status_code != 200 or reply.json()["meta_info"]["completion_tokens"] != 60:
-                counts["failed"] += 1
-                continue
-            spans = reply.json()["meta_info"]["weight_versions"]
-            covered = {t for s in spans for t in range(s["start"], s["end"])}
-            counts["tokens"] += 60
-            counts["unversioned"] += 60 - len(covered)
-            counts["mixed"] += len(spans) > 1
-
-    async def update() -> list[float]:
-        took: list[float] = []
-        while time.perf_counter() < end:
-            version = str(len(took) + 1)
-            body = {"model_path": str(folders[len(took) % 2]), "weight_version": version}
-            start = time.perf_counter()
-            reply = await client.post("/update_weights_from_disk", json=body)
-            assert reply.status_code == 200, reply.text
-            took.append(time.perf_counter() - start)
-            await asyncio.sleep(0.05)
-        return took
-
-    *_, took = await asyncio.gather(*(load(i) for i in range(REQUESTS)), update())
-    await client.aclose()
-    engine.stop()
-    print(
-        f"reload under load: {len(took)} reloads (median {sorted(took)[len(took) // 2] * 1e3:.0f} ms), "
-        f"{counts['requests']} requests, {counts['failed']} failed, {counts['tokens']} tokens, "
-        f"{counts['unversioned']} without a version, {counts['mixed']} requests lived through a reload"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=[*SHAPES, "all"], default="all")
@@ -191,9 +118,6 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for shape in SHAPES if options.shape == "all" else [options.shape]:
         throughput(shape, options.repeats)
-    with tempfile.TemporaryDirectory() as folder:
-        folders = [tiny_folder(Path(folder, name), seed) for seed, name in enumerate("ab")]
-        asyncio.run(reload_under_load(folders, seconds=5.0))
 
 
 if __name__ == "__main__":

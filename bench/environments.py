@@ -54,7 +54,6 @@ class Bench:
     tasks: tuple[Task, ...]
 
     def environment(self) -> Environment:
-        """As a rollout worker makes it."""
         if getattr(self.family, "never_blocks", False):
             return self.family.make({})
         return IsolatedEnvironment(lambda: self.family.make({}))
@@ -170,12 +169,11 @@ def stock_toy_text(bench: Bench, played: list[list[str]]) -> float:
 
 
 STOCK: dict[str, tuple[str, Callable[[Bench, list[list[str]]], float]]] = {
-    "toy_text": ("gymnasium", stock_toy_text),
+    "toy_text": ("gymnasium", stock_toy_text)
 }
 
 
 def measure(name: str, seconds: float) -> str:
-    """One line about a family."""
     if name in ELSEWHERE:
         return f"{name:14} left out: {ELSEWHERE[name]}"
     try:
@@ -196,7 +194,6 @@ def measure(name: str, seconds: float) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("families", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=2.0)

@@ -16,12 +16,8 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +28,12 @@ from typing import Any
 import httpx
 import uvloop
 
+from bench.machine import cpu_s, machine, process
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, post_json
 from triforge.config import EnvAdapterSection
 from triforge.rollout.episode import play_episode
+from triforge.supervisor.layout import free_port
 from triforge.testing import FakeEnvironment
 from triforge.testing.model_folders import chatml_folder
 from triforge.types import GroupTask, Sampling, Task
@@ -50,24 +48,6 @@ SAMPLING = {"max_new_tokens": 32, "temperature": 1.0}
 Ask = Callable[[int], Awaitable[None]]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def process(
-    *command: str, program: str = sys.executable, **variables: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen([program, *command], env={**os.environ, **variables})
-    try:
-        yield started
-    finally:
-        started.terminate()
-        started.wait(30)
-
-
 @contextlib.contextmanager
 def deployment(folder: Path) -> Iterator[tuple[str, str, int]]:
     """The addresses of an engine without latency and of a policy service in front of it, and the service's process id."""
@@ -79,12 +59,6 @@ def deployment(folder: Path) -> Iterator[tuple[str, str, int]]:
         ) as serving,
     ):  # fmt: skip
         yield engine, service, serving.pid
-
-
-def cpu_s(pid: int) -> float:
-    """Processor seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def directly(client: httpx.AsyncClient, ids: list[int]) -> Ask:
@@ -161,10 +135,7 @@ def _latencies(took: list[float]) -> dict[str, float]:
 
 async def compare(engine: str, service: str, pid: int, seconds: float) -> dict[str, Any]:
     """Both ways in turn, twice each, so that a busy moment of the machine does not meet only one of them."""
-    async with (
-        http_client(engine) as near,
-        http_client(service) as far,
-    ):
+    async with http_client(engine) as near, http_client(service) as far:
         await get_json(far, "/readyz", deadline_s=60)
         ask = {
             "directly": directly(near, [*PREFIX, *range(5, 21)]),
@@ -221,11 +192,6 @@ async def rollouts(service: str, count: int) -> dict[str, float]:
         print(f"first error: {errors[0]}", file=sys.stderr)
     turns = sum(len(t.steps) for t in played)
     return {"rollouts": count, "turns": turns, "errors": len(errors), "seconds": seconds}
-
-
-def machine() -> str:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
 
 
 def show(found: dict[str, Any]) -> None:

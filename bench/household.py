@@ -19,6 +19,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from bench.machine import cpu_s
 from environments.alfworld.engine import Engine
 from environments.alfworld.games import problem
 from environments.household.family import FAMILY
@@ -29,7 +30,6 @@ from scripts.real_alfworld.play import commands, worlds
 from triforge.types import Task
 
 TIMES, ATLEAST, RESET_MS = 20, 200, 5.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 _BESIDE = Path(__file__).parents[1] / ".venv-alfworld" / "bin" / "python"
 
 Games = list[tuple[World, list[str]]]
@@ -84,8 +84,7 @@ def alfworld(games: Games, python: str | None, *, memo: bool) -> tuple[float, fl
 def _cpu(engine: Engine) -> float:
     process = engine.worker(0)._process
     assert process is not None
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return cpu_s(process.pid)
 
 
 def _interpreter() -> tuple[bool, str | None]:

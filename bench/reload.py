@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from bench.gateway import free_port, machine, process
+from bench.machine import machine, process
 from services.local_engine.model import load_model, stage_weights
 from services.policy.weight_folder import check_folder, read_weights
 from services.trainer.smollm2 import smollm2_folder
@@ -36,6 +36,7 @@ from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.store.manifests import load_manifest, write_manifest
+from triforge.supervisor.layout import free_port
 from triforge.types import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
 
 NEW_TOKENS = 8
@@ -97,7 +98,6 @@ class Load:
         self._over = asyncio.Event()
 
     async def sample(self, number: int) -> None:
-        """One client, until the end."""
         turn = 0
         while not self._over.is_set():
             turn += 1
@@ -125,7 +125,6 @@ class Load:
         self.across += len(set(versions)) > 1
 
     def end(self) -> None:
-        """Let the clients finish."""
         self._over.set()
 
 

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,13 @@ class Row:
     measured: str
     wanted: str = ""
     met: bool | None = None
+
+
+def show_rows(what: str, rows: Iterable[Row]) -> None:
+    print(f"\n| {what} | measured | wanted | |\n|---|---|---|---|")
+    for row in rows:
+        met = "" if row.met is None else "met" if row.met else "missed"
+        print(f"| {row.what} | {row.measured} | {row.wanted} | {met} |")
 
 
 def gateway_rows(found: dict[str, Any]) -> Iterator[Row]:
@@ -90,10 +97,7 @@ def main() -> int:
     rows: list[Row] = []
     for name, read in (("gateway", gateway_rows), ("reload", reload_rows)):
         rows += read(found[name]) if name in found else ()
-    print("\n| serving | measured | wanted | |\n|---|---|---|---|")
-    for row in rows:
-        met = "" if row.met is None else "met" if row.met else "missed"
-        print(f"| {row.what} | {row.measured} | {row.wanted} | {met} |")
+    show_rows("serving", rows)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({"table": [asdict(row) for row in rows], **found}, indent=1))
     return int(any(one["failed_part"] for one in found.values()))

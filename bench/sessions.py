@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -31,11 +30,12 @@ import httpx
 import redis
 import uvloop
 
-from bench.gateway import CLIENTS, OBSERVATION, TURNS, cpu_s, free_port, machine, process
-from bench.serving import Row
+from bench.gateway import CLIENTS, OBSERVATION, TURNS
+from bench.machine import cpu_s, machine, process, rss_mib
+from bench.serving import Row, show_rows
 from triforge.clients.transport import get_json, http_client, post_json
 from triforge.store.database import open_database
-from triforge.supervisor.layout import server_command
+from triforge.supervisor.layout import free_port, server_command
 from triforge.testing.model_folders import chatml_folder
 
 SOAK, ADDED_MS, RATIO = 4096, 2.0, 1.0
@@ -52,8 +52,6 @@ Place = tuple[str, dict[str, str]]  # where a conversation is held, and its head
 
 @dataclass(frozen=True)
 class Stack:
-    """Addresses and process ids."""
-
     engine: str
     policy: str
     env: str
@@ -91,7 +89,6 @@ def chat(turn: int) -> list[dict[str, str]]:
 
 
 async def hold(client: httpx.AsyncClient, place: Place, turn: int) -> None:
-    """One turn of a conversation."""
     body = {"model": "policy", "messages": chat(turn), "max_tokens": 32}
     found = await post_json(client, place[0] + CHAT, body, headers=place[1])
     assert found["choices"][0]["message"]["content"].strip() == SAYS, found
@@ -134,7 +131,6 @@ async def conversations(
 async def look(
     client: httpx.AsyncClient, places: Sequence[Place], stack: Stack, gap: float = 0.0
 ) -> dict[str, float]:
-    """One way, once."""
     valkey = redis.Redis(port=stack.valkey)
     reads, used, start = trips(valkey), cpu_s(stack.pid), time.perf_counter()
     took = await conversations(client, places, gap)
@@ -221,12 +217,12 @@ async def _wave(policy: httpx.AsyncClient, env: httpx.AsyncClient, pid: int) -> 
         except Exception as error:  # noqa: BLE001 - counted
             failed.append(error)
 
-    before, start = memory_mb(pid), time.perf_counter()
+    before, start = rss_mib(pid), time.perf_counter()
     sessions = await made(env, SOAK)
-    ready, made_mb = time.perf_counter(), memory_mb(pid)
+    ready, made_mb = time.perf_counter(), rss_mib(pid)
     print(f"{SOAK} sessions made in {ready - start:.0f} s", flush=True)
     await asyncio.gather(*(agent(place) for _, place in sessions))
-    played, played_mb = time.perf_counter(), memory_mb(pid)
+    played, played_mb = time.perf_counter(), rss_mib(pid)
     print(
         f"{SOAK * TURNS} turns in {played - ready:.0f} s, {len(failed)} errors, {before:.0f} to {played_mb:.0f} MiB",
         flush=True,
@@ -238,22 +234,14 @@ async def _wave(policy: httpx.AsyncClient, env: httpx.AsyncClient, pid: int) -> 
     return {
         "sessions": SOAK, "errors": len(failed), "make_s": ready - start, "turns_s": played - ready,
         "rewards_s": end - played, "memory_before_mb": before, "memory_made_mb": made_mb, "memory_played_mb": played_mb,
-        "memory_mb": memory_mb(pid),
+        "memory_mb": rss_mib(pid),
     }  # fmt: skip
-
-
-def memory_mb(pid: int) -> float:
-    """What a process has in memory."""
-    return (
-        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    )
 
 
 # ---- what comes out ----
 
 
 def rows(found: dict[str, Any]) -> Iterator[Row]:
-    """The figures that somebody waits for."""
     if "ways" in found:
         paced, one = found["ways"]["paced"], found["ways"]["one by one"]
         added = paced["sessions"]["p50_ms"] - paced["plain"]["p50_ms"]
@@ -270,7 +258,6 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Everything, and the table of what is wanted."""
     print(f"machine: {found['machine']}")
     for load, ways in found.get("ways", {}).items():
         for way, row in ways.items():
@@ -280,10 +267,7 @@ def show(found: dict[str, Any]) -> None:
             )
     for wave in found.get("soak", []):
         print(", ".join(f"{key} {value:.1f}" for key, value in wave.items()))
-    print("\n| sessions | measured | wanted | |\n|---|---|---|---|")
-    for row in rows(found):
-        met = "" if row.met is None else "met" if row.met else "missed"
-        print(f"| {row.what} | {row.measured} | {row.wanted} | {met} |")
+    show_rows("sessions", rows(found))
 
 
 async def measure(stack: Stack, options: argparse.Namespace, rllm: str) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from typing import Any, get_args
 
 import torch
 
-from bench.gateway import free_port, machine
-from scripts.trl_equality.install import ensure
+from bench.machine import machine
+from scripts.virtual_environments import ensure_trl
 from services.trainer.distributed import Ranks, Sharding
 from services.trainer.learner import Learner
 from services.trainer.memory import keep_freed_memory
@@ -37,6 +37,7 @@ from services.trainer.smollm2 import smollm2_folder
 from services.trainer.step_cost import Shape
 from triforge.algorithms.algorithm import resolve
 from triforge.config import LearnerSection
+from triforge.supervisor.layout import free_port
 from triforge.types import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group
@@ -139,7 +140,6 @@ def floor(folder: Path, threads: int) -> dict[str, float]:
 
 
 def peak_mib() -> float:
-    """Largest resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -150,7 +150,6 @@ def call(command: list[str], **variables: str) -> subprocess.Popen[str]:
 
 
 def answer(part: subprocess.Popen[str]) -> dict[str, float]:
-    """What it wrote."""
     said, _ = part.communicate()
     if part.returncode:
         raise SystemExit(f"{' '.join(map(str, part.args))}: ended with {part.returncode}")
@@ -188,7 +187,6 @@ def ranks(work: Path, sharding: str) -> None:
 
 
 def table(threads: int, work: Path, *, trl: bool) -> None:
-    """Everything in turn, as a table."""
     base = ["--work", str(work), "--threads", str(threads)]
     us = answer(call([sys.executable, "-m", "bench.trainer", "--part", "ours", *base]))
     bottom = answer(call([sys.executable, "-m", "bench.trainer", "--part", "floor", *base]))
@@ -203,7 +201,7 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
             "TRANSFORMERS_VERBOSITY": "error",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
-        them = answer(call([str(ensure()), str(script), str(work), str(threads)], **quiet))
+        them = answer(call([str(ensure_trl()), str(script), str(work), str(threads)], **quiet))
         for name, label, form in (
             ("tokens_per_s", "useful tokens/s", ".1f"),
             ("seconds", "seconds", ".1f"),
@@ -221,7 +219,6 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -24,7 +24,6 @@ DEVICE = "cpu" if len(sys.argv) < 4 else sys.argv[3]
 
 
 def trainer(folder: str, out: str) -> GRPOTrainer:
-    """TRL's trainer over a model folder."""
     args = GRPOConfig(
         output_dir=out, report_to=[], use_cpu=DEVICE == "cpu", bf16=DEVICE != "cpu", disable_dropout=True, beta=0.0,
         per_device_train_batch_size=ROWS, num_generations=ROWS, gradient_accumulation_steps=1,
@@ -79,7 +78,6 @@ def update(asked: GRPOTrainer, adamw: torch.optim.AdamW, rows: list[dict[str, An
 
 
 def main(work: Path, threads: int) -> None:
-    """Measure and say so."""
     torch.set_num_threads(threads)
     document = json.loads(work.read_text())
     rows = document["rows"]

@@ -26,7 +26,6 @@ _META = {
 
 
 def answer(text: str, version: str) -> bytes:
-    """One sample as JSON."""
     spans = [{"version": version, "start": 0, "end": TOKENS}]
     meta = {**_META, "weight_version": version, "weight_versions": spans}
     ids = [5] * (TOKENS - 1) + [END]
@@ -74,14 +73,12 @@ class Weights:
         )
 
     def move(self, folder: str, version: str) -> None:
-        """Take new weights."""
         info = {"model_path": folder, "is_generation": True, "weight_version": version}
         self.info = _reply(json.dumps(info).encode())
         self._answers = itertools.cycle([answer(text, version) for text in self._texts])
         self._same: dict[int, bytes] = {}
 
     def samples(self, count: int) -> bytes:
-        """The reply to `count` prompts."""
         if len(self._texts) > 1:
             return self._reply_to(count)
         if count not in self._same:
@@ -92,7 +89,6 @@ class Weights:
         return _reply(b"[" + b", ".join(itertools.islice(self._answers, count)) + b"]")
 
     def chat(self, *, stream: bool) -> bytes:
-        """The reply to one chat."""
         return next(self._chats)[stream]
 
 
@@ -104,11 +100,9 @@ class ZeroEngine(asyncio.Protocol):
         self._weights = weights
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody connects."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is whole."""
         self._held += data
         while True:
             head_end = self._held.find(b"\r\n\r\n")

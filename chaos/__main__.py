@@ -45,7 +45,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play; returns the exit status."""
     options = _parser().parse_args(arguments)
     console, started = Console(soft_wrap=True), time.monotonic()
     if options.list:

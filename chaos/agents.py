@@ -92,7 +92,6 @@ class Agents:
         self._tasks[place] = asyncio.create_task(self._play())
 
     async def stop(self) -> None:
-        """End all."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -32,7 +32,6 @@ class Broker:
         self._redis: Any = redis.Redis.from_url(url, decode_responses=True, socket_timeout=5)
 
     def close(self) -> None:
-        """Close the connections."""
         self._redis.close()
 
     def leases(self) -> dict[str, str]:
@@ -56,7 +55,6 @@ class Broker:
         return sum(run_id in name for name in self._redis.smembers("tf:outcomes"))
 
     def waiting(self) -> dict[str, int]:
-        """Jobs in each queue."""
         return {queue: int(self._redis.llen(queue)) for queue in QUEUES}
 
     def jobs(self, run_id: str) -> list[tuple[str, str]]:

@@ -32,7 +32,6 @@ class Scenario:
 
     @property
     def sentence(self) -> str:
-        """What happens."""
         return (self.play.__doc__ or "").splitlines()[0]
 
 

@@ -109,9 +109,8 @@ async def standby_learners(r: Round) -> None:
     try:
         for twin in twins.values():
             await until_idle(twin.pid, within_s=_WATCH_S)
-            _signal(
-                twin, signal.SIGSTOP
-            )  # until its time comes: the first one is to begin the step
+            # until its time comes: the first one is to begin the step
+            _signal(twin, signal.SIGSTOP)
         await r.submit(trainer={"policy": passes, "reward": passes})
         for step, role in enumerate(roles):
             await _stand_in(r, role, twins[role], step=step, dies=step == 0)

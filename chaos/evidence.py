@@ -87,7 +87,6 @@ class Store:
             return [_row(row) for row in link.execute(query, arguments)]
 
     def run(self, run_id: str) -> Row:
-        """A run's row."""
         return self.rows("SELECT * FROM runs WHERE id = ?", [run_id])[0]
 
     def counted(self, run_id: str) -> int:
@@ -96,7 +95,6 @@ class Store:
 
 
 def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Evidence:
-    """Read all of a run."""
     steps = store.rows("SELECT * FROM steps WHERE run_id = ? ORDER BY step", [run_id])
     batches = artifacts / "runs" / run_id / "batches"
     run = store.run(run_id)

@@ -247,7 +247,6 @@ def payloads(found: Evidence) -> list[str]:
 
 
 def group_ids(run_id: str, step: int, count: int) -> list[str]:
-    """The names of a round's groups."""
     return [f"{run_id}-{step:05d}-train-{index:04d}" for index in range(count)]
 
 

@@ -57,7 +57,6 @@ class Owner:
         return left
 
     async def stop(self) -> None:
-        """Stop it, and what it has started."""
         await self._process.stop(_STOP_S)
 
 

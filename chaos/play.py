@@ -51,7 +51,6 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
         if not self.played:
             return "left out" if self.spare else "not played"
         if self.untried:

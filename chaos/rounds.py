@@ -68,7 +68,6 @@ class Round:
 
     @property
     def at(self) -> Place:
-        """Where the run is."""
         return self.place or self.stack
 
     async def submit(self, **sections: dict[str, Any]) -> None:
@@ -145,7 +144,6 @@ class Round:
         self.check(undisturbed=undisturbed)
 
     def check(self, *, undisturbed: bool = False) -> None:
-        """Hold the evidence to the invariants."""
         assert self.evidence is not None
         checks = dict(ALWAYS) | ({"emptied": emptied} if undisturbed else {})
         for name, check in checks.items():
@@ -164,7 +162,6 @@ class Round:
         )
 
     def summary(self) -> dict[str, Any]:
-        """For the record."""
         found = self.evidence
         return {
             "run": self.run_id,

@@ -54,17 +54,14 @@ class Stack:
 
     @property
     def state(self) -> Path:
-        """The deployment's state folder."""
         return self.folder / "state"
 
     @property
     def config(self) -> Path:
-        """The document that its runs start from."""
         return self.folder / "run.toml"
 
     @property
     def artifacts(self) -> Path:
-        """Where it keeps them."""
         return self.disk.folder
 
     async def start(self) -> None:
@@ -154,7 +151,6 @@ class Stack:
     # ---- its processes ----
 
     def process(self, name: str) -> Process:
-        """A process by its name."""
         assert self._supervisor is not None
         return next(p for p in self._supervisor.processes if p.spec.name == name)
 
@@ -181,7 +177,6 @@ class Stack:
             self._signal(pid, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """SIGCONT."""
         pid = self.process(name).pid
         if pid is not None:
             self._frozen.discard(pid)

@@ -24,7 +24,6 @@ class SmallDisk:
         self.bounded = False
 
     def mount(self) -> None:
-        """Make it, empty."""
         self.unmount()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)

@@ -83,9 +83,9 @@ def _python(agent: str) -> str:
     """The interpreter of an agent: ours, or that of an environment of its own, which is made the first time."""
     if agent == AGENTS[0]:
         return sys.executable
-    from scripts.openenv_conformance.install import ensure  # noqa: PLC0415  only of a checkout
+    from scripts.virtual_environments import ensure_files  # noqa: PLC0415  only of a checkout
 
-    return str(ensure("langgraph", folder=_HERE) / "python")
+    return str(ensure_files("langgraph", folder=_HERE))
 
 
 async def _play(

@@ -15,11 +15,8 @@ from triforge.cli.model_folders import cache_folder
 from triforge.config import load, merge, read_document, with_assignments, write_document
 from triforge.errors import ConfigError, TriforgeError
 
-CONFIGS = (
-    "demo.toml",
-    "demo-smollm2.toml",
-    "demo-agent.toml",
-)  # one of them lies in every folder that a demo made
+# one of them lies in every folder that a demo made
+CONFIGS = ("demo.toml", "demo-smollm2.toml", "demo-agent.toml")
 
 
 def prepare(

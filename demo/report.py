@@ -124,7 +124,6 @@ def _versions(steps: Sequence[RunStep]) -> Row:
 
 
 def console_table(record: Trained) -> Table:
-    """The table for the terminal."""
     table = Table(
         title=f"{record.run.name} {record.run.id}: {record.run.status}, {record.run.step} steps, {record.seconds:.0f} s"
     )

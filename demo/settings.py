@@ -14,8 +14,6 @@ SMOLLM2_FOLDER = "smollm2-135m-instruct"
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedSettings:
-    """One supervised job."""
-
     learning_rate: float
     batch_rows: int
     steps: int

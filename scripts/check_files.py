@@ -62,7 +62,6 @@ def problems(path: Path, *, fix: bool) -> list[str]:
 
 
 def main() -> int:
-    """Check every file named on the command line."""
     fix = "--fix" in sys.argv[1:]
     names = [name for name in sys.argv[1:] if name != "--fix"]
     count = 0

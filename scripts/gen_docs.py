@@ -149,7 +149,6 @@ def _limits(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def cell(text: str) -> str:
-    """Text as the cell of a table."""
     return text.replace("|", r"\|").replace("\n", " ")
 
 
@@ -228,7 +227,6 @@ def message_section(model: type[Message], held_by: list[str]) -> list[str]:
 
 
 def words_section() -> list[str]:
-    """The closed vocabularies."""
     rows = (
         (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(found)))
         for name, found in vars(types).items()
@@ -238,7 +236,6 @@ def words_section() -> list[str]:
 
 
 def messages_page() -> str:
-    """docs/types.md."""
     lines = [
         "# Messages",
         "",
@@ -279,7 +276,6 @@ def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
 
 
 def config_section(path: str, section: Section) -> list[str]:
-    """One section of the run's document."""
     schema = type(section).model_json_schema()["properties"]
     rows = (
         (
@@ -307,7 +303,6 @@ def refusals() -> Iterator[tuple[str, str]]:
 
 
 def settings_section() -> list[str]:
-    """The environment variables."""
     schema = Settings.model_json_schema()["properties"]
     rows = (
         (
@@ -330,7 +325,6 @@ def settings_section() -> list[str]:
 
 
 def configuration_page() -> str:
-    """docs/configuration.md."""
     presets = ", ".join(f"`{name}`" for name in sorted(PRESETS))
     lines = [
         "# Configuration",

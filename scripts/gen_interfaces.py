@@ -42,16 +42,23 @@ def apis() -> dict[int, tuple[FastAPI, Mapping[str, Rule]]]:
     }
     found[8001][0].include_router(policy_routes(nothing, role="policy"))
     add_reward(found[8002][0], api=nothing)
-    parts = Api(store=nothing, maker=nothing, planner=nothing, changes=nothing, sessions=nothing)
+    parts = Api(
+        store=nothing,
+        maker=nothing,
+        planner=nothing,
+        changes=nothing,
+        plays=nothing,
+        sessions=nothing,
+    )
     add_env_adapter(found[8003][0], api=parts)
     found[8004][0].include_router(trainer_router)
     return found
 
 
 def rest_page() -> str:
-    """docs/rest.md with its table written anew; everything else stays as it is."""
+    """docs/rest.md with its table written anew."""
     head = ["| port | route | scope | what it does | query |", "|---|---|---|---|---|"]
-    return _between_marks("rest.md", [*head, *(_row(*row) for row in _routes())])
+    return between_marks("rest.md", [*head, *(row(*cells) for cells in _routes())])
 
 
 def _routes() -> Iterator[tuple[str, ...]]:
@@ -69,7 +76,7 @@ def _routes() -> Iterator[tuple[str, ...]]:
 
 
 def cli_page() -> str:
-    """docs/cli.md with its tables written anew; everything else stays as it is."""
+    """docs/cli.md with its tables written anew."""
     commands = dict(_commands(typer.main.get_command(command_line()), "triforge"))
     options = [_option(p) for command in commands.values() for p in command.params]
     common = [text for text, times in Counter(options).items() if times > _COMMON]
@@ -77,16 +84,11 @@ def cli_page() -> str:
     for name, command in commands.items():
         group = " ".join(name.split()[:2]) if name.count(" ") > 1 else "triforge"
         if f"### {group}" not in lines:
-            lines += [
-                "",
-                f"### {group}",
-                "",
-                "| command | what it does | options |",
-                "|---|---|---|",
-            ]
+            head = ["| command | what it does | options |", "|---|---|---|"]
+            lines += ["", f"### {group}", "", *head]
         own = [text for p in command.params if (text := _option(p)) and text not in common]
-        lines.append(_row(f"`{_usage(name, command)}`", command.help, "; ".join(own)))
-    return _between_marks("cli.md", lines)
+        lines.append(row(f"`{_usage(name, command)}`", command.help, "; ".join(own)))
+    return between_marks("cli.md", lines)
 
 
 def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -116,13 +118,14 @@ def _option(parameter: Any) -> str:
     return f"{names}{needed}: {said if said.endswith('...') else said.removesuffix('.')}"
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(c.split()).replace("|", r"\|") for c in cells) + " |"
 
 
-def _between_marks(page: str, lines: list[str]) -> str:
-    before, begin, rest = (DOCS / page).read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin, f"docs/{page}: the mark {BEGIN} is missing"
-    assert end, f"docs/{page}: the mark {END} is missing"
-    return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"])
+def between_marks(page: str, lines: list[str], marks: tuple[str, str] = (BEGIN, END)) -> str:
+    """A page with what stands between two marks written anew; everything else stays as it is."""
+    before, begin, rest = (DOCS / page).read_text(encoding="utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    assert begin, f"docs/{page}: the mark {marks[0]} is missing"
+    assert end, f"docs/{page}: the mark {marks[1]} is missing"
+    return "\n".join([f"{before}{begin}", *lines, f"{end}{after}"])

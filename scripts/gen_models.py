@@ -19,13 +19,15 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from scripts.gen_interfaces import DOCS, between_marks
 from services.local_engine.model import load_model
 from services.trainer.model import ScoringModel
 from triforge.vision.image_spec import KINDS
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "training.md"
-BEGIN: Final = "<!-- architectures: written by scripts/gen_models.py -->"
-END: Final = "<!-- /architectures -->"
+MARKS: Final = (
+    "<!-- architectures: written by scripts/gen_models.py -->",
+    "<!-- /architectures -->",
+)
 _LARGEST: Final = 20_000_000  # parameters of a model that is tried
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers")
 _SIZES: Final[dict[str, int]] = {
@@ -108,15 +110,12 @@ def rows() -> Iterator[str]:
 
 
 def main() -> int:
-    """Write the table anew."""
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert end, f"{PAGE}: expected {BEGIN} and {END}"
-    head = f"transformers {transformers.__version__}:\n\n| `model_type` | class | local engine | learner |\n|---|---|---|---|\n"
-    table = head + "\n".join(rows())
-    PAGE.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+    head = ["| `model_type` | class | local engine | learner |", "|---|---|---|---|"]
+    lines = [f"transformers {transformers.__version__}:", "", *head, *rows()]
+    text = between_marks("training.md", lines, MARKS)
+    (DOCS / "training.md").write_text(text, encoding="utf-8")
     return 0
 
 

@@ -17,7 +17,7 @@ from packaging.markers import Marker
 ROOT = Path(__file__).parents[1]
 DEMO = ("trainer", "local-engine", "smollm2")
 TEST = (
-    *DEMO, "experiments", "lora", "vision", "code", "tensorboard", "wandb", "gymnasium", "reasoning-gym", "rlve", "openenv", "mcp", "miniwob", "postgres",
+    *DEMO, "experiments", "lora", "vision", "code", "tensorboard", "wandb", "mlflow", "gymnasium", "reasoning-gym", "rlve", "openenv", "mcp", "miniwob", "postgres",
     "otel", "dev",
 )  # fmt: skip
 SERVICES = ("postgres",)  # what the images of the services install
@@ -71,14 +71,12 @@ def foreign(block: str) -> bool:
 
 
 def write(name: str, user: str, *parts: str) -> None:
-    """Write one lock file."""
     text = LOCKED.format(user) + "".join(parts)
     (ROOT / f"requirements-{name}.txt").write_text(text, encoding="utf-8")
     sys.stdout.write(f"lock: requirements-{name}.txt, {len(re.findall('^[a-z].*==', text, re.M))} packages\n")  # fmt: skip
 
 
 def main() -> None:
-    """Write all files."""
     lines = pins()
     (ROOT / "constraints.txt").write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
     demo, test, services, images = map(locked, (DEMO, TEST, SERVICES, IMAGES))

@@ -41,10 +41,8 @@ def main(target: Path) -> None:
         Recording.of_run(store, artifacts, trained.run.id).save(target)
     for kind in ("weights", "checkpoints"):
         shutil.rmtree(target / kind)
-    for role in (
-        "policy",
-        "reward",
-    ):  # `make fmt` ends texts with a newline; no manifest is to say otherwise
+    # `make fmt` ends texts with a newline; no manifest is to say otherwise
+    for role in ("policy", "reward"):
         (target / "models" / role / "manifest.json").unlink()
     sys.stdout.write(f"{target}: {sum(file.stat().st_size for file in target.rglob('*'))} bytes\n")
 

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 
 
 def found(pattern: str, path: str) -> list[str]:
-    """What matches in a file of the repository."""
     return re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -42,7 +41,6 @@ def download(folder: Path, further: str = "", torch_index: str = "") -> None:
 
 
 def main() -> int:
-    """Download; returns the exit status."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "deploy" / "wheels"
     try:
         download(folder, os.environ.get("EXTRA_PACKAGES", ""), os.environ.get("TORCH_INDEX_URL", ""))  # fmt: skip

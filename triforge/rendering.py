@@ -163,10 +163,7 @@ class Renderer:
         given = with_strings(
             {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
         )
-        past = [
-            {"role": "user", "content": "."},
-            {"role": "assistant", "content": _SENTINEL},
-        ]
+        past = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
         shown = self._fill(
             messages=[*past, *given["messages"]], tools=given["tools"], add_generation_prompt=True
         )

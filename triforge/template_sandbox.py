@@ -21,9 +21,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from triforge.errors import InputError, WeightsError
 
-_SOURCE: Final = (
-    1 << 16
-)  # characters of a template; the longest that are published have a third of it
+# characters of a template; the longest that are published have a third of it
+_SOURCE: Final = 1 << 16
 _SECONDS: Final = 2.0  # of processor time; a conversation of a million tokens takes a tenth of it
 _WRITTEN: Final = 1 << 26  # characters
 _KEPT: Final = 1 << 24  # characters or items of one value, bits of a number

@@ -61,7 +61,6 @@ def module(shape: Shape, *, kind: Any = Qwen3Config, seed: int = 1) -> Any:
 
 
 def qwen_folder(folder: Path, shape: Shape, *, seed: int = 1) -> Path:
-    """The same as a folder."""
     module(shape, seed=seed).save_pretrained(folder)
     return folder
 
@@ -125,5 +124,4 @@ def spread(tokens: int) -> list[tuple[int, int]]:
 
 
 def smaller(shape: Shape, layers: int) -> Shape:
-    """The same with fewer layers."""
     return replace(shape, layers=layers)

@@ -77,13 +77,14 @@ def main(part: str, path: str, rehearse: bool, chosen: str) -> int:
     found = cases_of(part, rehearse=rehearse)
     planned = {name: case for name, case in found.items() if name.startswith(wanted)}
     document["planned"] = [*planned]
+    limit_s = _LIMIT_S.get(part, 240.0) * (4 if rehearse else 1)
     for name, case in planned.items():
         if name in document["cases"]:
             continue
         document["cases"][name] = entry = {"status": "running"}
         write(file, document)
         started = time.monotonic()
-        faulthandler.dump_traceback_later(_LIMIT_S.get(part, 240.0), exit=True)
+        faulthandler.dump_traceback_later(limit_s, exit=True)
         try:
             entry |= {"figures": run(case), "status": "ok"}
         except SkipCase as reason:

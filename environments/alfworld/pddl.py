@@ -14,10 +14,8 @@ _ATOM: Final = re.compile(r"\(\s*([a-z]+)((?:\s+[^\s()]+)*)\s*\)")
 _GOAL: Final = re.compile(r"\(\s*:goal\b", re.IGNORECASE)
 _TASK: Final = re.compile(r"(Your task is to: )[^\"\n\\]+?(\.?\")")
 _STATES: Final = {"isclean": "clean", "ishot": "heat", "iscool": "cool"}
-_BEYOND: Final = (
-    "issliced",
-    "inreceptacleobject",
-)  # goals of things that ALFWorld's text environment leaves out
+# goals of things that ALFWorld's text environment leaves out
+_BEYOND: Final = ("issliced", "inreceptacleobject")
 SUITS: Final = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
 DEVICES: Final = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 

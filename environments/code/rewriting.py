@@ -173,7 +173,6 @@ def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
 
 
 def _edits(one: tuple[str, ...], two: tuple[str, ...]) -> int:
-    """Levenshtein's distance."""
     row = list(range(len(two) + 1))
     for i, a in enumerate(one, start=1):
         last, row[0] = row[0], i

@@ -91,9 +91,8 @@ class GuardedProcess:
                 self._guard.stdin.close()
         try:
             self._guard.wait(_STOP_S)
-        except (
-            subprocess.TimeoutExpired
-        ):  # somebody below it cannot be killed yet; we do not wait longer
+        # somebody below it cannot be killed yet; we do not wait longer
+        except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._guard.pid, signal.SIGKILL)
             self._guard.wait(_STOP_S)

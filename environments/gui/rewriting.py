@@ -47,7 +47,6 @@ class Variant(Strict):
     hint: str = Field(default="", max_length=LONGEST_HINT)
 
     def changes(self) -> dict[str, Any]:
-        """What of a task it stands for."""
         names = type(self).model_fields.keys() - {"name", "hint"}
         return {name: getattr(self, name) for name in names}
 
@@ -71,7 +70,6 @@ class ScreenTask(Strict):
 
     @property
     def announced(self) -> str:
-        """The instruction with its hint."""
         return f"{self.instruction} Hint: {self.hint}" if self.hint else self.instruction
 
     @property
@@ -88,7 +86,6 @@ class ScreenTask(Strict):
         return next((i for i, (_, changes, _) in enumerate(self.known) if self.has(changes)), None)
 
     def has(self, changes: Mapping[str, Any]) -> bool:
-        """Whether the task has these values."""
         return all(getattr(self, name) == value for name, value in changes.items())
 
 

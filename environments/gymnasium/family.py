@@ -148,7 +148,6 @@ class GymEpisode:
         )
 
     def leave(self, *, sound: bool) -> None:  # noqa: ARG002
-        """Let the environment go."""
         self._engine.close()
 
     def _action(self, said: str) -> Any:
@@ -202,7 +201,6 @@ class GymnasiumFamily(Family[EpisodeParams, PlayOptions]):
         self.name = f"gymnasium:{which}" if which else "gymnasium"
 
     def named(self, which: str) -> GymnasiumFamily:
-        """The family of one environment."""
         return GymnasiumFamily(which)
 
     @property

@@ -1,6 +1,6 @@
 """One task's files between the scripts that are run on them, and the verifier that is run on them last.
 
-Each script runs in a sandbox of its own (`inside.py`), which ends with it: what lives on from one to the next is files, checked
+Each script runs in a sandbox or a container of its own (`inside.py`), which ends with it: what lives on from one to the next is files, checked
 here. The verifier's sandbox is given the files that the agent left and, beside them, the tests; the reward is read in there, from a
 folder that was empty when the tests began.
 """
@@ -20,7 +20,8 @@ from environments.harbor import inside
 from environments.harbor.folder import HOME, RESERVED, Layout
 from environments.harbor.inside import Entry
 from triforge.environments.kit import Strict
-from triforge.sandbox.client import Sandbox
+from triforge.errors import InputError
+from triforge.sandbox.containers import Run
 from triforge.sandbox.limits import MIB, Limits, RunResult
 
 _PROGRAM: Final = Path(inside.__file__).read_text(encoding="utf-8")
@@ -42,6 +43,8 @@ class RunLimits(Strict):
     command_s: float = Field(default=30.0, gt=0, le=3600)
     verifier_s: float = Field(default=120.0, gt=0, le=3600)
     memory_mb: int = Field(default=1024, ge=64, le=2**16)
+    cpus: float = Field(default=1.0, gt=0, le=256)
+    processes: int = Field(default=64, ge=8, le=2**15)
     disk_mb: int = Field(default=16, ge=1, le=24)
     shown: int = Field(default=8000, ge=100, le=10**6)
 
@@ -57,19 +60,25 @@ class Said:
 class Workspace:
     """The files of one episode."""
 
-    def __init__(self, layout: Layout, limits: RunLimits, sandbox: Sandbox) -> None:
-        self._layout, self._limits, self._sandbox = layout, limits, sandbox
+    def __init__(self, layout: Layout, limits: RunLimits, run: Run) -> None:
+        self.layout, self._limits, self._run = layout, limits, run
         self._tree: list[Entry] = [(HOME, 0o755, "d", ""), *layout.tree]
+        self._leave = [f"/{name}" for name in RESERVED] + layout.programs
+        self._passwd = [] if layout.needs else [_PASSWD]
+        if f"{layout.workdir}/".startswith(tuple(f"{one}/" for one in self._leave)):
+            raise InputError(
+                f"harbor: the work lies in {layout.workdir}, among programs, whose files are always the image's"
+            )
 
     def run(self, script: str, *, solving: bool = False) -> Said:
         """Run a script of the agent, or the task's own solution, which finds its folder; a limit leaves the files as they were."""
-        added = [_PASSWD, *(self._layout.solution if solving else [])]
-        env = self._layout.env | (self._layout.solution_env if solving else {})
+        added = [*self._passwd, *(self.layout.solution if solving else [])]
+        env = self.layout.env | (self.layout.asked.solution.env if solving else {})
         seconds = self._limits.verifier_s if solving else self._limits.command_s
         found, result = self._call(["/bin/bash", "-c", script], added, env, seconds, keep=True)
         if found is None:
             return Said(None, f"ended by its limits ({result.ended}); files are as before")
-        self._tree = [entry for entry in map(_entry, found["tree"]) if entry is not None]
+        self._tree = [entry for entry in map(self._entry, found["tree"]) if entry is not None]
         if found["status"] is None:
             return Said(None, f"{found['output']}\nended after {seconds:g} s")
         return Said(found["status"], found["output"])
@@ -77,14 +86,14 @@ class Workspace:
     def reward(self) -> tuple[float, str]:
         """Run the verifier on the files as they are: the reward, 0 without one, and what the tests printed."""
         added = [
-            _PASSWD,
-            *self._layout.tests,
+            *self._passwd,
+            *self.layout.tests,
             (_LOGS, 0o755, "d", ""),
             ("/logs/home", 0o755, "d", ""),
         ]
-        env = {**self._layout.env, **self._layout.verifier_env, "HOME": "/logs/home"}
+        env = {**self.layout.env, **self.layout.asked.verifier.env, "HOME": "/logs/home"}
         env["PYTHONNOUSERSITE"] = "1"
-        seconds = min(self._layout.verifier_s, self._limits.verifier_s)
+        seconds = min(self.layout.asked.verifier.timeout_sec, self._limits.verifier_s)
         found, result = self._call(["/bin/bash", "/tests/test.sh"], added, env, seconds, keep=False)
         if found is None:
             return 0.0, f"the tests ended by {result.ended} {result.stderr[-300:]}"
@@ -108,41 +117,41 @@ class Workspace:
         keep: bool,
     ) -> tuple[dict[str, Any] | None, RunResult]:
         disk = self._limits.disk_mb * MIB
-        memory = min(self._layout.memory_mb or self._limits.memory_mb, self._limits.memory_mb)
+        asked = self.layout.asked.environment
+        memory = int(min(asked.memory_mb, self._limits.memory_mb))
         limits = Limits(
             wall_s=seconds + _SPARE_S,
             cpu_s=seconds + _SPARE_S,
             memory_bytes=max(memory, 64) * MIB + 4 * disk,
-            processes=64,
+            processes=int(max(min(asked.pids, self._limits.processes), 8)),
             output_bytes=2 * disk + 8 * self._limits.shown,
             file_bytes=disk,
         )
-        asked = {
+        given = {
             "tree": self._tree,
             "added": added,
             "script": script,
-            "cwd": self._layout.workdir,
+            "cwd": self.layout.workdir,
             "env": {"HOME": HOME, "LANG": "C.UTF-8", "PATH": _PATH, "TERM": "dumb", **env},
             "seconds": seconds,
             "shown": self._limits.shown,
             "read": [] if keep else _REWARDS,
-            "leave": [f"/{name}" for name in RESERVED],
+            "leave": self._leave,
             "keep": keep,
         }
-        result = self._sandbox.run_blocking(_PROGRAM, json.dumps(asked), limits)
+        result = self._run(_PROGRAM, json.dumps(given), limits)
         try:
             found = json.loads(result.stdout) if result.ok else None
         except ValueError:
             found = None
         return (found if isinstance(found, dict) else None), result
 
-
-def _entry(given: Any) -> Entry | None:
-    """An entry of a tree as it may be laid out again; None for one that lies where none may."""
-    path, mode, kind, content = given
-    if normpath(path) != path or not path.startswith("/") or path.split("/")[1] in RESERVED:
-        return None
-    return path, mode & 0o777, kind, content
+    def _entry(self, given: Any) -> Entry | None:
+        """An entry of a tree as it may be laid out again; None for one that lies where none may."""
+        path, mode, kind, content = given
+        if normpath(path) != path or f"{path}/".startswith(tuple(f"{one}/" for one in self._leave)):
+            return None
+        return path, mode & 0o777, kind, content
 
 
 def _number(text: str) -> float:

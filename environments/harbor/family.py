@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
+import tarfile
+from base64 import b64decode
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from posixpath import dirname
 from random import Random
 from shlex import quote
 from typing import Final, Literal
@@ -11,17 +18,20 @@ from typing import Final, Literal
 from pydantic import Field
 
 from environments.harbor.execution import RunLimits, Workspace
-from environments.harbor.folder import HarborTask, Layout, laid_out, read_folder
+from environments.harbor.folder import RESERVED, HarborTask, Layout, laid_out, read_folder
+from triforge.config import Settings
 from triforge.environments import plugins
 from triforge.environments.kit import Family, Observation, StepResult, Strict, parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Reset
+from triforge.sandbox import containers
 from triforge.sandbox.client import Sandbox, shared
 from triforge.types import Params
 
 SUCCESS: Final = 1.0
 _DONE: Final = "done"
+_BLOCK: Final = re.compile(r"^[ \t]*```(.*)\n((?s:.*?))^[ \t]*```", re.MULTILINE)
 _SHELLS: Final = ("", "bash", "sh", "shell")
 _GUIDE: Final = (
     "You work in a shell. Think first, then write one script in a block that begins with ```bash and ends with ```; you are shown "
@@ -55,32 +65,22 @@ def script_of(response: str, answer: Literal["block", "whole"]) -> str | None:
         return _DONE
     if answer == "whole":
         return said or None
-    blocks: list[tuple[str, list[str]]] = []  # language and lines
-    inside = False
-    for line in response.splitlines():
-        if line.strip().startswith("```"):
-            inside = not inside
-            if inside:
-                blocks.append((line.strip()[3:].strip(), []))
-        elif inside:
-            blocks[-1][1].append(line)
-    ended = blocks[:-1] if inside else blocks
-    scripts = ["\n".join(lines).strip() for language, lines in ended if language in _SHELLS]
-    return (scripts[-1] or None) if scripts else None
+    blocks = [text for language, text in _BLOCK.findall(response) if language.strip() in _SHELLS]
+    return (blocks[-1].strip() or None) if blocks else None
 
 
 class HarborEpisode:
     """One task."""
 
-    def __init__(self, layout: Layout, options: PlayOptions, sandbox: Sandbox) -> None:
+    def __init__(self, workspace: Workspace, options: PlayOptions) -> None:
         self.done = False
-        self._layout, self._options = layout, options
-        self._workspace = Workspace(layout, options, sandbox)
+        self._workspace, self._options = workspace, options
         self._left = options.horizon
 
     def start(self) -> Reset:
-        system = _GUIDE.format(workdir=self._layout.workdir) if self._options.guide else ""
-        return Reset(observation=Observation(text=self._layout.instruction), system=system)
+        layout = self._workspace.layout
+        system = _GUIDE.format(workdir=layout.workdir) if self._options.guide else ""
+        return Reset(observation=Observation(text=layout.instruction), system=system)
 
     def play(self, response: str) -> StepResult:
         script = script_of(response, self._options.answer)
@@ -109,7 +109,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
 
     name = "harbor"
     about = About(
-        what="Harbor's task folders, in a sandbox with a shell; those that need no container of their own",
+        what="Harbor's task folders, in a sandbox with a shell, or in Docker where they need a container",
         tasks="task folders",
         licence="Apache-2.0 (own)",
         programs=(("bwrap", "bubblewrap"), ("bash", "bash")),
@@ -118,12 +118,36 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
     success_at = SUCCESS
     blocks = True
 
-    def __init__(self, sandbox: Sandbox | None = None) -> None:
-        self._own = sandbox
+    def __init__(
+        self, sandbox: Sandbox | None = None, engine: containers.Containers | None = None
+    ) -> None:
+        self._sandbox, self._engine = sandbox, engine
 
-    @property
-    def sandbox(self) -> Sandbox:
-        return self._own or shared(with_shell=True)
+    def workspace(self, layout: Layout, limits: RunLimits) -> Workspace:
+        """Where a task is played: the sandbox, or containers of its image, which is built first."""
+        if not layout.needs:
+            sandbox = self._sandbox or shared(with_shell=True)
+            return Workspace(layout, limits, sandbox.run_blocking)
+        settings = Settings.from_env()
+        if not self._engine and not settings.containers:
+            raise InputError(
+                f"harbor: the task needs a container for {layout.needs}; set TRIFORGE_CONTAINERS, see environments/harbor/README.md"
+            )
+        engine = self._engine or containers.shared(settings.containers, settings.containers_network)
+        asked = layout.asked.environment
+        if asked.docker_image:
+            image = engine.image(asked.docker_image)
+        else:
+            image = engine.built(_context(layout), asked.build_timeout_sec)
+        found = replace(
+            layout, env=image.env | layout.env, workdir=layout.workdir or image.workdir,
+            programs=[
+                dirname(place.rstrip("/")) for place in image.env.get("PATH", "").split(":")
+                if place.count("/") > 1 and place.split("/")[1] not in RESERVED
+            ],
+        )  # fmt: skip
+        cpus = min(asked.cpus, limits.cpus)
+        return Workspace(found, limits, partial(engine.run, image.name, cpus))
 
     def instruction(self, given: HarborTask) -> str:
         return laid_out(given).instruction
@@ -134,21 +158,20 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
     def check(self, given: HarborTask) -> None:
         """Refuse a task that is won by doing nothing, or that its own solution does not win."""
         layout = laid_out(given)
-        nothing, _ = Workspace(layout, RunLimits(), self.sandbox).reward()
+        nothing, _ = self.workspace(layout, RunLimits()).reward()
         if nothing >= SUCCESS:
             raise InputError(
                 f"harbor {given.name}: its tests reward doing nothing with {nothing:g}"
             )
         if not layout.solution:
             return
-        solved = Workspace(layout, RunLimits(), self.sandbox)
+        solved = self.workspace(layout, RunLimits())
         said = solved.run("bash /solution/solve.sh", solving=True)
         reward, tests = solved.reward()
         if reward < SUCCESS:
             raise InputError(
-                f"harbor {given.name}: its own solution earns {reward:g}, expected {SUCCESS:g}; a task that needs a network, root or "
-                f"packages needs a container. The solution printed: {said.output[-300:].strip()!r}; the tests: "
-                f"{tests[-300:].strip()!r}"
+                f"harbor {given.name}: its own solution earns {reward:g}, expected {SUCCESS:g}. It printed: "
+                f"{said.output[-300:].strip()!r}; the tests: {tests[-300:].strip()!r}"
             )
 
     def begin(
@@ -158,7 +181,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
         announced: str,  # noqa: ARG002
         seed: int,  # noqa: ARG002
     ) -> HarborEpisode:
-        return HarborEpisode(laid_out(given), options, self.sandbox)
+        return HarborEpisode(self.workspace(laid_out(given), options), options)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """`count` tasks of the folders, drawn without replacement."""
@@ -181,13 +204,25 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
         layout = laid_out(given)
         if not layout.solution:
             return None
-        env = "".join(f"export {quote(f'{k}={v}')}\n" for k, v in layout.solution_env.items())
+        env = "".join(f"export {quote(f'{k}={v}')}\n" for k, v in layout.asked.solution.env.items())
         lines = ["mkdir -p /solution"]
         for path, _, _, content in layout.solution:
             lines.append(f"mkdir -p {quote(path.rpartition('/')[0])}")
             lines.append(f"base64 -d > {quote(path)} <<< {quote(content)}")
         script = "\n".join([*lines, f"{env}bash /solution/solve.sh"])
         return [f"```bash\n{script}\n```" if options.answer == "block" else script, _DONE]
+
+
+def _context(layout: Layout) -> bytes:
+    """What Docker builds of, the same bytes for the same files."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as tar:
+        for path, mode, _, content in sorted(layout.context):
+            data = b64decode(content)
+            entry = tarfile.TarInfo(path)
+            entry.mode, entry.size = mode, len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return held.getvalue()
 
 
 FAMILY: Final = HarborFamily()

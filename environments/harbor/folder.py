@@ -1,4 +1,4 @@
-"""A task folder: read from disk, checked, and turned into what the sandbox is given. What only a container gives is refused."""
+"""A task folder: read from disk, checked, and turned into what the sandbox is given, or a container where the task needs one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 import shlex
 import stat
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from posixpath import join, normpath
-from typing import Final
+from posixpath import basename, join, normpath
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -28,6 +28,12 @@ RESERVED: Final = frozenset(
 )  # fmt: skip
 """Folders of the root that are the sandbox's or the verifier's: no file that an agent leaves there is looked at."""
 HOME: Final = "/root"
+_FOLDERS: Final = (("tests", "/tests"), ("solution", "/solution"), ("environment", "."))
+_NOT_PLAYED: Final[dict[str, dict[str, JsonValue]]] = {
+    "environment": {"os": "linux", "gpus": 0, "tpu": None, "mcp_servers": [], "skills_dir": None, "healthcheck": None},
+    "verifier": {"environment_mode": "shared", "environment": None, "collect": []},
+}  # fmt: skip
+_COMPOSE: Final = re.compile(r"environment/[^/]*compose[^/]*")
 _BASES: Final = re.compile(r"(docker\.io/)?(library/)?(debian|ubuntu|python)(:[\w.-]+)?")
 _SILENT: Final = ("CMD", "ENTRYPOINT", "LABEL", "EXPOSE", "USER", "MAINTAINER", "SHELL")
 _NEEDED: Final = ("task.toml", "instruction.md", "tests/test.sh")
@@ -45,53 +51,51 @@ class HarborTask(Strict):
 class _Section(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    env: dict[str, str] = {}
+
 
 class _Environment(_Section):
     docker_image: str | None = None
-    os: str = "linux"
-    memory_mb: int | None = None
-    gpus: int | None = None
-    tpu: JsonValue = None
-    mcp_servers: list[JsonValue] = []
-    skills_dir: str | None = None
-    healthcheck: JsonValue = None
+    build_timeout_sec: float = Field(default=600.0, gt=0)
+    cpus: float = Field(default=inf, gt=0)
+    memory_mb: float = Field(default=inf, gt=0)
+    pids: float = Field(default=inf, gt=0)
     workdir: str | None = None
-    env: dict[str, str] = {}
 
 
 class _Verifier(_Section):
     timeout_sec: float = Field(default=600.0, gt=0)
-    environment: JsonValue = None
-    environment_mode: str | None = None
-    collect: list[JsonValue] = []
-    env: dict[str, str] = {}
 
 
-class _Solution(_Section):
-    env: dict[str, str] = {}
+class Document(BaseModel):
+    """What of `task.toml` counts here."""
 
-
-class _Document(_Section):
     environment: _Environment = _Environment()
     verifier: _Verifier = _Verifier()
-    solution: _Solution = _Solution()
-    steps: JsonValue = None
+    solution: _Section = _Section()
 
 
 @dataclass(slots=True)
 class Layout:
-    """What of a task the sandbox is given."""
+    """What of a task the sandbox or the container is given.
+
+    With `needs`, which says what of the task needs a container, the image has the files of `context`, and `tree` is empty.
+    """
 
     instruction: str
+    asked: Document
+    tests: list[Entry]
+    solution: list[Entry]
+    context: list[Entry]
     workdir: str = "/"
+    needs: str = ""
     env: dict[str, str] = field(default_factory=dict)
     tree: list[Entry] = field(default_factory=list)
-    tests: list[Entry] = field(default_factory=list)
-    solution: list[Entry] = field(default_factory=list)
-    verifier_env: dict[str, str] = field(default_factory=dict)
-    solution_env: dict[str, str] = field(default_factory=dict)
-    verifier_s: float = 600.0
-    memory_mb: int | None = None
+    programs: list[str] = field(default_factory=list)  # folders whose files no agent changes
+
+
+class _NeedsContainerError(Exception):
+    """The sandbox cannot give what a task asks for."""
 
 
 def read_folder(folder: Path) -> Params:
@@ -120,33 +124,31 @@ def read_folder(folder: Path) -> Params:
 
 
 def laid_out(given: HarborTask) -> Layout:
-    """What the sandbox is given of a task; an `InputError` says what it lacks, or what of it needs a container."""
+    """What the sandbox or the container is given of a task; an `InputError` says what it lacks, or what is not played."""
     files = _files(given)
-    missing = [name for name in _NEEDED if name not in files]
-    if missing:
+    if missing := [name for name in _NEEDED if name not in files]:
         raise InputError(f"harbor {given.name}: the folder has no {', '.join(missing)}")
     try:
         document = tomllib.loads(given.files["task.toml"])
     except (KeyError, ValueError) as error:
         raise InputError(f"harbor {given.name}: task.toml: {error}") from None
-    asked = parse_model(
-        _Document, json.loads(json.dumps(document, default=str)), "harbor task.toml"
-    )
-    _expect_no_container(given.name, asked, files)
-    layout = Layout(
-        instruction=given.files["instruction.md"].strip(),
-        tests=_below(files, "tests", "/tests"),
-        solution=_below(files, "solution", "/solution"),
-        verifier_env=_plain(given.name, asked.verifier.env),
-        solution_env=_plain(given.name, asked.solution.env),
-        verifier_s=asked.verifier.timeout_sec,
-        memory_mb=asked.environment.memory_mb,
-    )
-    if "environment/Dockerfile" in files:
-        _Dockerfile(given.name, files, layout).read(given.files["environment/Dockerfile"])
-    layout.env |= _plain(given.name, asked.environment.env)
-    layout.workdir = normpath(asked.environment.workdir or layout.workdir)
-    _expect_free(given.name, layout.workdir)
+    plain = json.loads(json.dumps(document, default=str))
+    asked = parse_model(Document, plain, "harbor task.toml")
+    _expect_played(given.name, plain, asked, files)
+    instruction = given.files["instruction.md"].strip()
+    tests, solution, context = (_below(files, *pair) for pair in _FOLDERS)
+    layout = Layout(instruction, asked, tests, solution, context)
+    environment = asked.environment
+    try:
+        if environment.docker_image and not _BASES.fullmatch(environment.docker_image):
+            raise _NeedsContainerError(f"the image {environment.docker_image!r}")
+        _follow(given.files.get("environment/Dockerfile", ""), layout)
+        layout.workdir = normpath(environment.workdir or layout.workdir)
+        _expect_free(layout.workdir)
+    except _NeedsContainerError as needs:
+        layout.needs, layout.tree, layout.env = str(needs), [], {}
+        layout.workdir = environment.workdir or ""
+    layout.env |= environment.env
     return layout
 
 
@@ -171,53 +173,31 @@ def _files(given: HarborTask) -> dict[str, Entry]:
     return found
 
 
-def _expect_no_container(name: str, asked: _Document, files: dict[str, Entry]) -> None:
-    env, verifier = asked.environment, asked.verifier
-    wanted = {
-        "steps": asked.steps,
-        "trajectory.json": "trajectory.json" in files,
-        "[environment] os": env.os.lower() != "linux",
-        "[environment] gpus": env.gpus,
-        "[environment] tpu": env.tpu,
-        "[environment] mcp_servers": env.mcp_servers,
-        "[environment] skills_dir": env.skills_dir,
-        "[environment] healthcheck": env.healthcheck,
-        f"[environment] docker_image = {env.docker_image!r}": env.docker_image
-        and not _BASES.fullmatch(env.docker_image),
-        "[verifier] environment_mode": verifier.environment_mode not in (None, "shared"),
-        "[verifier] environment": verifier.environment,
-        "[verifier] collect": verifier.collect,
-    }
-    wanted |= {path: "compose" in path.rpartition("/")[2] for path in files if _is_top(path)}
-    found = [what for what, given in wanted.items() if given]
+def _expect_played(name: str, document: Any, asked: Document, files: dict[str, Entry]) -> None:
+    """Refuse what neither the sandbox nor a container gives."""
+    found = [
+        f"[{section}] {key}"
+        for section, keys in _NOT_PLAYED.items()
+        for key, same in keys.items()
+        if document.get(section, {}).get(key, same) not in (same, None, [], 0)
+    ]
+    found += ["steps"] if document.get("steps") else []
+    found += [path for path in files if path == "trajectory.json" or _COMPOSE.fullmatch(path)]
     if found:
-        raise _needs_container(name, ", ".join(found))
-
-
-def _is_top(path: str) -> bool:
-    return path.startswith("environment/") and path.count("/") == 1
-
-
-def _needs_container(name: str, what: str) -> InputError:
-    return InputError(
-        f"harbor {name}: needs a container for {what}; this family plays in the sandbox, without containers, and what it "
-        "takes stands in environments/harbor/README.md"
-    )
-
-
-def _plain(name: str, env: dict[str, str]) -> dict[str, str]:
-    """Variables of a task; those of the host are not handed to it."""
-    for key, value in env.items():
-        if "${" in value:
+        raise InputError(
+            f"harbor {name}: asks for {', '.join(found)}, which this family does not play; what it takes stands in "
+            "environments/harbor/README.md"
+        )
+    for section in (asked.environment, asked.verifier, asked.solution):
+        if theirs := [key for key, value in section.env.items() if "${" in value]:
             raise InputError(
-                f"harbor {name}: task.toml: variable {key} is {value!r}, a variable of the host; none is handed to a task"
+                f"harbor {name}: task.toml: variable {theirs[0]} is a variable of the host; none is handed to a task"
             )
-    return env
 
 
-def _expect_free(name: str, path: str) -> None:
+def _expect_free(path: str) -> None:
     if not path.startswith("/") or path.split("/")[1] in RESERVED:
-        raise _needs_container(name, f"files in {path}")
+        raise _NeedsContainerError(f"files in {path}")
 
 
 def _below(files: dict[str, Entry], folder: str, target: str) -> list[Entry]:
@@ -232,93 +212,40 @@ def _below(files: dict[str, Entry], folder: str, target: str) -> list[Entry]:
     ]
 
 
-class _Dockerfile:
-    """Follows a Dockerfile as far as it lays out files and variables."""
-
-    def __init__(self, name: str, files: dict[str, Entry], layout: Layout) -> None:
-        self._name, self._layout = name, layout
-        self._files = {
-            path.removeprefix("environment/"): entry
-            for path, entry in files.items()
-            if path.startswith("environment/")
-        }
-
-    def read(self, text: str) -> None:
-        for line in _lines(text):
-            word, _, rest = line.partition(" ")
-            word, rest = word.upper(), rest.strip()
-            if word == "FROM" and _BASES.fullmatch(rest):
-                continue
-            if word == "WORKDIR":
-                self._layout.workdir = normpath(join(self._layout.workdir, rest.strip("\"'")))
-            elif word == "ENV":
-                self._set(line, rest)
-            elif word in ("COPY", "ADD"):
-                self._copy(line, rest)
-            elif word not in _SILENT:
-                raise _needs_container(
-                    self._name, f"the line {line[:120]!r} of environment/Dockerfile"
-                )
-
-    def _set(self, line: str, rest: str) -> None:
-        words = _words(self._name, line, rest)
-        if words and "=" not in words[0]:
-            words = [f"{words[0]}={' '.join(words[1:])}"]
-        for word in words:
-            key, _, value = word.partition("=")
-            if "$" in value:
-                raise _needs_container(
-                    self._name, f"the line {line[:120]!r} of environment/Dockerfile"
-                )
-            self._layout.env[key] = value
-
-    def _copy(self, line: str, rest: str) -> None:
-        words = json.loads(rest) if rest.startswith("[") else _words(self._name, line, rest)
-        while words and words[0].startswith(("--chown=", "--chmod=")):
-            del words[0]
-        if len(words) < 2 or words[0].startswith("--"):
-            raise _needs_container(self._name, f"the line {line[:120]!r} of environment/Dockerfile")
-        *sources, given = words
-        target = normpath(join(self._layout.workdir, given))
-        into = (
-            given.endswith("/")
-            or given == "."
-            or target == self._layout.workdir
-            or len(sources) > 1
-        )
-        for source in map(normpath, sources):
-            plain = source.removeprefix("/")
-            is_file = plain in self._files
-            place = f"{target}/{plain.rpartition('/')[2]}" if is_file and into else target
-            found = _below(self._files, plain or ".", normpath(place))
-            if not found:
-                raise InputError(
-                    f"harbor {self._name}: environment/Dockerfile copies {source!r}, and there is no such file in environment/"
-                )
+def _follow(dockerfile: str, layout: Layout) -> None:
+    """Lay out files and variables as a plain Dockerfile does; whatever else stands in it needs a container."""
+    for line in filter(None, map(str.strip, dockerfile.replace("\\\n", " ").splitlines())):
+        word, *rest = _words(line)
+        if word == "WORKDIR" and len(rest) == 1:
+            layout.workdir = normpath(join(layout.workdir, rest[0]))
+        elif word == "ENV" and all("=" in pair for pair in rest):
+            layout.env |= dict(pair.split("=", 1) for pair in rest)
+        elif word == "COPY" and len(rest) == 2 and (found := _copied(layout, *rest)):
             for path, *_ in found:
-                _expect_free(self._name, path)
-            self._layout.tree += found
+                _expect_free(path)
+            layout.tree += found
+        elif word not in _SILENT and not (word == "FROM" and _BASES.fullmatch(" ".join(rest))):
+            raise _NeedsContainerError(f"the line {line[:120]!r} of environment/Dockerfile")
 
 
-def _words(name: str, line: str, rest: str) -> list[str]:
+def _words(line: str) -> list[str]:
+    """The words of an instruction; one that is not plain is none that is known."""
+    if line.startswith("#"):
+        return ["LABEL"]
     try:
-        return shlex.split(rest)
-    except ValueError as error:
-        raise InputError(
-            f"harbor {name}: environment/Dockerfile: {line[:120]!r}: {error}"
-        ) from None
+        word, *rest = shlex.split(line)
+    except ValueError:
+        return [line]
+    return [word.upper() if "$" not in line else line, *rest]
 
 
-def _lines(text: str) -> Iterator[str]:
-    """The instructions of a Dockerfile, continued lines joined."""
-    held = ""
-    for line in text.splitlines():
-        if line.lstrip().startswith("#") or not line.strip():
-            continue
-        if line.rstrip().endswith("\\"):
-            held += line.rstrip()[:-1].strip() + " "
-            continue
-        yield (held + line.strip()).strip()
-        held = ""
-    if held:
-        yield held.strip()
+def _copied(layout: Layout, source: str, given: str) -> list[Entry]:
+    """The files of the context that a COPY names, where they then lie."""
+    files, target = (
+        {entry[0]: entry for entry in layout.context},
+        normpath(join(layout.workdir, given)),
+    )
+    source = normpath(source).removeprefix("/")
+    if source in files and (given.endswith(("/", ".")) or target == layout.workdir):
+        target = f"{target}/{basename(source)}"
+    return _below(files, source, target)

@@ -1,7 +1,7 @@
-"""What runs inside the sandbox: lays files out, runs a script, says what it printed and which files there are then.
+"""What runs inside the sandbox or a container: lays files out, runs a script, says what it printed and which files differ then.
 
-It is sent as source and imports the standard library only. The process 1 that it begins in knows nothing: the task lies in
-a child of it that no other process may look into or write to, so code that a script runs can neither read what is asked here
+It is sent as source and imports the standard library only (3.9). The process 1 that it begins in knows nothing: the task lies in
+a child of it. No other process may look into either or write to it, so code that a script runs can neither read what is asked here
 nor answer in its place. The most that it can do is to end this process, and then there is no answer.
 """
 
@@ -11,6 +11,7 @@ import base64
 import ctypes
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -21,17 +22,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-Entry = tuple[
-    str, int, str, str
-]  # path, mode, "d", "f" or "l", content in base64 or a link's target
+Entry = tuple[str, int, str, str]
+"""Path, mode, kind, content: "d" folder, "f" file in base64, "l" link with its target, "x" nothing where the image has something."""
 NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
 def lay_out(tree: list[Entry], *, strictly: bool) -> None:
-    """Write a tree, its links last, so that nothing is written through one."""
+    """Write a tree over what is there, its links last, so that nothing is written through one."""
     for path, mode, kind, content in sorted(tree, key=lambda entry: (entry[2] == "l", entry[0])):
         with suppress(*(() if strictly else (OSError,))):
             place = Path(path)
+            if kind != "d" or not place.is_dir() or place.is_symlink():
+                remove(place)
+            if kind == "x":
+                continue
             place.parent.mkdir(parents=True, exist_ok=True)
             if kind == "d":
                 place.mkdir(exist_ok=True)
@@ -47,25 +51,45 @@ def lay_out(tree: list[Entry], *, strictly: bool) -> None:
                 os.chmod(path, mode)  # noqa: PTH101  a folder may be closed only when it is full
 
 
-def found(place: str, leave: set[str]) -> list[Entry]:
-    """The tree below a folder, without what lies at one of `leave`; no link is followed."""
-    tree: list[Entry] = []
-    with suppress(OSError):
-        os.chmod(place, stat.S_IMODE(os.lstat(place).st_mode) | 0o700)  # noqa: PTH101
+def remove(place: Path) -> None:
+    """Take away what is there."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    elif os.path.lexists(place):
+        place.unlink()
+
+
+def seen(place: str, leave: set[str]) -> dict[str, os.stat_result]:
+    """What lies below a folder, without what lies at one of `leave`; no link is followed."""
+    known: dict[str, os.stat_result] = {}
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        os.chmod(place, 0o700)  # noqa: PTH101
     for one in sorted(os.listdir(place)):  # noqa: PTH208
         path = os.path.join(place, one)  # noqa: PTH118  "/" and a name make no "//"
         if path in leave:
             continue
         with suppress(OSError, UnicodeError):
             path.encode()
-            seen = os.lstat(path)
-            mode = stat.S_IMODE(seen.st_mode)
-            if stat.S_ISLNK(seen.st_mode):
+            known[path] = os.lstat(path)
+            if stat.S_ISDIR(known[path].st_mode):
+                known |= seen(path, leave)
+    return known
+
+
+def changed(before: dict[str, os.stat_result], leave: set[str]) -> list[Entry]:
+    """What differs from before as a tree; the time of a change cannot be set."""
+    now = seen("/", leave)
+    tree: list[Entry] = [(path, 0, "x", "") for path in before if path not in now]
+    for path, one in now.items():
+        if path in before and before[path].st_ctime_ns == one.st_ctime_ns:
+            continue
+        mode = stat.S_IMODE(one.st_mode)
+        with suppress(OSError):
+            if stat.S_ISLNK(one.st_mode):
                 tree.append((path, mode, "l", os.readlink(path)))  # noqa: PTH115
-            elif stat.S_ISDIR(seen.st_mode):
+            elif stat.S_ISDIR(one.st_mode):
                 tree.append((path, mode, "d", ""))
-                tree += found(path, leave)
-            elif stat.S_ISREG(seen.st_mode):
+            elif stat.S_ISREG(one.st_mode):
                 tree.append((path, mode, "f", base64.b64encode(_bytes(path)).decode()))
     return tree
 
@@ -77,8 +101,8 @@ def _bytes(path: str, most: int = -1) -> bytes:
 
 def marks(tree: list[Entry]) -> list[tuple[int, int]]:
     """What changes when somebody writes to a file, replaces it, or closes a folder; the time of a change cannot be set."""
-    seen = [(os.lstat(path), kind) for path, _, kind, _ in tree]
-    return [(one.st_ino, one.st_mode if kind == "d" else one.st_ctime_ns) for one, kind in seen]
+    there = [(os.lstat(path), kind) for path, _, kind, _ in tree]
+    return [(one.st_ino, one.st_mode if kind == "d" else one.st_ctime_ns) for one, kind in there]
 
 
 def sound(given: dict[str, Any], before: list[tuple[int, int]]) -> bool:
@@ -140,6 +164,8 @@ def _read(pipe: BinaryIO, said: bytearray, shown: int) -> None:
 
 def answer(given: dict[str, Any]) -> dict[str, Any]:
     """Do what is asked."""
+    leave = set(given["leave"])
+    image = seen("/", leave) if given["keep"] else {}
     lay_out(given["tree"], strictly=False)
     lay_out(given["added"], strictly=True)
     os.makedirs(given["cwd"], exist_ok=True)  # noqa: PTH103
@@ -149,7 +175,7 @@ def answer(given: dict[str, Any]) -> dict[str, Any]:
     for path in given["read"]:
         with suppress(OSError):
             read[path] = _bytes(path, 65536).decode("utf-8", "replace")
-    tree = found("/", set(given["leave"])) if given["keep"] else []
+    tree = changed(image, leave) if given["keep"] else []
     clean = ended_all and (not given["read"] or sound(given, before))
     return {"status": status, "output": output, "read": read, "tree": tree, "clean": clean}
 
@@ -160,6 +186,7 @@ def main() -> None:
     nothing = os.open("/dev/null", os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
+    ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
     closed, close = os.pipe()
     worker = os.fork()
     if worker:
@@ -169,7 +196,6 @@ def main() -> None:
         while (ended := os.wait())[0] != worker:
             pass
         os._exit(os.waitstatus_to_exitcode(ended[1]) & 0xFF)
-    ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
     os.read(closed, 1)
     with os.fdopen(ours_in, "rb") as file:
         given = json.load(file)

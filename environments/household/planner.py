@@ -140,7 +140,6 @@ class Expert:
         self._hinted = hinted(world)
 
     def see(self, state: State) -> None:
-        """Take in what `state` shows."""
         if state.at != NOWHERE and self._world.is_open(state, state.at):
             self._seen.add(state.at)
 

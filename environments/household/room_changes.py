@@ -45,7 +45,6 @@ def _objects(world: World) -> Params:
 
 
 def _sources(world: World) -> list[int]:
-    """The objects of the goal's kind."""
     return [i for i, thing in enumerate(world.objects) if thing.kind == world.goal.object]
 
 

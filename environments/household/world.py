@@ -122,7 +122,6 @@ class World:
 
     @cached_property
     def _ways(self) -> tuple[Command, ...]:
-        """To every receptacle."""
         return tuple(Command("go", rec=rec) for rec in range(len(self.receptacles)))
 
     @cached_property
@@ -254,7 +253,6 @@ class World:
         return state._replace(at=command.rec) if command.rec != state.at else None
 
     def _door(self, state: State, command: Command) -> State | None:
-        """Open or close."""
         rec = command.rec
         is_open = self.is_open(state, rec)
         if rec != state.at or not self.openable >> rec & 1 or is_open != (command.verb == "close"):

@@ -68,9 +68,8 @@ class MiniWobEpisode(ScreenEpisode):
         return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide)
 
     def _act(self, action: Action) -> StepResult:
-        if (
-            action.kind == "terminate"
-        ):  # a page that is done ends the episode by itself, so this one is not
+        # a page that is done ends the episode by itself, so this one is not
+        if action.kind == "terminate":
             self._turns.take()
             said = "Failed: the page does not count the task as done."
             return self._end(str(action), success=False, said=said)

@@ -19,7 +19,6 @@ def _quoted(said: str) -> list[str]:
 
 
 def _click(nodes: Iterable[Node]) -> Action:
-    """Click the first of them."""
     for node in nodes:
         return Action("left_click", ref=node.ref)
     raise LookupError("the page has no such element")

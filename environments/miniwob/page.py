@@ -212,9 +212,8 @@ class Page:
         """Perform an action; False when it points at an element that is not there."""
         try:
             return self._act(action, nodes)
-        except (
-            ScriptError
-        ):  # the page's own handler raised; the page lives on, as it would for a person
+        # the page's own handler raised; the page lives on, as it would for a person
+        except ScriptError:
             return True
 
     def _act(self, action: Action, nodes: tuple[Node, ...]) -> bool:

@@ -235,7 +235,6 @@ def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _images(seen: dict[str, Any]) -> tuple[bytes, ...]:
-    """The screenshots of an observation."""
     found = seen.get("images") or []
     if not isinstance(found, list) or len(found) > _MOST_IMAGES:
         raise EnvError(

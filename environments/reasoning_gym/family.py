@@ -88,7 +88,6 @@ class ReasoningGymFamily(QuestionFamily):
         return self._names(wanted)
 
     def of_kind(self, kind: str, options: Params) -> Params:
-        """Questions of one dataset."""
         return {**options, "datasets": [kind]}
 
     def _names(self, wanted: GeneratorOptions) -> list[str]:

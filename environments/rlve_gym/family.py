@@ -95,7 +95,6 @@ class RlveGymFamily(QuestionFamily):
         return wanted.environments or known
 
     def of_kind(self, kind: str, options: Params) -> Params:
-        """Problems of one environment."""
         return {**options, "environments": [kind]}
 
 

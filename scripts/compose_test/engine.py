@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.compose_test.calling import Tell, attempt, call
+from scripts.calling import Tell, attempt, call
 from triforge.errors import UnavailableError
 
 _START_S = 60.0
@@ -57,7 +57,10 @@ def docker_engine(folder: Path, tell: Tell) -> Iterator[Docker]:
     Raises:
         UnavailableError: something is not installed; nothing is installed by this.
     """
-    _demand_plugin()
+    if shutil.which("docker") is None:
+        raise UnavailableError(
+            "docker: not installed. As root: apt-get install -y --no-install-recommends docker.io debootstrap"
+        )
     found = Docker("")
     if not attempt(["docker", "info"], environment=found.environment).returncode:
         tell("using the Docker engine that runs here")
@@ -73,11 +76,8 @@ def docker_engine(folder: Path, tell: Tell) -> Iterator[Docker]:
         yield Docker(address)
 
 
-def _demand_plugin() -> None:
-    if shutil.which("docker") is None:
-        raise UnavailableError(
-            "docker: not installed. As root: apt-get install -y --no-install-recommends docker.io debootstrap"
-        )
+def demand_plugin() -> None:
+    """UnavailableError without compose."""
     if attempt(["docker", "compose", "version"]).returncode:
         raise UnavailableError(f"not installed: {_PLUGIN}")
 

@@ -41,7 +41,6 @@ TASK, PROPOSAL = ("id", "slot", "version", "split", "position"), ("slot",)
 
 
 def main() -> None:
-    """Print the facts."""
     root = Path(os.environ["TRIFORGE_ARTIFACTS_URL"])
     broker = redis.Redis.from_url(os.environ["TRIFORGE_REDIS_URL"], decode_responses=True)
     with Session(create_engine(os.environ["TRIFORGE_DATABASE_URL"])) as session:
@@ -90,7 +89,6 @@ def deliveries(broker: Any) -> list[dict[str, Any]]:
 
 
 def state_of(broker: Any, job: Mapping[str, str]) -> str:
-    """See `deliveries`."""
     group, name = job["group_id"], job["job"]
     if broker.exists(f"tf:lease:{name}"):
         return "held"
@@ -106,7 +104,6 @@ def state_of(broker: Any, job: Mapping[str, str]) -> str:
 
 
 def rows_of(session: Session, run: RunRow) -> dict[str, Any]:
-    """What the database holds of a run."""
     steps = select(StepRow).where(StepRow.run_id == run.id).order_by(StepRow.step)
     plans = select(PlanRow).where(PlanRow.run_id == run.id, PlanRow.kind == "train").order_by(PlanRow.step)  # fmt: skip
     weights = select(WeightsRow).where(WeightsRow.run_id == run.id).order_by(WeightsRow.role, WeightsRow.version)  # fmt: skip
@@ -125,7 +122,6 @@ def rows_of(session: Session, run: RunRow) -> dict[str, Any]:
 
 
 def row(found: Base) -> dict[str, Any]:
-    """A row by its columns."""
     return {column.name: getattr(found, column.name) for column in found.__table__.columns}
 
 
@@ -176,7 +172,6 @@ def updates(path: Path) -> int:
 
 
 def sha256(path: Path) -> str:
-    """Of a file, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -68,11 +68,9 @@ class Outcome:
 
     @property
     def recovered(self) -> bool:
-        """Whether both happened in time."""
         return self.well_s is not None and self.step_s is not None
 
     def document(self) -> dict[str, Any]:
-        """For the JSON."""
         return asdict(self)
 
 
@@ -137,9 +135,8 @@ class Course:
         self._random, self._limits = random.Random(seed), limits  # noqa: S311 (no secret)
         self._run = ""
         self.outcomes: list[Outcome] = []
-        self._sick: list[
-            tuple[Outcome, float, dict[str, str]]
-        ] = []  # with the moment and what it was before
+        # with the moment and what it was before
+        self._sick: list[tuple[Outcome, float, dict[str, str]]] = []
 
     def begin(self) -> str:
         """Submit a run; returns its id."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from scripts.calling import ROOT, Tell, attempt, call
 from scripts.compose_test import watching
-from scripts.compose_test.calling import ROOT, Tell, attempt, call
 from scripts.compose_test.engine import Docker
 from triforge.errors import UnavailableError
 
@@ -46,7 +46,7 @@ def have_base_images(docker: Docker, folder: Path, tell: Tell) -> bool:
         needed = {image: name for image, name in needed.items() if not _pulled(docker, image, tell)}
     if not needed:
         return False
-    _make_debian(docker, folder, tell)
+    have_debian(docker, folder, tell)
     for image, name in needed.items():
         tell(f"making a stand-in for {image}")
         file = STAND_INS / f"{name}.Dockerfile"
@@ -64,10 +64,11 @@ def _pulled(docker: Docker, image: str, tell: Tell) -> bool:
     return not done.returncode
 
 
-def _make_debian(docker: Docker, folder: Path, tell: Tell) -> None:
-    """A minimal Debian with the packages that all stand-ins need."""
+def have_debian(docker: Docker, folder: Path, tell: Tell) -> str:
+    """The image of a minimal Debian with the packages that all stand-ins need, made where it is missing."""
     if not docker.has(_DEBIAN):
         docker("import", str(fetch_debian(folder, tell)), _DEBIAN, timeout_s=_MAKE_S)
+    return _DEBIAN
 
 
 def fetch_debian(folder: Path, tell: Tell) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from scripts.compose_test.calling import ROOT
+from scripts.calling import ROOT
 from scripts.compose_test.stack import Stack
 from tests.e2e.families.reading_model import build_reading_model
 

@@ -40,7 +40,6 @@ class Record:
         self.note("told", text=text)
 
     def close(self) -> None:
-        """Nothing follows."""
         self._file.close()
 
 
@@ -50,7 +49,6 @@ def new_path(folder: Path) -> Path:
 
 
 def newest(folder: Path) -> Path | None:
-    """The record of the test that began last."""
     return max((folder / "records").glob("*.jsonl"), default=None)
 
 

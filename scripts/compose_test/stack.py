@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -19,11 +18,12 @@ from typing import Any, TypeVar
 
 from demo.prepare import settings_of
 from demo.settings import SMOLLM2_FOLDER
+from scripts.calling import ROOT, Tell, call
 from scripts.compose_test import walk_through
-from scripts.compose_test.calling import ROOT, Tell, call
 from scripts.compose_test.engine import Docker
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import UnavailableError
+from triforge.supervisor.layout import free_port
 
 PROJECT = "triforge-test"
 _NETWORK = f"{PROJECT}_default"
@@ -37,14 +37,12 @@ _T = TypeVar("_T")
 
 
 class Stack:
-    """One compose project."""
-
     def __init__(self, docker: Docker, folder: Path, tell: Tell) -> None:
         self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
         self.ports = {
-            api: _free_port() for api in ("model", "pools", "runs", "dashboard", "grafana")
+            api: free_port() for api in ("model", "pools", "runs", "dashboard", "grafana")
         }
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
@@ -76,16 +74,14 @@ class Stack:
         self._docker.environment |= variables
 
     def secret(self, name: str) -> str:
-        """One that `make env` has made."""
         return self._docker.environment[name]
 
     def build(self, pip_args: str, packages: str) -> float:
         """Build every image, with further packages in each; returns the seconds."""
         began = time.monotonic()
         self.set(PIP_ARGS=pip_args, EXTRA_PACKAGES=packages)
-        for (
-            service
-        ) in _BUILT:  # in turn: at once, each would make the layers that they share for itself
+        # in turn: at once, each would make the layers that they share for itself
+        for service in _BUILT:
             self.compose("--progress", "plain", "build", service, timeout_s=_BUILD_S)
         return time.monotonic() - began
 
@@ -128,7 +124,6 @@ class Stack:
         return time.monotonic() - began
 
     def down(self) -> None:
-        """Remove containers, network and volumes."""
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "-t", "5", timeout_s=_DOWN_S)  # fmt: skip
 
     def wipe(self) -> None:
@@ -143,7 +138,6 @@ class Stack:
     # ---- containers ----
 
     def services(self) -> list[str]:
-        """Every service that runs for long."""
         names = self.compose("ps", "--services", "--status", "running").split()
         return sorted(names)
 
@@ -170,19 +164,15 @@ class Stack:
         """SIGKILL the container's first process, as a crash would; the engine does not take that for our wish."""
         try:
             os.kill(self.states([service])[service]["Pid"], signal.SIGKILL)
-        except (
-            PermissionError,
-            ProcessLookupError,
-        ):  # not root, or an engine in a machine of its own
+        # not root, or an engine in a machine of its own
+        except (PermissionError, ProcessLookupError):
             self._docker("kill", "-s", "KILL", _container(service))
             self._docker("start", _container(service))
 
     def cut_off(self, service: str) -> None:
-        """Take a container off the network."""
         self._docker("network", "disconnect", _NETWORK, _container(service))
 
     def join(self, service: str) -> None:
-        """Put it back, under its old name."""
         self._docker("network", "connect", "--alias", service, _NETWORK, _container(service))
 
     def restart(self, service: str) -> None:
@@ -242,7 +232,6 @@ class Stack:
         return json.loads(self._ask(api, path, None, authorization=authorization))
 
     def save(self, api: str, path: str, target: Path) -> None:
-        """GET of a published API into a file."""
         target.write_bytes(self._ask(api, path, None))
 
     def post(self, api: str, path: str, body: dict[str, Any], *, key: str = "") -> Any:
@@ -291,10 +280,3 @@ def _fresh_secrets(path: Path) -> dict[str, str]:
 
 def _container(service: str) -> str:
     return f"{PROJECT}-{service}-1"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -13,7 +13,6 @@ PARTS = ("built", "up", "peace", "checks", "restored", "watched", "programs")  #
 
 
 def machine() -> str:
-    """What it runs on."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores, {gib:.0f} GiB, {platform.system()} {platform.release()}"
 
@@ -101,7 +100,6 @@ def check_table(checks: Mapping[str, Sequence[str]]) -> str:
 
 
 def totals_line(totals: Mapping[str, Any]) -> str:
-    """One sentence of counts."""
     return ", ".join(f"{name} {count}" for name, count in totals.items())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from scripts.compose_test.calling import ROOT
+from scripts.calling import ROOT
 
 POOL = "kitchen"  # what the lines make; $RUN is the run
 _UNPUBLISHED = (":8001/", ":8002/")  # APIs that compose keeps to itself

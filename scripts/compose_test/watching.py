@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import yaml
 
-from scripts.compose_test.calling import ROOT
+from scripts.calling import ROOT
 from scripts.compose_test.collector import PORT
 from scripts.compose_test.stack import Stack
 from triforge.telemetry.tracing import trace_id_of
@@ -34,10 +34,8 @@ EVENTS = frozenset(
 )  # fmt: skip
 _COLLECTOR, _SEEN = "collector", "/tmp/spans.jsonl"  # noqa: S108  in its container
 _NAMES = 'count by (__name__) ({__name__=~"triforge_.+"})'
-_PATIENCE_S, _POLL_S = (
-    120.0,
-    3.0,
-)  # rates need two looks of Prometheus, spans are sent every five seconds
+# rates need two looks of Prometheus, spans are sent every five seconds
+_PATIENCE_S, _POLL_S = (120.0, 3.0)
 _TRACE = frozenset({"trajectory", "episode", "generate", "judge job"})
 _SERVICES = frozenset(f"triforge-{service}" for service in ("env-adapter", "policy", "local-engine", "reward"))  # fmt: skip
 Ask = Callable[[str], Any]

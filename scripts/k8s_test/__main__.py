@@ -27,7 +27,6 @@ _TOLD = 5  # problems of a case
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Try all cases; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.k8s_test",
         description=__doc__,

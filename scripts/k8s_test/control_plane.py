@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from scripts.k8s_test.manifests import HELM, KUBECTL
 from triforge.errors import ConfigError, UnavailableError
+from triforge.supervisor.layout import free_port
 
 _NEEDED = ("etcd", "kube-apiserver")
 _PLACING = ("kube-controller-manager", "kube-scheduler")
@@ -70,11 +70,9 @@ class ControlPlane:
         return done.stdout
 
     def version(self) -> str:
-        """The API server's."""
         return str(json.loads(self.kubectl("get", "--raw", "/version"))["gitVersion"])
 
     def list(self, kind: str, *words: str) -> list[dict[str, Any]]:
-        """Objects of a kind."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json", *words))["items"]  # fmt: skip
         return found
 
@@ -83,7 +81,7 @@ class ControlPlane:
 def control_plane(programs: Path, folder: Path) -> Iterator[ControlPlane]:
     """Start one that keeps its state and logs in an empty folder; it ends with the context."""
     with ExitStack() as running:
-        store, port = _free_port(), _free_port()
+        store, port = free_port(), free_port()
         folder.chmod(0o700)
         token = secrets.token_hex(24)
         (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
@@ -97,7 +95,7 @@ def control_plane(programs: Path, folder: Path) -> Iterator[ControlPlane]:
             running.enter_context(_process([str(programs / name), *options], folder))
 
         start("etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={url}", f"--advertise-client-urls={url}",
-              f"--listen-peer-urls=http://127.0.0.1:{_free_port()}", "--unsafe-no-fsync")  # fmt: skip
+              f"--listen-peer-urls=http://127.0.0.1:{free_port()}", "--unsafe-no-fsync")  # fmt: skip
         start("kube-apiserver", f"--etcd-servers={url}", f"--secure-port={port}", "--bind-address=127.0.0.1",
               f"--cert-dir={folder / 'certificates'}", f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
               "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}",
@@ -156,9 +154,3 @@ def _process(command: Sequence[str], folder: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -30,8 +30,6 @@ _SETTLE_S = 6.0  # that what is Pending stays so before it counts
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case."""
-
     case: Case
     objects: int = 0
     pods: int = 0
@@ -118,7 +116,6 @@ def _as_controllers_do(document: Document) -> list[Document]:
 
 
 def expected_pods(documents: list[Document]) -> int:
-    """Pods that these documents ask for."""
     count = 0
     for document in documents:
         if document["kind"] in ("Deployment", "StatefulSet"):

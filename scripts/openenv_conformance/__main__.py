@@ -28,7 +28,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.openenv_conformance.install import HERE, ROOT, ensure
+from scripts.calling import ROOT
+from scripts.virtual_environments import CONFORMANCE as HERE
+from scripts.virtual_environments import ensure_files
 from tests.e2e.families.reading_model import build_reading_model
 from triforge.errors import TriforgeError, UnavailableError
 
@@ -210,14 +212,13 @@ def harbor() -> bool:
         return True
     files = sorted(map(str, (ROOT / "configs" / "pools" / "harbor").iterdir()))
     files.append(str(ROOT / "tests" / "unit" / "cli" / "atif" / "trajectory.json"))
-    command = [str(ensure("harbor", python) / "python"), str(HERE / "harbor_files.py"), *files]
+    command = [str(ensure_files("harbor", python)), str(HERE / "harbor_files.py"), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     say((done.stdout + done.stderr[-600:]).rstrip())
     return done.returncode == 0
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -225,14 +226,14 @@ def say(line: str) -> None:
 def main() -> int:
     """Print what was seen; 1 when a criterion or an episode fails."""
     good = True
-    openenv = ensure("openenv")
+    openenv = ensure_files("openenv").parent
     for family in FAMILIES:
         with served(family) as url:
             passed, failed = validate(openenv, url)
         good &= passed == CRITERIA and not failed
         say(f"openenv validate, {family}: {passed} of {CRITERIA} {' '.join(failed)}".rstrip())
     good &= harbor()
-    verifiers = ensure("verifiers")
+    verifiers = ensure_files("verifiers").parent
     with tempfile.TemporaryDirectory() as name, served("sokoban") as url:
         folder = Path(name)
         with policy(folder) as served_policy:

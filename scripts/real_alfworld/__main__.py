@@ -18,7 +18,8 @@ from pathlib import Path
 from environments.alfworld.engine import Engine
 from environments.alfworld.games import problem
 from environments.household.wording import announce
-from scripts.real_alfworld.install import ROOT, constants, ensure
+from scripts.calling import ROOT
+from scripts.real_alfworld.install import constants, ensure
 from scripts.real_alfworld.play import commands, record, worlds
 from triforge.errors import TriforgeError
 
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
 
     try:
-        python = ensure(tell)
+        python = ensure()
         if what == "record":
             tell(f"{_record(python)} bytes in {TRANSCRIPTS.relative_to(ROOT)}")
             CONSTANTS.write_text(json.dumps(constants(python), indent=1) + "\n")

@@ -62,13 +62,9 @@ class Told(Protocol):
     """An engine that plays one game: the real one, or a recording of it."""
 
     @property
-    def first(self) -> Seen:
-        """What is said at reset."""
-        ...
+    def first(self) -> Seen: ...
 
-    def step(self, command: str) -> Seen:
-        """Give a command."""
-        ...
+    def step(self, command: str) -> Seen: ...
 
 
 def worlds() -> list[World]:
@@ -208,11 +204,9 @@ class Recording:
 
     @property
     def first(self) -> Seen:
-        """What was said at reset."""
         return self.seen[0]
 
     def step(self, command: str) -> Seen:
-        """What was said after the next command."""
         assert command == self.sequence[self._at], f"recorded was {self.sequence[self._at]!r}"
         self._at += 1
         return self.seen[self._at]
@@ -232,7 +226,6 @@ def record(world: World, sequence: list[str], told: Told) -> dict[str, object]:
 
 
 def recorded(entry: dict[str, Any]) -> Recording:
-    """Read what `record` wrote."""
     offered: set[str] = set()
     seen: list[Seen] = []
     sequence: list[str] = []

@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 
 from demo.warm_start import smollm2
+from scripts.calling import ROOT
 from scripts.real_sglang.folders import folders_beside
 from scripts.real_sglang.hung import hung
-from scripts.real_sglang.install import ROOT, Install, Tell, ensure
+from scripts.real_sglang.install import Install, Tell, ensure
 from scripts.real_sglang.loop import two_steps
 from scripts.real_sglang.record import record
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(what: str, state: Path, tell: Tell) -> int:
-    install = await asyncio.to_thread(ensure, tell)
+    install = await asyncio.to_thread(ensure)
     tell(f"SGLang {install.version} for a {'GPU' if install.gpu else 'CPU'}: {install.python}")
     model = await asyncio.to_thread(smollm2(tell))
     if what == "record":

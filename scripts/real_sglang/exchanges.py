@@ -24,11 +24,7 @@ PROMPT = [1, 44, 82, 70]
 LONG = 4000  # tokens of a request that is stopped from outside; it must outlast a few calls
 _GREEDY: Body = {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True}
 _UNTIL_STOPPED: Body = {"max_new_tokens": LONG, "temperature": 0.0, "ignore_eos": True}
-_WHOLE: Body = {
-    "input_ids": [PROMPT],
-    "sampling_params": [_UNTIL_STOPPED],
-    "return_logprob": True,
-}
+_WHOLE: Body = {"input_ids": [PROMPT], "sampling_params": [_UNTIL_STOPPED], "return_logprob": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +47,6 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Model folders that the engine can read."""
-
     start: Path
     other: Path
     missing: Path
@@ -91,7 +85,6 @@ class Conversation:
         return found
 
     async def admin(self, name: str, path: str, body: Any = None) -> Exchange:
-        """One request with the admin key."""
         return await self.ask(name, path, {} if body is None else body, key="admin")
 
     async def stream(self, name: str, path: str, body: Body) -> AsyncGenerator[Any, None]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import httpx
 
+from scripts.calling import ROOT
 from scripts.real_sglang.exchanges import Conversation, play
 from scripts.real_sglang.folders import folders_beside
-from scripts.real_sglang.install import ROOT, Install
+from scripts.real_sglang.install import Install
 from scripts.real_sglang.recordings import write
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving
 

@@ -17,9 +17,8 @@ from scripts.real_sglang.exchanges import Exchange, Folders
 
 _VOLATILE: Mapping[str, Any] = {"e2e_latency": 0.5, "response_sent_to_client_ts": 0.5, "created": 0}
 _DRAWN_ID = re.compile(r"[0-9a-f]{32}")
-_TRACE = re.compile(
-    r"\n\n  File .*", re.DOTALL
-)  # SGLang's validation errors end with a place in its code
+# SGLang's validation errors end with a place in its code
+_TRACE = re.compile(r"\n\n  File .*", re.DOTALL)
 _MAPS = ("checksums",)  # objects whose keys are tensor names
 _UNREAD = {"embedding"}  # fields of SGLang that say nothing of a model that generates
 _BY_CHANCE = ("cached_tokens_details",)  # null when nothing came from the cache
@@ -41,7 +40,6 @@ def write(exchanges: Iterable[Exchange], folder: Path, *, engine: str, folders: 
 
 
 def read(folder: Path) -> dict[str, Exchange]:
-    """All recordings of a folder by name."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))

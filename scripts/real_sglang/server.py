@@ -34,8 +34,6 @@ _CPU_OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that answers."""
-
     url: str
     log: Path
     group: int

@@ -10,25 +10,25 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from scripts.trl_equality import cases, install, ours
-from triforge.errors import UnavailableError
+from scripts.calling import ROOT, call
+from scripts.trl_equality import cases, ours
+from scripts.virtual_environments import ensure_trl
 
-GOLDEN = install.ROOT / "tests" / "contract" / "trl" / "losses.json"
+GOLDEN = ROOT / "tests" / "contract" / "trl" / "losses.json"
 
 
 def main() -> int:
-    """Ask both and compare."""
     parser = argparse.ArgumentParser(prog="python -m scripts.trl_equality")
     parser.add_argument("--record", action="store_true", help="write TRL's numbers for the tests")
     record = parser.parse_args().record
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "trl.json"
-        _ask_trl(install.ensure(), said)
+        script = Path(__file__).with_name("record.py")
+        call([str(ensure_trl()), str(script), str(said)], timeout_s=3600.0)
         trl = json.loads(said.read_text())
         model = ours.write_model(Path(folder) / "model")
         reference = ours.write_model(Path(folder) / "reference", reference=True)
@@ -46,16 +46,6 @@ def main() -> int:
     equal = worst <= ours.TOLERANCE
     print(f"{'equal' if equal else 'NOT EQUAL'} to {ours.TOLERANCE:g}; the largest is {worst:.1e}")
     return 0 if equal else 1
-
-
-def _ask_trl(python: Path, out: Path) -> None:
-    script = Path(__file__).with_name("record.py")
-    done = subprocess.run(  # noqa: S603
-        [str(python), str(script), str(out)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        said = "\n".join(done.stderr.splitlines()[-8:])
-        raise UnavailableError(f"{script.name}: ended with {done.returncode}:\n{said}")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def trainer(folder: str, case: dict[str, Any]) -> GRPOTrainer:
-    """TRL's trainer, set as the case says."""
     loss = case.get("loss_type", "grpo")
     # TRL's CISPO takes the cap itself where the others take the width of the clip.
     high = 1.0 + cases.CLIP["high"] if loss == "cispo" else cases.CLIP["high"]
@@ -123,7 +122,6 @@ def reference(given: dict[str, torch.Tensor], temperature: float) -> torch.Tenso
 
 
 def main(out: Path) -> None:
-    """Write what TRL says of every case."""
     said: dict[str, Any] = {"trl": version("trl"), "torch": torch.__version__, "cases": {}}
     for name, case in cases.CASES.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from triforge.clients.transport import (
     LOST,
+    bearer,
     error_of,
     http_client,
     parse_json,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 _ANSWER_S = 30.0
+_WORK_S = 90.0  # of a model that speaks or an environment that is played
 _READY_S = 3.0  # a service that needs longer to say that it is ready is not
 
 
@@ -79,15 +81,16 @@ class Apis:
         return dict(zip(names, await asyncio.gather(*map(self._ready, names)), strict=True))
 
     async def findings(self, key: str) -> list[Finding]:
-        """What `triforge doctor` says of the services; folders of weights are not expected here."""
+        """What `triforge doctor` says of the services."""
         from triforge.doctor.services import services  # noqa: PLC0415  it reads tokenizers
 
         urls = {f"{name}_url": url for name, url in self.addresses.items()}
         further = [name for name in urls if name not in Settings.model_fields]
         listed = (f"{name.removesuffix('_model_url')}={urls.pop(name)}" for name in further)
         settings = Settings.model_validate({"models": ",".join(listed), **urls, "key": key})
-        found = await services(settings, names=[*self.addresses], transport=self._transport)
-        return [finding for finding in found if not finding.check.startswith("weights")]
+        return await services(
+            settings, names=[*self.addresses], transport=self._transport, folders=False
+        )
 
     async def served(self, key: str) -> dict[str, WeightsState | str]:
         """What the service of each model serves, or why it does not say."""
@@ -119,7 +122,7 @@ class Apis:
         client, path = self._clients["trainer"], f"/v1/runs/{segment(run_id)}/events"
         try:
             async with client.stream(
-                "GET", path, params={"after": after}, headers=_bearer(key), timeout=_ANSWER_S
+                "GET", path, params={"after": after}, headers=bearer(key), timeout=_ANSWER_S
             ) as reply:
                 if not reply.is_success:
                     await reply.aread()
@@ -142,12 +145,12 @@ class Apis:
 
     async def post(self, api: str, path: str, key: str, body: Any) -> Any:
         """What an API answers to a document; a refusal is raised."""
-        return parse_json(await self._ask("POST", api, path, key, json=body))
+        return parse_json(await self._ask("POST", api, path, key, json=body, timeout=_WORK_S))
 
     async def _ask(self, method: str, api: str, path: str, key: str, **more: Any) -> httpx.Response:
         client = self._clients[api]
         try:
-            reply = await client.request(method, path, headers=_bearer(key), **more)
+            reply = await client.request(method, path, headers=bearer(key), **more)
         except LOST as error:
             raise unreachable(client, method, path, error) from error
         if not reply.is_success:
@@ -158,10 +161,6 @@ class Apis:
 @lru_cache
 def _adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
-
-
-def _bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def _refusal(reply: httpx.Response) -> TriforgeError:

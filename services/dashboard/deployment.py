@@ -12,7 +12,6 @@ from services.dashboard.apis import Apis
 from triforge.types import ENDED, Page, RunState
 
 _RUNS: Final = 50
-_LONG_S: Final = 300.0  # as `triforge doctor` has it
 _DEPTH, _OLDEST = "triforge_trainer_queue_depth", "triforge_trainer_queue_oldest_seconds"
 
 
@@ -24,6 +23,8 @@ class Deployments:
 
     async def show(self, key: str) -> str:
         """Queues, runs that have not ended, models and services."""
+        from triforge.doctor.services import LONG_S  # noqa: PLC0415  it reads tokenizers
+
         runs, queues, findings, models = await asyncio.gather(
             self._apis.read(Page[RunState], "trainer", "/v1/runs", key, limit=_RUNS),
             self._queues(),
@@ -32,7 +33,7 @@ class Deployments:
         )
         return self._page(
             "deployment", runs=[run for run in runs.items if run.status not in ENDED], queues=queues, findings=findings,
-            models=models, long_s=_LONG_S,
+            models=models, long_s=LONG_S,
         )  # fmt: skip
 
     async def _queues(self) -> dict[str, dict[str, float]]:

@@ -18,7 +18,7 @@ import httpx
 
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
-from triforge.clients.transport import segment
+from triforge.clients.transport import bearer, segment
 from triforge.errors import InputError, TriforgeError
 
 _HOST: Final = "http://dashboard"
@@ -72,11 +72,10 @@ def write(files: dict[str, bytes], target: Path) -> None:
 async def _fetched(apis: Apis, key: str, first: str, pages: int) -> dict[str, tuple[str, bytes]]:
     """By address the type and the content of what can be reached, breadth first; what is refused is left out."""
     transport = httpx.ASGITransport(create_app(apis=apis))
-    headers = {"authorization": f"Bearer {key}"} if key else {}
     found: dict[str, tuple[str, bytes]] = {}
     waiting, seen, shown = deque([first]), {first}, 0
     async with httpx.AsyncClient(
-        transport=transport, base_url=_HOST, headers=headers, timeout=_ANSWER_S
+        transport=transport, base_url=_HOST, headers=bearer(key), timeout=_ANSWER_S
     ) as client:
         while waiting:
             address = waiting.popleft()

@@ -19,13 +19,6 @@ Draw = Callable[..., str]  # a template's name and its values
 OUTCOMES: Final = {
     "success": "success", "failure": "failure", "scored": "a score only", "unmeasured": "not measured (infrastructure)",
 }  # fmt: skip
-SORTS: Final = {
-    "-step": "newest step first", "step": "oldest step first",
-    "-length": "longest first", "length": "shortest first", "-tokens": "most tokens first", "tokens": "fewest tokens first",
-    "-advantage": "highest advantage first", "advantage": "lowest advantage first",
-    "-vote": "best votes first", "vote": "worst votes first", "-score": "highest score first", "score": "lowest score first",
-    "-staleness": "stalest first", "staleness": "freshest first",
-}  # fmt: skip
 VIEWS: Final = {  # what people look for first
     "all": {},
     "votes against the outcome": {"against": "true"},
@@ -72,7 +65,7 @@ class Rollouts:
             ),
         )  # fmt: skip
         return self._draw(
-            "rollouts", run=run, page=page, wanted=dict.fromkeys(FIELDS, "") | wanted, filtered=bool(wanted), link=_link(wanted), outcomes=OUTCOMES, sorts=SORTS,
+            "rollouts", run=run, page=page, wanted=dict.fromkeys(FIELDS, "") | wanted, filtered=bool(wanted), link=_link(wanted), outcomes=OUTCOMES,
             purposes=get_args(Purpose), views={name: _link(fields) for name, fields in VIEWS.items()},
             scored=any(_says_more(row) for row in page.items), began="cursor" not in query,
             by=lambda name: _link(wanted | {"sort": name if wanted.get("sort") == f"-{name}" else f"-{name}"}),

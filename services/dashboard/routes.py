@@ -16,18 +16,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.dashboard.apis import Apis
-from services.dashboard.compare import Compare
 from services.dashboard.lines import View
 from services.dashboard.pages import Pages
 from services.dashboard.rollouts import Rollouts
 from triforge.clients.transport import LOST
 from triforge.errors import ForbiddenError
 
-_ASSETS = {
-    "style.css": "text/css",
-    "live.js": "text/javascript",
-    "curves.js": "text/javascript",
-}
+_ASSETS = {"style.css": "text/css", "live.js": "text/javascript", "curves.js": "text/javascript"}
 _DAY_S = 86_400
 Text = Annotated[str, Query(max_length=200)]
 EventId = Annotated[str, Query(pattern=r"^\d{1,19}(-\d{1,19})?$")]
@@ -94,7 +89,15 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
     router.include_router(_form_routes(pages))
     router.include_router(_run_routes(apis, pages))
     router.include_router(_rollout_routes(pages.rollouts))
-    router.include_router(_compare_routes(pages.compare))
+
+    @router.get("/compare")
+    async def compare(
+        key: Key,
+        run: Annotated[list[str], Query(default_factory=list, max_length=50)],
+        measure: Text = "",
+    ) -> str:
+        """Runs beside one another: curves, configs, held-out tasks."""
+        return await pages.compare.runs(key, run, measure)
 
     @router.get("/assets/{name}", response_class=Response)
     async def asset(name: str) -> Response:
@@ -181,21 +184,6 @@ def _run_routes(apis: Apis, pages: Pages) -> APIRouter:
             await opened.__aexit__(None, None, None)
 
         return _ForwardedStream(_until_lost(reply), close)
-
-    return router
-
-
-def _compare_routes(pages: Compare) -> APIRouter:
-    router = APIRouter(default_response_class=HTMLResponse)
-
-    @router.get("/compare")
-    async def compare(
-        key: Key,
-        run: Annotated[list[str], Query(default_factory=list, max_length=50)],
-        measure: Text = "",
-    ) -> str:
-        """Runs beside one another: curves, configs, held-out tasks."""
-        return await pages.runs(key, run, measure)
 
     return router
 

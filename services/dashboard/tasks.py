@@ -13,14 +13,7 @@ from services.dashboard.drawing import Picture, pictures
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
 from triforge.errors import InputError
-from triforge.types import (
-    Lineage,
-    Measurement,
-    ProposalDetail,
-    RunStep,
-    TaskDetail,
-    mean_score,
-)
+from triforge.types import Lineage, Measurement, ProposalDetail, RunStep, TaskDetail, mean_score
 
 Part = tuple[Literal["same", "gone", "new"], str]
 Counts = Iterable[tuple[int, int]]

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
+from services.env_adapter.plays import Plays
 from services.env_adapter.pools import FindFamily, PoolMaker
 from services.env_adapter.routes import RULES, Api, add_routes
 from services.env_adapter.session_store import SessionStore
@@ -25,7 +26,7 @@ from triforge.errors import TriforgeError
 from triforge.store.database import Database
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MEBIBYTE
+from triforge.web.limits import MEBIBYTE, Bounds
 
 _PRUNE_S = 3600.0
 
@@ -99,6 +100,7 @@ def create_app(*, parts: Parts) -> FastAPI:
         ready=ready,
         registry=parts.registry,
         uploads={"POST /v1/pools": parts.max_upload},
+        bodies={"POST /v1/tasks/{task_id}/play": Bounds(MEBIBYTE)},
         media={"POST /v1/pools": JSONL},
         origins=parts.entrance.origins,
     )
@@ -108,6 +110,7 @@ def create_app(*, parts: Parts) -> FastAPI:
         maker=PoolMaker(parts.database, parts.family),
         planner=Planner(parts.database),
         changes=Changes(parts.database),
+        plays=Plays(store, parts.family),
         sessions=sessions,
     )
     add_routes(app, api=api)

@@ -71,7 +71,6 @@ class Changes:
 
     @contextmanager
     def _pool(self, pool: str, match: str | None) -> Iterator[tuple[Session, PoolRow]]:
-        """A pool, locked."""
         with self._database.write() as session:
             row = lock_pool(session, pool_row(session, pool).id)
             _demand(match, pool_tag(row))

@@ -1,4 +1,4 @@
-"""Bodies of requests by people: changes by hand. Clients send them as plain JSON."""
+"""Bodies of requests by people. Clients send them as plain JSON."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ class Rollback(Message):
     to: Annotated[str, Field(min_length=1, max_length=64)]
     by: Name = ""
     reason: Reason = ""
+
+
+class Responses(Message):
+    """What is said in an episode, turn by turn. Produced by: people. Consumed by: env_adapter (`POST /v1/tasks/{id}/play`)."""
+
+    responses: Annotated[tuple[str, ...], Field(max_length=100)] = ()
 
 
 class SessionRequest(Message):

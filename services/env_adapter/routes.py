@@ -15,8 +15,9 @@ from starlette.requests import ClientDisconnect
 from services.env_adapter.changes import Changes, Decision, TaskAction
 from services.env_adapter.openenv.serve import object_of
 from services.env_adapter.plans import Planner
+from services.env_adapter.plays import Plays
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import Change, PoolChange, Rollback
+from services.env_adapter.requests import Change, PoolChange, Responses, Rollback
 from services.env_adapter.session_routes import SESSION_RULES, session_routes
 from services.env_adapter.sessions import Sessions
 from services.env_adapter.slots import pool_tag
@@ -43,6 +44,7 @@ from triforge.types import (
     Split,
     Task,
     TaskDetail,
+    TaskPlay,
     TaskState,
 )
 from triforge.web.description import answers, files
@@ -67,6 +69,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/pools/{pool}/retire": _ADMIN,
     "GET /v1/tasks/{task_id}": _READ,
     "GET /v1/tasks/{task_id}/lineage": _READ,
+    "POST /v1/tasks/{task_id}/play": _SUBMIT,
     "POST /v1/tasks/{task_id}/rollback": _ADMIN,
     "POST /v1/tasks/{task_id}/pause": _SUBMIT,
     "POST /v1/tasks/{task_id}/resume": _SUBMIT,
@@ -112,6 +115,7 @@ class Api:
     maker: PoolMaker
     planner: Planner
     changes: Changes
+    plays: Plays
     sessions: Sessions
 
 
@@ -304,6 +308,11 @@ def _tasks(api: Api) -> APIRouter:
     def show_lineage(task_id: str) -> Lineage:
         """All versions of the task's slot, with their rewrites and measurements, and what people did."""
         return api.store.lineage(task_id)
+
+    @router.post("/play", responses=answers(429))
+    async def play(task_id: str, given: Responses) -> TaskPlay:
+        """Play a version in a fresh environment with the options of its pool, by given responses; nothing is kept."""
+        return await api.plays.play(task_id, given.responses)
 
     @router.post("/rollback", responses=_CHANGE)
     def roll_back(

@@ -26,14 +26,7 @@ from triforge.errors import BusyError, ConflictError, NotFoundError, Unauthorize
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, SessionGroupRow, SessionRow
-from triforge.types import (
-    ENDED,
-    GroupTask,
-    OpenSession,
-    SessionReward,
-    SessionState,
-    Turn,
-)
+from triforge.types import ENDED, GroupTask, OpenSession, SessionReward, SessionState, Turn
 
 _TURNS: Final = TypeAdapter(tuple[Turn, ...])
 _ALIVE: Final = ("open", "ended")
@@ -100,7 +93,6 @@ class SessionStore:
             return state_of(row), _opened(row, group), key, group
 
     def _place(self, session: Session, row: SessionRow, wanted: SessionRequest, now: float) -> None:
-        """Take a place in a group of a run."""
         run = session.get(RunRow, wanted.run)
         if run is None or not caller().sees(run.tenant):
             raise NotFoundError(f"run {wanted.run!r} does not exist; `triforge run list` lists all")

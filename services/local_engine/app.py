@@ -92,7 +92,6 @@ class _Keys:
 
 
 def _problem(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """An error with OpenAI's fields."""
     kind = _KINDS.get(status, "Error")
     body = {"object": "error", "message": message, "type": kind, "param": None, "code": status}
     return JSONResponse(body, status, headers)

@@ -16,14 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine, new_rid
 from services.local_engine.images import decode_images, place_images
-from services.local_engine.request import (
-    LARGE,
-    Body,
-    Prompt,
-    explain,
-    parse_sampling,
-    read_json,
-)
+from services.local_engine.request import LARGE, Body, Prompt, explain, parse_sampling, read_json
 from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
 from triforge.web.server import unless_gone

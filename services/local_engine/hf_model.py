@@ -107,7 +107,6 @@ class TransformersModel(NamedWeights):
         return found | {n: tensors[n] for n in info["unexpected_keys"] if n in tensors}
 
     def new_cache(self) -> SlotCache:
-        """See `Model`."""
         return SlotCache(*self._cache_shape, self.device, self.dtype)
 
     @torch.inference_mode()
@@ -133,7 +132,6 @@ class TransformersModel(NamedWeights):
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """See `Model`."""
         places = batch.rows * batch.width
         ids, positions = batch.ids, batch.positions
         if batch.pack is not None:
@@ -171,7 +169,6 @@ class VisionModel(TransformersModel):
         self._embedded: OrderedDict[str, Tensor] = OrderedDict()
 
     def apply(self, tensors: dict[str, Tensor]) -> None:
-        """See `Model`."""
         super().apply(tensors)
         self._embedded.clear()
 

@@ -53,12 +53,7 @@ class SlotCache:
     """
 
     def __init__(
-        self,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.layers, self.kv_heads, self.head_dim = layers, kv_heads, head_dim
         self.device, self.dtype = device, dtype

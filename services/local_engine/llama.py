@@ -125,7 +125,6 @@ class LlamaModel(NamedWeights):
         self._turns = torch.polar(torch.ones_like(angles), angles)[:, None, :]
 
     def new_cache(self) -> SlotCache:
-        """See `Model`."""
         s = self.shape
         return SlotCache(s.layers, s.kv_heads, s.head_dim, self.device, self.dtype)
 
@@ -151,7 +150,6 @@ class LlamaModel(NamedWeights):
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """See `Model`."""
         s = self.shape
         n = batch.ids.shape[0]
         rotated = s.heads + s.kv_heads

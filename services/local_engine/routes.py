@@ -17,11 +17,7 @@ from services.local_engine.engine import Engine, Swapped
 from services.local_engine.generate import generate
 from services.local_engine.lora import read_adapter
 from services.local_engine.request import LARGE, Body, read, read_json
-from services.local_engine.updates import (
-    JoinGroup,
-    Updates,
-    WeightUpdate,
-)
+from services.local_engine.updates import JoinGroup, Updates, WeightUpdate
 from triforge.errors import InputError, WeightsError
 
 _NOT_FLUSHED = (

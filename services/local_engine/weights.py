@@ -31,15 +31,12 @@ class NamedWeights:
         self.twins: dict[str, str] = {}
 
     def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-        """See `Model`."""
         return {n: tuple(t.shape) for n, t in self.weights.items()}, frozenset(self.twins)
 
     def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:  # noqa: ARG002 (for others)
-        """See `Model`."""
         return tensors
 
     def staged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Model`."""
         if self.device.type == "cpu":
             return tensors
         try:
@@ -50,12 +47,10 @@ class NamedWeights:
 
     @torch.inference_mode()
     def apply(self, tensors: dict[str, Tensor]) -> None:
-        """See `Model`."""
         for name, tensor in tensors.items():
             self.weights[name].copy_(tensor)
 
     def tensor(self, name: str) -> Tensor:
-        """See `Model`."""
         found = self.weights.get(self.twins.get(name, name))
         if found is None:
             raise WeightsError(f"tensor {name!r} is unknown to the model that is served")

@@ -38,9 +38,8 @@ class Extras:
     top_logprobs: int = 0
 
 
-Tops = tuple[
-    tuple[tuple[float, int], ...], ...
-]  # a token's likeliest alternatives: log-probabilities and ids
+# a token's likeliest alternatives: log-probabilities and ids
+Tops = tuple[tuple[tuple[float, int], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

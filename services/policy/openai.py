@@ -391,11 +391,9 @@ class Chunks(Protocol):
 
     def take(self, number: int, piece: Partial) -> list[str]:
         """The events of a piece of a sample."""
-        ...
 
     def end(self) -> list[str]:
         """The events after the last piece."""
-        ...
 
 
 def unsent(text: str, sent: str) -> str:

@@ -17,13 +17,7 @@ from services.policy.openai_fields import demand_model
 from services.policy.session_routes import SESSION_RULES, card, session_routes, shown
 from services.policy.sessions import Sessions
 from triforge.access.callers import Rule
-from triforge.types import (
-    GenerateReply,
-    GenerateRequest,
-    Message,
-    WeightsState,
-    WeightsUpdate,
-)
+from triforge.types import GenerateReply, GenerateRequest, Message, WeightsState, WeightsUpdate
 from triforge.web.description import answers, files
 from triforge.web.problems import input_error
 from triforge.web.server import unless_gone
@@ -55,9 +49,8 @@ class GenerateBatch(BaseModel):
     """Body of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="forbid")
-    requests: Annotated[
-        tuple[GenerateRequest, ...], Field(fail_fast=True)
-    ]  # one error, not one a number
+    # one error, not one a number
+    requests: Annotated[tuple[GenerateRequest, ...], Field(fail_fast=True)]
 
 
 class ReplyBatch(BaseModel):

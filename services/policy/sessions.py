@@ -54,8 +54,6 @@ class Entered:
 
 @dataclass(slots=True)
 class _Known:
-    """A session that is known here."""
-
     digest: str  # of its key
     forest: Forest
 
@@ -153,9 +151,8 @@ class Sessions:
             ids = body.prompt_ids(renderer, prefix, held)
             return parent, ids, len(ids) - len(prefix), ()
         ids, placed = body.prompt_seen(renderer, images, prefix, seen, held)
-        if (
-            ids[: len(prefix)] != prefix
-        ):  # an image token was sampled, which engines cannot be given
+        # an image token was sampled, which engines cannot be given
+        if ids[: len(prefix)] != prefix:
             return None, ids, len(ids), placed
         return parent, ids, len(ids) - len(prefix), placed[len(seen) :]
 

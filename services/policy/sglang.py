@@ -86,7 +86,6 @@ class SGLangEngine:
     # ---- requests ----
 
     async def generate(self, prompts: Sequence[Prompt], adapter: str = "") -> list[Sample]:
-        """See `Engine`."""
         shares: dict[Hashable, list[int]] = {}
         for position, prompt in enumerate(prompts):
             shares.setdefault(self._together(prompt), []).append(position)
@@ -120,7 +119,6 @@ class SGLangEngine:
         return parsing.generate_body(prompts, rids=rids, adapter=adapter, cache_key=self._cache_key)
 
     async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
-        """See `Engine`."""
         rid = uuid.uuid4().hex
         body = parsing.generate_body(
             [prompt], rids=[rid], adapter=adapter, cache_key=self._cache_key, stream=True
@@ -152,7 +150,6 @@ class SGLangEngine:
                 await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
-        """See `Engine`."""
         body = {
             "input_ids": list(ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
@@ -168,12 +165,10 @@ class SGLangEngine:
     # ---- state ----
 
     async def health(self) -> None:
-        """See `Engine`."""
         with self._named():
             await request(self._inform, "GET", "/ready")
 
     async def info(self) -> EngineInfo:
-        """See `Engine`."""
         found = await self._get("/model_info")
         if not isinstance(found, dict):
             raise PolicyError(f"engine {self.url}: /model_info answered {found!r:.120}")
@@ -181,15 +176,12 @@ class SGLangEngine:
         return EngineInfo(version=version, model_path=str(found.get("model_path", "")))
 
     async def pause(self, mode: PauseMode) -> None:
-        """See `Engine`."""
         await self._post("/pause_generation", {"mode": mode}, PAUSE_TIMEOUT_S)
 
     async def resume(self) -> None:
-        """See `Engine`."""
         await self._post("/continue_generation", {}, PAUSE_TIMEOUT_S)
 
     async def abort_all(self) -> None:
-        """See `Engine`."""
         await self._post("/abort_request", {"abort_all": True}, PAUSE_TIMEOUT_S)
 
     async def _server_info(self, timeout_s: float | None = None) -> dict[str, Any]:
@@ -204,7 +196,6 @@ class SGLangEngine:
         return {}
 
     async def receivers(self) -> int:
-        """See `Engine`."""
         info = await self._server_info()
         if int(info.get("dp_size") or 1) > 1:
             raise PolicyError(
@@ -213,11 +204,9 @@ class SGLangEngine:
         return int(info.get("tp_size") or 1)
 
     async def dtype(self) -> str:
-        """See `Engine`."""
         return str((await self._about()).get("dtype", ""))
 
     async def rows(self, tensor: str, count: int) -> list[Any] | None:
-        """See `Engine`."""
         try:
             body = {"name": tensor, "truncate_size": count}
             found = await self._post("/get_weights_by_name", body, PAUSE_TIMEOUT_S)
@@ -231,7 +220,6 @@ class SGLangEngine:
     # ---- weights ----
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
-        """See `Engine`."""
         self._leave_cache(flush)
         body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
         # It answers when an update that was given up is through: SGLang dies of two at a time.
@@ -239,7 +227,6 @@ class SGLangEngine:
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
-        """See `Engine`."""
         self._leave_cache(flush)
         group = {"group_name": offer.group}
         where = {
@@ -284,7 +271,6 @@ class SGLangEngine:
         await self._command("/end_weight_update", {}, "the end of the update")
 
     async def adapters(self) -> dict[str, str]:
-        """See `Engine`."""
         found = await self._get("/v1/models")
         cards = found.get("data") if isinstance(found, dict) else None
         return {
@@ -294,7 +280,6 @@ class SGLangEngine:
         }
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """See `Engine`."""
         body, what = {"lora_name": name, "lora_path": folder}, f"adapter {name}"
         try:
             await self._command("/load_lora_adapter", body, what)
@@ -306,7 +291,6 @@ class SGLangEngine:
             await self._command("/load_lora_adapter", body, what)
 
     async def unload_adapter(self, name: str) -> None:
-        """See `Engine`."""
         await self._command("/unload_lora_adapter", {"lora_name": name}, f"to unload {name}")
 
     # ---- the way there ----

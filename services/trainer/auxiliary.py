@@ -31,8 +31,6 @@ _GUESSES = 32  # rows whose best guess is compared with the target a step
 
 @dataclass(slots=True)
 class _Term:
-    """One objective of one step."""
-
     name: str
     weight: float  # its lambda at this step
     data: StepData

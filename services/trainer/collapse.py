@@ -26,9 +26,8 @@ _FALLS: Final = {  # rule: what falls
 }
 _ENDS: Final = ("spread", "held_out")
 
-Thought = tuple[
-    tuple[int, ...], tuple[int, ...]
-]  # ids of a prompt and of what was thought after it
+# ids of a prompt and of what was thought after it
+Thought = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class CollapseMonitor:

@@ -45,9 +45,8 @@ class Collector:
         self._notes, self._plan = notes, plan
         self._models = config.models.trainable  # in the window's order
         self._tasks: dict[str, GroupTask] = {}
-        self._refills: dict[
-            str, Offer
-        ] = {}  # groups of the step that is being taken, beside its batch
+        # groups of the step that is being taken, beside its batch
+        self._refills: dict[str, Offer] = {}
         saved = notes.get("window")
         self._window = Window.restore(saved) if saved else None
         self._restored = saved is not None

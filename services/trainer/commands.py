@@ -96,10 +96,7 @@ def _tiny_model(args: argparse.Namespace) -> None:
     except OSError as error:
         raise InputError(f"--words {args.words}: cannot be read: {error}") from error
     shape = TinyShape(
-        hidden=args.hidden,
-        layers=args.layers,
-        heads=args.heads,
-        max_positions=args.max_positions,
+        hidden=args.hidden, layers=args.layers, heads=args.heads, max_positions=args.max_positions
     )
     build_tiny_model(args.out, words, shape=shape, seed=args.seed, replace=args.replace)
 

@@ -46,10 +46,7 @@ class Ranks:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        mesh: DeviceMesh | None = None,
-        sharding: Sharding = "auto",
+        self, device: torch.device, mesh: DeviceMesh | None = None, sharding: Sharding = "auto"
     ) -> None:
         self.device, self.mesh, self._sharding = device, mesh, sharding
         self.rank = 0 if mesh is None else dist.get_rank()

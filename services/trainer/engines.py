@@ -48,10 +48,8 @@ class Engines:
         self.notes: dict[str, Any] = {}
         self.versions: dict[TrainedRole, int] = {}
         self.newest: dict[TrainedRole, int] = {}
-        self._roles: tuple[TrainedRole, ...] = (
-            "policy",
-            "reward",
-        )  # those of the run, from `begin` on
+        # those of the run, from `begin` on
+        self._roles: tuple[TrainedRole, ...] = ("policy", "reward")
 
     async def begin(self, config: RunConfig) -> None:
         """Read the notes; a new run takes the next version of each service for its initial folder.

@@ -149,7 +149,6 @@ class Counts(Protocol):
 
     def count_by_status(self) -> dict[str, int]:
         """How many runs are in each status."""
-        ...
 
 
 class Queues(Protocol):
@@ -157,11 +156,9 @@ class Queues(Protocol):
 
     async def depth(self, queue: str) -> int:
         """Jobs waiting in a queue."""
-        ...
 
     async def oldest_s(self, queue: str) -> float:
         """How long its oldest job has waited."""
-        ...
 
 
 class _Look(Generic[_T]):

@@ -192,7 +192,6 @@ class Learner:
         )  # fmt: skip
 
     def _first_model(self) -> Scores:
-        """The model that the run began with."""
         if isinstance(self.model, AdaptedModel):
             return BaseModel(self.model)
         model = ScoringModel.load(self.initial, self.model.device, images=self.model.images)

@@ -35,10 +35,8 @@ from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole
 
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)  # bounds of the histogram
-_OF_POOL: Final = (
-    "train",
-    "measure_parent",
-)  # versions that the pool plays; candidates are not yet of them
+# versions that the pool plays; candidates are not yet of them
+_OF_POOL: Final = ("train", "measure_parent")
 _ESTIMATES: Final = (
     "p_plus", "p_minus", "mu", "mu_within", "precision", "f_plus", "f_minus", "f_ratio"
 )  # fmt: skip

@@ -100,8 +100,8 @@ class Orchestrator:
             log.exception("run %s failed", run.id)
             await self._end(run, "failed", _words(error))
         await self._trackers.update()
-        await self._put_down()
         state = await asyncio.to_thread(parts.store.get, run.id)
+        await self._put_down(state.status)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
 
     async def _train(self, run: RunState, config: RunConfig) -> str:
@@ -133,8 +133,8 @@ class Orchestrator:
         )
         self._current = run.id
 
-    async def _put_down(self) -> None:
-        await self._trackers.close()
+    async def _put_down(self, status: str = "") -> None:
+        await self._trackers.close(status)
         self._current, self._waiting, self._trackers = "", ("", ""), Reporting()
 
     async def _end(self, run: RunState, status: RunStatus, reason: str = "") -> None:

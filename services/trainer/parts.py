@@ -35,7 +35,6 @@ class PlanApi(Protocol):
 
     async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
         """The step's groups; the same for the same run, step and kind."""
-        ...
 
 
 class WeightsApi(Protocol):
@@ -43,15 +42,12 @@ class WeightsApi(Protocol):
 
     async def weights(self) -> WeightsState:
         """What the service serves."""
-        ...
 
     async def update_weights(self, update: WeightsUpdate) -> WeightsState:
         """Serve another version; returns when its engines are verified to serve it."""
-        ...
 
     async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         """Sample from what is served, or score prompts."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ Layout of a folder:
 
     run.json                      the run's id, what its steps measured, its first versions, where each version lies
     pool.json                     the family, options and tasks of its pool
-    runs/<run>/steps/*.parquet    the record of each step, and beside it the log-probabilities of its training
+    runs/<run>/steps/*.parquet    the record of each step
     weights/  checkpoints/        the versions that were kept, as in the artifact store
     models/<role>/                the models that the run began with
 """
@@ -15,12 +15,11 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from services.trainer.run_store import RunStore
@@ -49,8 +48,7 @@ class Recording:
 
     Attributes:
         steps: the finished training steps, in order.
-        source: reads the Parquet file of a step; a file of the whole run is that of every step.
-        artifacts: weights, checkpoints and log-probabilities; None where only a file was given.
+        artifacts: records, weights and checkpoints.
         paths: the initial model folder of each role, `base` its version.
         folders: by role and version the number of the folder in which the weights were written.
         pool: what its pool of tasks is made of anew; see `PoolRequest`. Empty where nothing says so.
@@ -58,8 +56,7 @@ class Recording:
 
     run_id: str
     steps: list[RunStep]
-    source: Callable[[int], bytes]
-    artifacts: ArtifactStore | None = None
+    artifacts: ArtifactStore
     paths: Mapping[TrainedRole, str] = field(default_factory=dict)
     base: Mapping[TrainedRole, int] = field(default_factory=dict)
     folders: Mapping[TrainedRole, Mapping[int, int]] = field(default_factory=dict)
@@ -80,49 +77,34 @@ class Recording:
             raise NotFoundError(f"run {run_id} has no finished training step yet")
         return cls(
             run_id=run_id, steps=steps, artifacts=artifacts, folders=folders, paths=notes["paths"], base=notes["base"],
-            pool=pool, source=_reader(artifacts, steps),
+            pool=pool,
         )  # fmt: skip
 
     @classmethod
-    def of_path(cls, path: Path) -> Self:
-        """A folder that `save` wrote, or a Parquet file of `triforge run export`; InputError if it is neither."""
+    def of_folder(cls, folder: Path) -> Self:
+        """A folder that `save` wrote; InputError if it is none."""
         try:
-            return cls._of_folder(path) if path.is_dir() else cls._of_file(path)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise InputError(
-                f"{path}: expected a folder of `triforge replay --save` or a file of `triforge run export`: {error}"
-            ) from error
-
-    @classmethod
-    def _of_folder(cls, folder: Path) -> Self:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        pool = json.loads((folder / _POOL).read_text()) if (folder / _POOL).exists() else {}
-        steps = [RunStep.model_validate_json(json.dumps(step)) for step in about["steps"]]
-        artifacts = ArtifactStore(str(folder))
-        return cls(
-            run_id=about["run"], steps=steps, artifacts=artifacts, base=about["base"], pool=pool,
-            paths={role: str(folder.resolve() / path) for role, path in about["paths"].items()},
-            folders={
+            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            pool = json.loads((folder / _POOL).read_text()) if (folder / _POOL).exists() else {}
+            steps = [RunStep.model_validate_json(json.dumps(step)) for step in about["steps"]]
+            base, paths = about["base"], about["paths"]
+            folders = {
                 role: {int(version): number for version, number in own.items()}
                 for role, own in about["folders"].items()
-            },
-            source=_reader(artifacts, steps),
+            }
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(
+                f"{folder}: expected a folder of `triforge replay --save`: {error}"
+            ) from error
+        return cls(
+            run_id=about["run"], steps=steps, artifacts=ArtifactStore(str(folder)), base=base, folders=folders, pool=pool,
+            paths={role: str(folder.resolve() / path) for role, path in paths.items()},
         )  # fmt: skip
 
-    @classmethod
-    def _of_file(cls, path: Path) -> Self:
-        data, origin = path.read_bytes(), read_origin(path)
-        if not origin.get("steps"):
-            raise ValueError("its metadata name no training step")
-        run_id = pq.read_table(path, columns=["run_id"])[0][0].as_py()
-        steps = [
-            RunStep(
-                run_id=run_id, step=int(number), at=0.0, policy_version=known["policy_version"],
-                reward_version=known["reward_version"], metrics={}, further=_further(known),
-            )
-            for number, known in sorted(origin["steps"].items(), key=lambda one: int(one[0]))
-        ]  # fmt: skip
-        return cls(run_id=run_id, steps=steps, source=lambda _: data)
+    def source(self, step: int) -> bytes:
+        """The Parquet file of a training step; NotFoundError if it is gone."""
+        named = {one.step: one.artifacts["step_record"] for one in self.steps}
+        return self.artifacts.read(named[step])
 
     def read(self, step: int) -> StepRecord:
         """The record of a training step.
@@ -144,16 +126,14 @@ class Recording:
 
     def save(self, folder: Path) -> None:
         """Copy everything into a new folder, which replays wherever it is taken; InputError if the folder is there."""
-        if self.artifacts is None or folder.exists():
-            given = "a file alone" if self.artifacts is None else f"{folder}, which exists"
-            raise InputError(f"--save: given {given}, expected a run and a new folder")
+        if folder.exists():
+            raise InputError(f"--save: given {folder}, which exists, expected a new folder")
         target, steps = ArtifactStore(str(folder)), []
         for step in self.steps:
             name = f"runs/{self.run_id}/steps/{step.step:05d}.parquet"
             target.write(name, self.source(step.step))
             steps.append(step.model_copy(update={"artifacts": {"step_record": name}}))
-        copied = [f"{kind}/{self.run_id}" for kind in ("weights", "checkpoints")]
-        for name in (*copied, f"runs/{self.run_id}/logprobs"):
+        for name in (f"{kind}/{self.run_id}" for kind in ("weights", "checkpoints")):
             source = self.artifacts.local_path(name)
             if source.is_dir():
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns(".aside-*"))
@@ -168,14 +148,3 @@ class Recording:
         }
         target.write(_POOL, (json.dumps(self.pool) + "\n").encode())
         target.write(_ABOUT, (json.dumps(about, indent=1) + "\n").encode())
-
-
-def _reader(artifacts: ArtifactStore, steps: Sequence[RunStep]) -> Callable[[int], bytes]:
-    names = {step.step: step.artifacts["step_record"] for step in steps}
-    return lambda step: artifacts.read(names[step])
-
-
-def _further(known: Mapping[str, Any]) -> dict[TrainedRole, int]:
-    """Versions of models beside policy and reward model, by name, in the numbers of a step."""
-    named = {n.removesuffix("_version"): int(v) for n, v in known.items() if n.endswith("_version")}
-    return {role: v for role, v in named.items() if role not in ("policy", "reward")}

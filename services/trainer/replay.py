@@ -89,9 +89,7 @@ class _Learners:
 def main(arguments: Sequence[str]) -> int:
     """Replay and print; the exit status is 1 if something differs by more than rounding."""
     parser = argparse.ArgumentParser(prog="triforge replay", description=__doc__)
-    parser.add_argument(
-        "run", help="id of a run; a folder of --save; a Parquet file of `run export`"
-    )
+    parser.add_argument("run", help="id of a run, or a folder of --save")
     parser.add_argument("--step", type=int)
     parser.add_argument("--what-if", action="append", default=[])
     parser.add_argument("--credit-only", action="store_true")
@@ -106,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.what_if:
         _say_changes(recording, given.what_if, given.step)
         return 0
-    learners = recording.artifacts is not None and not given.credit_only
+    learners = not given.credit_only
     counts: Counter[tuple[str, str]] = Counter()
     for step, found in _found(recording, given, learners=learners):
         counts[found.part, found.verdict] += 1
@@ -115,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
         said = [f"{counts[part, v]} {v}" for v in VERDICTS if counts[part, v]]
         _say(f"{part}: {', '.join(said)}")
     if not (learners or given.replay_rollouts):
-        _say("losses and gradients are not recomputed: " + _why_not(recording))
+        _say("losses and gradients are not recomputed: --credit-only")
     return int(any(verdict == "differs" for _, verdict in counts))
 
 
@@ -129,14 +127,9 @@ def _found(
     return iter(asyncio.run(replay_rollouts(recording)))
 
 
-def _why_not(recording: Recording) -> str:
-    return "a file has no weights" if recording.artifacts is None else "--credit-only"
-
-
 def _recording(run: str) -> Recording:
-    path = Path(run)
-    if path.exists():
-        return Recording.of_path(path)
+    if Path(run).exists():
+        return Recording.of_folder(Path(run))
     settings = Settings.from_env()
     store = RunStore(open_database(settings.database_url))
     return Recording.of_run(store, ArtifactStore(settings.artifacts_url), run)

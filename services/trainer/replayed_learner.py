@@ -1,4 +1,4 @@
-"""The learner's step once more: loss, gradient norm and log-probabilities from the weights that the run trained on.
+"""The learner's step once more: loss, gradient norm and all other measures from the weights that the run trained on.
 
 Those weights are the initial folder's, a version that is still on the disk, or what the replay of the step before has made,
 if that came out bit for bit. The arithmetic is `Learner.train`.
@@ -7,17 +7,15 @@ if that came out bit for bit. The arithmetic is `Learner.train`.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner, StepReport
+from services.trainer.learner import Learner
 from services.trainer.learners import batch_of
 from services.trainer.lora import LoraShape
 from services.trainer.recording import Recording
@@ -26,8 +24,6 @@ from services.trainer.weight_folders import version_name
 from triforge.config import LearnerSection
 from triforge.errors import TriforgeError
 from triforge.store.images import ImageStore
-from triforge.store.manifests import load_manifest
-from triforge.store.training_logprobs import Row, read_all_logprobs
 from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow
 
 _TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
@@ -38,7 +34,6 @@ class ReplayedLearner:
     """One role's learner, step after step."""
 
     def __init__(self, recording: Recording, role: TrainedRole) -> None:
-        assert recording.artifacts is not None
         self._recording, self._role, self._artifacts = recording, role, recording.artifacts
         self._versions = CheckpointStore(self._artifacts, recording.run_id, role)
         self._folders = recording.folders.get(role, {})
@@ -74,7 +69,7 @@ class ReplayedLearner:
             return Finding(name, "not recomputed", error.detail)
         report = learner.train(batch, rows)
         bound = rounding_bound(learner, rows, batch.learner)
-        found = self._compare(known, report, batch, learner, bound)
+        found = self._compare(known, report.metrics, bound)
         self._held = (version + 1, learner) if found.verdict == "same" else None
         return found
 
@@ -105,66 +100,23 @@ class ReplayedLearner:
         return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
 
     def _compare(
-        self,
-        known: Mapping[str, float],
-        report: StepReport,
-        batch: TrainBatch,
-        learner: Learner,
-        bound: float,
+        self, known: Mapping[str, float], metrics: Mapping[str, float], bound: float
     ) -> Finding:
-        """All measures bit for bit; else loss, norm of the gradient and log-probabilities within the bound."""
-        name, metrics = f"{self._role} learner", report.metrics
+        """All measures bit for bit; else loss and norm of the gradient within the bound."""
+        name = f"{self._role} learner"
         alike = sum(metrics.get(measure) == value for measure, value in known.items())
-        furthest = self._logprobs_apart(batch.step, report.logprobs)
-        written = self._weights_same(learner, batch.version + 1)
-        weights = {None: "", True: "; new weights the same", False: "; new weights differ"}[written]
         said = ", ".join(f"{n} {known[n]:.6g}" for n in ("loss", "grad_norm") if n in known)
-        if alike == len(known) and not furthest and written is not False:
-            return Finding(name, "same", f"{said}, {alike} measures{weights}")
+        if alike == len(known):
+            return Finding(name, "same", f"{said}, {alike} measures")
         apart = {
             n: abs(metrics.get(n, math.inf) - known[n]) / max(1.0, abs(known[n]))
             for n in ("loss", "grad_norm")
             if n in known
         }
-        if furthest is not None:
-            apart["log-probability"] = furthest
         shown = ", ".join(f"{n} by {value:.2g}" for n, value in apart.items())
         within = all(value <= bound for value in apart.values())
-        return Finding(
-            name,
-            "rounding" if within else "differs",
-            f"{said}; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same{weights}",
-        )
-
-    def _logprobs_apart(self, step: int, found: Sequence[Row]) -> float | None:
-        """The largest distance of a token's log-probability in training; infinity if other tokens were trained on.
-
-        None where nothing of it is on record.
-        """
-        known = read_all_logprobs(self._artifacts, self._recording.run_id, step)
-        if self._role != "policy" or not known:
-            return None
-        if [(key, [*places]) for key, places, _ in known] != [(k, [*p]) for k, p, _ in found]:
-            return math.inf
-        pairs = zip(known, found, strict=True)
-        return max(
-            float((np.abs(a - b) / np.maximum(1.0, np.abs(a))).max(initial=0.0))
-            for (_, _, a), (_, _, b) in pairs
-        )
-
-    def _weights_same(self, learner: Learner, version: int) -> bool | None:
-        """Whether the new weights are the published ones, byte for byte; None if those are gone."""
-        number = self._folders.get(version)
-        folder = self._versions.weights / version_name(number or 0)
-        if number is None or not folder.is_dir():
-            return None
-        with tempfile.TemporaryDirectory() as made:
-            learner.publish(Path(made) / "version", {})
-            sums = [
-                {n: f.checksum for n, f in load_manifest(at).files.items() if "safetensors" in n}
-                for at in (folder, Path(made) / "version")
-            ]
-        return sums[0] == sums[1]
+        said += f"; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same"
+        return Finding(name, "rounding" if within else "differs", said)
 
 
 def rounding_bound(learner: Learner, rows: Sequence[TrainRow], settings: LearnerSection) -> float:

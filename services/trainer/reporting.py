@@ -25,8 +25,8 @@ _PATIENCE_S = 120.0  # opening a run over a slow line takes long; a step must no
 class Reporting:
     """The trackers of one run. They are made, in a thread, when there is something to show.
 
-    `steps` gives the committed steps after a step, `rollouts` some of a step. A tracker that takes longer than `patience_s` for one call is dropped;
-    its thread is left behind.
+    `steps` gives the committed steps after a step, `rollouts` some of a step. A tracker that takes longer than `patience_s` for one step is
+    dropped; its thread is left behind.
     """
 
     def __init__(
@@ -62,25 +62,34 @@ class Reporting:
             made = await self._guarded(self._make.pop(0))
             self._open += [] if made is None else [made]
         for tracker in list(self._open):
-            if not await self._guarded(lambda d=tracker: self._show(d)):  # type: ignore[misc]
+            if not await self._told(tracker):
                 self._open.remove(tracker)
-                await self._guarded(tracker.close)
+                await self._guarded(tracker.close, "")
 
-    async def close(self) -> None:
-        """The run has ended or is put down."""
+    async def close(self, status: str = "") -> None:
+        """The run has ended with a status, or without one is put down."""
         for tracker in self._open:
-            await self._guarded(tracker.close)
+            await self._guarded(tracker.close, status)
         self._open = []
 
-    def _show(self, tracker: Tracker) -> bool:
-        for step in self._steps(tracker.first - 1):
-            tracker.show(step, self._rollouts(step))
-            tracker.first = step.step + 1
+    async def _told(self, tracker: Tracker) -> bool:
+        """Whether it took all steps that it has missed."""
+        missed = await self._guarded(self._steps, tracker.first - 1)
+        if missed is None:
+            return False
+        for step in missed:
+            if not await self._guarded(self._show, tracker, step):
+                return False
         return True
 
-    async def _guarded(self, work: Callable[[], Any]) -> Any:
+    def _show(self, tracker: Tracker, step: RunStep) -> bool:
+        tracker.show(step, self._rollouts(step))
+        tracker.first = step.step + 1
+        return True
+
+    async def _guarded(self, work: Callable[..., Any], *given: Any) -> Any:
         try:
-            return await asyncio.wait_for(asyncio.to_thread(work), self._patience_s)
+            return await asyncio.wait_for(asyncio.to_thread(work, *given), self._patience_s)
         except Exception as error:  # noqa: BLE001 (the border: a tracker must not cost a run anything)
             _log.warning("a tracker is dropped: %s: %s", type(error).__name__, error)
             return None

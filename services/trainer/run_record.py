@@ -17,7 +17,7 @@ from triforge.algorithms.alarms import alarms
 from triforge.store.step_records import step_record_name, write_step_records
 from triforge.store.timelines import write_timeline
 from triforge.telemetry import about
-from triforge.types import RunState, RunStep, Span, TrainedRole
+from triforge.types import RunState, RunStep, Span, Timeline, TrainedRole
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class RunRecord:
     async def write_timeline(self, step: int, spans: Sequence[Span]) -> None:
         """Write when each process worked on the step."""
         artifacts, run_id = self._parts.artifacts, self._run.id
-        await asyncio.to_thread(write_timeline, artifacts, run_id, step, spans)
+        found = Timeline(run_id=run_id, step=step, spans=tuple(spans))
+        await asyncio.to_thread(write_timeline, artifacts, found)
 
     async def commit(
         self,

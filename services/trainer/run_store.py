@@ -393,7 +393,6 @@ def _stand(row: RunRow, versions: Mapping[TrainedRole, int]) -> None:
 
 
 def _shown(row: RunRow) -> RunState:
-    """The run as the API shows it."""
     shown = RunState.model_fields.keys() - {"steps", "algorithm"}
     return RunState(
         steps=int(row.config.get("run", {}).get("steps", 0)),

@@ -32,16 +32,7 @@ from triforge.json_text import demand_keepable
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
-from triforge.types import (
-    ENDED,
-    Event,
-    Message,
-    Params,
-    PoolState,
-    Proposal,
-    RunState,
-    TrainedRole,
-)
+from triforge.types import ENDED, Event, Message, Params, PoolState, Proposal, RunState, TrainedRole
 
 _TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no verdict reads them
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
@@ -120,15 +111,12 @@ class PoolApi(Protocol):
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         """The pool by id or name, as a tenant sees it if one is given."""
-        ...
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         """The pool, if its tasks can be played with these options; InputError or ConfigError if not."""
-        ...
 
     async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
         """A pool's rewrites, oldest first; those that meet the filters."""
-        ...
 
 
 class Runs:

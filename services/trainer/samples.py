@@ -66,9 +66,8 @@ class SampleOptions:
     reward_version: int
     policy_limits: Limits
     reward_limits: Limits
-    further: Mapping[TrainedRole, tuple[int, Limits]] = field(
-        default_factory=dict
-    )  # models that play
+    # models that play
+    further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
     trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
     step: int | None = None  # goes on record; the groups' own round if not given
@@ -274,7 +273,6 @@ def _samples(
 
 
 def _sampled(trajectory: Trajectory) -> Iterator[_Place]:
-    """A trajectory's responses."""
     versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
     for step in trajectory.steps:
         yield step.start, step.end, versions[step.segment][step.start : step.end]

@@ -81,11 +81,7 @@ def _said(value: JsonValue) -> set[str]:
 
 
 async def _episode(
-    found: EnvironmentFamily,
-    task: Task,
-    gold: Iterable[str],
-    options: Params,
-    words: set[str],
+    found: EnvironmentFamily, task: Task, gold: Iterable[str], options: Params, words: set[str]
 ) -> list[list[dict[str, str]]]:
     """The episode up to its last response, a conversation an agent."""
     chats: dict[str, list[dict[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""Experiment trackers, each through its own package: TensorBoard, Weights & Biases, trackio, MLflow."""
+"""Experiment trackers, each through its own package: TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from triforge.types import RunState, RunStep
 EXTRAS: Final[Mapping[str, str]] = {  # the option that asks for an extra's module
     "tensorboard": "tensorboardX",
     "wandb_project": "wandb",
-    "trackio_project": "trackio",
     "mlflow_experiment": "mlflow",
 }
-_AT_ONCE: Final = 1000  # measures that MLflow takes in a request
+_AT_ONCE: Final = 999  # measures that MLflow takes in a request, beside a tag
+_STATUS: Final = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _TAG: Final = "triforge.run"
 Rollout = Mapping[str, Any]
 
@@ -36,8 +36,8 @@ class Tracker(Protocol):
         """Show a step with some of its rollouts, as `triforge.store.step_records.read_rollouts` gives them."""
         ...
 
-    def close(self) -> None:
-        """The run has ended, or goes on elsewhere."""
+    def close(self, status: str) -> None:
+        """The run has ended with a status, or without one goes on elsewhere."""
         ...
 
 
@@ -48,7 +48,7 @@ class TensorBoard:
         module: Any = importlib.import_module("tensorboardX")
         self._writer = module.SummaryWriter(logdir=str(folder), purge_step=0)
         self.first = 0  # the new file takes the place of older ones
-        self.close = self._writer.close
+        self.close = lambda _: self._writer.close()
 
     def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
         """One scalar a measure, the rollouts as a text."""
@@ -78,7 +78,7 @@ class WeightsAndBiases:
             settings=self._module.Settings(silent=True, console="off"),
         )
         self.first = int(self._run.step or 0)  # it refuses steps that it has already
-        self.close = self._run.finish
+        self.close = lambda status: self._run.finish(exit_code=int(status == "failed"))
 
     def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
         """All measures at once, the rollouts as a table."""
@@ -87,31 +87,6 @@ class WeightsAndBiases:
             rows = [[*rollout.values()] for rollout in rollouts]
             logged["rollouts"] = self._module.Table(columns=[*rollouts[0]], data=rows)
         self._run.log(logged, step=step.step, commit=True)
-
-
-class Trackio:
-    """A run of trackio under the run's own id; a run that is taken up again goes on there."""
-
-    def __init__(self, run: RunState, config: RunConfig) -> None:
-        self._module: Any = importlib.import_module("trackio")
-        self._run = self._module.init(
-            project=config.report.trackio_project,
-            name=run.id,
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-            config=config.model_dump(mode="json") | {"name": run.name},
-        )
-        self.first = int(getattr(self._run, "_next_step", 0))  # nothing public says it
-        self.close = self._run.finish
-
-    def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
-        """All measures at once, the rollouts as a text in Markdown."""
-        logged: dict[str, Any] = {**_measures(step)}
-        if rollouts:
-            logged["rollouts"] = self._module.Markdown(_code(rollouts))
-        self._run.log(logged, step=step.step)
 
 
 class Mlflow:
@@ -125,6 +100,7 @@ class Mlflow:
         home = known.experiment_id if known else self._client.create_experiment(name)
         found = self._client.search_runs([home], filter_string=f"tags.`{_TAG}` = '{run.id}'")
         self._run = found[0] if found else self._begun(home, run, config)
+        self._client.update_run(self._run.info.run_id, status="RUNNING")
         self.first = int(self._run.data.tags.get("triforge.steps", 0))
 
     def _begun(self, home: str, run: RunState, config: RunConfig) -> Any:
@@ -133,25 +109,28 @@ class Mlflow:
         return begun
 
     def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
-        """All measures, the rollouts as a table in a JSON file."""
+        """The rollouts as a table in a JSON file, then all measures and, in one request with the last of them, which step comes next."""
         mine, at = self._run.info.run_id, round(step.at * 1e3)
         metrics = [
             self._module.entities.Metric(re.sub(r"[^\w./ -]", "_", name), value, at, step.step)
             for name, value in _measures(step).items()
         ]
-        for start in range(0, len(metrics), _AT_ONCE):
-            self._client.log_batch(mine, metrics=metrics[start : start + _AT_ONCE])
         if rollouts:
             table = {
                 "columns": [*rollouts[0]],
                 "data": [[*rollout.values()] for rollout in rollouts],
             }
             self._client.log_dict(mine, table, f"rollouts/{step.step:05d}.json")
-        self._client.set_tag(mine, "triforge.steps", str(step.step + 1))
+        following = self._module.entities.RunTag("triforge.steps", str(step.step + 1))
+        for start in range(0, len(metrics), _AT_ONCE):
+            part = metrics[start : start + _AT_ONCE]
+            tags = [following] if start + _AT_ONCE >= len(metrics) else []
+            self._client.log_batch(mine, metrics=part, tags=tags)
 
-    def close(self) -> None:
-        """It is finished until it is taken up again."""
-        self._client.set_terminated(self._run.info.run_id)
+    def close(self, status: str) -> None:
+        """It has ended as the run has, until that is taken up again."""
+        if status in _STATUS:
+            self._client.set_terminated(self._run.info.run_id, _STATUS[status])
 
 
 def _measures(step: RunStep) -> dict[str, float]:
@@ -178,8 +157,6 @@ def trackers_of(
         beside = Path(tempfile.gettempdir()) / "triforge" / name
         folder = artifacts.local_path(name) if artifacts.is_local else beside
         make.append(lambda: WeightsAndBiases(run, config, folder))
-    if report.trackio_project:
-        make.append(lambda: Trackio(run, config))
     if report.mlflow_experiment:
         make.append(lambda: Mlflow(run, config))
     return make

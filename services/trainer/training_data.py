@@ -90,8 +90,6 @@ class StepData:
 
 
 class _Laid:
-    """One row, checked."""
-
     def __init__(self, row: TrainRow, max_tokens: int, vocabulary: int, version: int) -> None:
         self.row = row
         self.ids = np.asarray(row.ids, dtype=np.int64)
@@ -148,9 +146,8 @@ def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabul
 class Turns:
     """What each trajectory wrote, token by token in order, whatever rows it lies in; and what the tokens brought."""
 
-    cells: tuple[
-        Ints, ...
-    ]  # where a trajectory's tokens stand in the flat arrays, as they were written
+    # where a trajectory's tokens stand in the flat arrays, as they were written
+    cells: tuple[Ints, ...]
     ends: tuple[Ints, ...]  # which of its tokens are the last of a turn; the last token always is
     rewards: Doubles  # [N], what each token brought
 

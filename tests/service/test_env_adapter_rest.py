@@ -17,8 +17,10 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
+from services.env_adapter.store import PoolStore
 from tests.service.env_service import api, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.environments import registry
 from triforge.errors import UnavailableError
 from triforge.store.database import Database, open_database
 from triforge.store.tables import Base
@@ -31,6 +33,7 @@ from triforge.types import (
     PoolState,
     ProposalDetail,
     TaskDetail,
+    TaskPlay,
 )
 
 REST = (Path(__file__).parents[2] / "docs" / "rest.md").read_text(encoding="utf-8")
@@ -226,6 +229,55 @@ async def test_a_retired_task_is_exported_no_more_and_a_paused_one_is(
     await http.post(f"/v1/tasks/{ids[0]}/pause")
     await http.post(f"/v1/tasks/{ids[1]}/retire")
     assert len((await http.get("/v1/pools/p/export")).text.splitlines()) == 2
+
+
+# ---- playing ----
+
+
+async def test_a_task_is_played_by_given_responses_as_its_pool_says(
+    http: httpx.AsyncClient, database: Database
+) -> None:
+    options = {"wording": "terse"}
+    tasks = [{"params": game()}]
+    body = {"name": "p", "environment": "household", "options": options, "tasks": tasks}
+    await http.post("/v1/pools", json=body)
+    (task,) = PoolStore(database).tasks("p").items
+
+    async def play(*said: str) -> TaskPlay:
+        reply = await http.post(f"/v1/tasks/{task.id}/play", json={"responses": said})
+        return TaskPlay.model_validate(reply.json())
+
+    begun = await play()
+    assert begun.asked[-1].text.startswith("task put")  # in the pool's wording
+    gold = registry.family("household").gold(task, options) or ()
+    on = await play(*gold[:2])
+    *before, last = on.asked
+    assert [(m.role, m.text) for m in before[len(begun.asked) - 1 :: 2]] == [
+        ("user", step.observation) for step in on.trajectory.steps
+    ]
+    assert [m.text for m in before if m.role == "assistant"] == [*gold[:2]]
+    assert last.text == on.trajectory.steps[-1].next_observation
+    ended = await play(*gold)
+    assert (ended.asked, ended.trajectory.outcome.value) == ((), 1)
+    assert (await play(*gold, "more")).trajectory.steps == ended.trajectory.steps
+
+
+async def test_more_plays_than_the_service_takes_on_are_told_to_wait(database: Database) -> None:
+    family = FakeFamily(hang_at=0)
+    app = api(database, family=lambda _: family)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app), base_url="http://env"
+    ) as http:
+        tasks = [{"params": {"target": 3}}]
+        await http.post("/v1/pools", json={"name": "p", "environment": "fake", "tasks": tasks})
+        path = f"/v1/tasks/{PoolStore(database).tasks('p').items[0].id}/play"
+        said = {"responses": ["up"]}  # at which the environment hangs
+        plays = [asyncio.create_task(http.post(path, json=said)) for _ in range(5)]
+        (refused,), _ = await asyncio.wait(plays, return_when=asyncio.FIRST_COMPLETED)
+        assert refused.result().headers["retry-after"]
+        await problem_of(refused.result(), 429)
+        for one in plays:
+            one.cancel()
 
 
 # ---- changes ----

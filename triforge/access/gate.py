@@ -50,7 +50,6 @@ class Limiter(Protocol):
 
     async def take(self, name: str, *, per_minute: int) -> float:
         """Seconds until the next request of this name is in order, 0 when this one is; UnavailableError if nobody counts."""
-        ...
 
 
 class KeyBook:

@@ -19,12 +19,8 @@ from triforge.algorithms.registry import NoOptions, Only, Options, Registry
 from triforge.errors import ConfigError
 
 _CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
-_FILTERS = (
-    "policy_band",
-    "mixed_groups_only",
-    "group_filter",
-    "refills",
-)  # of what trains the policy
+# of what trains the policy
+_FILTERS = ("policy_band", "mixed_groups_only", "group_filter", "refills")
 _PARTS: dict[str, Registry[Estimator] | Registry[Loss] | Registry[JudgeTarget]] = {
     "estimator": ESTIMATORS,
     "loss": LOSSES,
@@ -154,9 +150,9 @@ class Algorithm(CoreOptions):
         """The core's, those of the parts, and those between them."""
         estimator, critic = self.estimator_part, self.needs_critic
         yield (
-            self.vote_weight == "trust" and not estimator.splits,
-            f"vote_weight: given trust with estimator = '{self.estimator}', allowed 'step_index' or 'group': the others have "
-            "no part of the votes that could be weighed apart",
+            self.vote_weight == "trust" and not (estimator.splits or estimator.reads_votes),
+            f"vote_weight: given trust with estimator = '{self.estimator}', allowed 'step_index', 'group' or 'within': the others "
+            "have no part of the votes that could be weighed apart",
         )
         yield (
             estimator.reads_votes and not (self.use_outcome and self.use_votes),

@@ -61,7 +61,8 @@ class CoreOptions(Options):
     vote_weight: Literal["constant", "trust"] = "constant"
     """`constant` adds lam times the votes to the outcome and standardises the sum; `trust`
     standardises outcome and votes apart and adds the votes with the weight `lam * trust`, trust
-    being the lower bound of `mu - 1` on the run's recent groups."""
+    being the lower bound of `mu - 1` on the run's recent groups; with `within` that weight takes
+    the place of lam."""
     vote_share: Annotated[float, _COMPARED] = Field(0.25, gt=0, le=0.9)
     """With `trust`, the highest share of the votes in an advantage whose two parts are equally
     large."""
@@ -263,8 +264,7 @@ class CoreOptions(Options):
     """Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at
     `kl_beta`."""
     kl_gain: Annotated[
-        float,
-        _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is"),
+        float, _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is")
     ] = Field(0.1, gt=0, le=1)
     """How fast."""
     # ---- samples of other weights ----

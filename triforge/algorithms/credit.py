@@ -372,6 +372,8 @@ def _apart(group: Group, algorithm: Algorithm, trust: float) -> ScoredRows:
     `weight * A_V` and not a full-size one.
     """
     outcomes, weight = Group(rewards=group.outcomes), vote_weight(trust, algorithm)
+    if algorithm.estimator_part.reads_votes:
+        return algorithm.changed(lam=weight).estimate(group)
     first = algorithm.estimate(outcomes)
     if weight == 0.0:
         return first

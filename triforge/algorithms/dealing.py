@@ -23,9 +23,8 @@ from triforge.algorithms.prefix_tree import SHORTEST, Order
 from triforge.errors import InputError
 
 _PASS = 32  # what a pass costs by itself (its gradients are added up, its kernels are small) is a budget over this
-_SHORTER = [
-    0.85**n for n in range(24)
-]  # shares of the budget, the lengths of stretches that are tried
+# shares of the budget, the lengths of stretches that are tried
+_SHORTER = [0.85**n for n in range(24)]
 _AGAIN = 0.02  # what a rank computes on average counts so much beside what the busiest one computes
 
 

@@ -27,9 +27,8 @@ from triforge.errors import InputError
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 FEWEST = 4  # groups that hold an outcome, below which there is no interval
-Sums = NDArray[
-    np.float64
-]  # [11] as `_sums` orders them, or [groups, 11]; [kinds, 2] in `share_interval`
+# [11] as `_sums` orders them, or [groups, 11]; [kinds, 2] in `share_interval`
+Sums = NDArray[np.float64]
 Statistic = Callable[[Sums], float]
 
 

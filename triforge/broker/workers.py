@@ -81,10 +81,7 @@ class Worker:
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def register(
-        self,
-        name: str,
-        kind: type[_M],
-        work: Callable[[_M], Coroutine[Any, Any, None]],
+        self, name: str, kind: type[_M], work: Callable[[_M], Coroutine[Any, Any, None]]
     ) -> None:
         """Do the jobs of a task name with `work`; see `Job`."""
         job = Job(name, kind, work, self._retries)

@@ -22,10 +22,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "status:status",
         "What serves, what is ready, and the newest runs. Exit code 1 when a service is not ready.",
     ),
-    "logs": (
-        "status:logs",
-        "The newest lines of the logs of `triforge up`; Ctrl-C ends it.",
-    ),
+    "logs": ("status:logs", "The newest lines of the logs of `triforge up`; Ctrl-C ends it."),
     "doctor": (
         "doctor:doctor",
         "Find what keeps an installation from working, and say how to mend it. Exit code 1 if something does.",

@@ -25,8 +25,7 @@ def env_check(
     generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
     options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
     tasks: Annotated[
-        Path | None,
-        typer.Option(help="JSONL file of tasks; without it they are generated."),
+        Path | None, typer.Option(help="JSONL file of tasks; without it they are generated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of tasks and episodes.")] = 0,
     count: Annotated[int, typer.Option(help="Tasks to generate and play.")] = 3,

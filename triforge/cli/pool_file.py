@@ -36,11 +36,7 @@ def read(file: Path) -> dict[str, Any] | Path:
 
 
 def request(
-    name: str,
-    body: dict[str, Any] | Path,
-    *,
-    environment: str,
-    approval: Approval = "automatic",
+    name: str, body: dict[str, Any] | Path, *, environment: str, approval: Approval = "automatic"
 ) -> dict[str, Any]:
     """What is asked for, the rows of a JSONL file left out; a body that names no family gets `environment`."""
     asked = {"approval": approval} if approval != "automatic" else {}

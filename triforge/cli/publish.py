@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ def write(to: Path, run: RunState, steps: list[RunStep], row: WeightsRecord, rec
 
 
 def card(run: RunState, steps: list[RunStep], row: WeightsRecord) -> str:
-    """The model card: what was trained on what, how, and what the newest steps have measured."""
+    """The model card: what was trained on what, how, and what the steps have measured that end with this version."""
     newest: dict[str, float] = {}
-    for step in steps:
+    for step in (s for s in steps if s.versions.get(row.role, 0) <= row.version):
         newest |= {name: step.metrics[name] for name in _FACTS if name in step.metrics}
     facts = {
         "run": f"{run.id} ({run.name})" if run.name else run.id, "pool": run.pool_id, "model": f"{row.role}, version {row.version}",
@@ -37,7 +38,7 @@ def card(run: RunState, steps: list[RunStep], row: WeightsRecord) -> str:
     return (
         "---\npipeline_tag: text-generation\ntags:\n- triforge\n- reinforcement-learning\n---\n\n"
         f"# {run.id}, {row.role} version {row.version}\n\n| what | value |\n|---|---|\n{rows}\n\n"
-        f"Measures are those of the newest step that has them.\n\n## Config\n\n```json\n{config}\n```\n"
+        f"Measures are those of the newest step up to this version that has them.\n\n## Config\n\n```json\n{config}\n```\n"
     )
 
 
@@ -45,14 +46,28 @@ def _cell(value: str) -> str:
     return " ".join(value.replace("|", "\\|").replace("<", "&lt;").split())
 
 
-def push(folder: Path, repo: str) -> None:
-    """Upload such a folder into private repositories, `repo` and `repo-rollouts`; ConfigError without huggingface_hub."""
+def private(repo: str) -> Callable[[Path], None]:
+    """Make the private repositories `repo` and `repo-rollouts`; what comes back uploads a folder into them.
+
+    Raises:
+        ConfigError: huggingface_hub is not installed, or one of them exists and is public.
+    """
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ModuleNotFoundError:
         said = f"--repo: huggingface_hub is not installed; {install_command('trainer')}"
         raise ConfigError(said) from None
     api = hub.HfApi()
-    for name, kind in ((repo, "model"), (f"{repo}-rollouts", "dataset")):
+    both = ((repo, "model"), (f"{repo}-rollouts", "dataset"))
+    for name, kind in both:
         api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
-        api.upload_folder(repo_id=name, repo_type=kind, folder_path=str(folder / kind))
+        if not api.repo_info(name, repo_type=kind).private:  # it existed
+            raise ConfigError(
+                f"--repo: {name} exists and is public, expected a private or a new one"
+            )
+
+    def push(folder: Path) -> None:
+        for name, kind in both:
+            api.upload_folder(repo_id=name, repo_type=kind, folder_path=str(folder / kind))
+
+    return push

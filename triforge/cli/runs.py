@@ -13,7 +13,7 @@ import typer
 from triforge.cli.deployment import ask_trainer, running
 from triforge.cli.models import save_model, version_of
 from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
-from triforge.cli.publish import push, write
+from triforge.cli.publish import private, write
 from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
 from triforge.cli.watch import left_running, said, watch
@@ -155,6 +155,8 @@ def run_publish_hf(
     if not dry_run and "/" not in repo:
         raise typer.BadParameter("expected --repo OWNER/NAME, or --dry-run")
 
+    push = None if dry_run else private(repo)
+
     async def read(client: TrainerClient) -> tuple[RunState, list[RunStep], WeightsRecord]:
         row = await version_of(client, run_id, role, version)
         await client.export(run_id, record)
@@ -165,8 +167,8 @@ def run_publish_hf(
         run, steps, row = ask_trainer(state, read)
         write(to, run, steps, row, record)
     say(f"wrote {to}: version {row.version} of the {role} model of {run_id}, and its rollouts")
-    if not dry_run:
-        push(to, repo)
+    if push is not None:
+        push(to)
         say(f"pushed {repo} and {repo}-rollouts")
 
 

@@ -91,10 +91,11 @@ def show(trained: Trained) -> None:
         say(f"nothing was trained; the model is as it was: {initial_policy(run) or 'as served'}")
     else:
         say(f"trained model: {trained.model} (version {run.policy_version}; 1 is the given one)")
-        whole = not (trained.model / "adapter_config.json").is_file()
         say(
-            "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"
-            if whole
+            "  on the trainer's machine"
+            if not trained.model.is_dir()
+            else "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"
+            if not (trained.model / "adapter_config.json").is_file()
             else "  a PEFT adapter; `python -m services.trainer merge-lora --adapter FOLDER --out FOLDER` makes a whole model of it"
         )
 

@@ -299,10 +299,7 @@ async def _check_pool(found: Settings, pool: str, options: Params) -> None:
 
 
 async def _begin(
-    wanted: Training,
-    document: Mapping[str, Any],
-    pools: EnvAdapterClient,
-    trainer: TrainerClient,
+    wanted: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
     """The run, on a pool that is made for it unless one is named."""
     if wanted.resume:
@@ -316,11 +313,7 @@ async def _begin(
 
 
 async def follow(
-    state: Path,
-    run: RunState,
-    trainer: TrainerClient,
-    console: Console,
-    tell: Tell,
+    state: Path, run: RunState, trainer: TrainerClient, console: Console, tell: Tell
 ) -> None:
     """Show the run until it has ended; stop it first when we are told to stop."""
     try:

@@ -39,11 +39,7 @@ class EnvAdapterClient(ServiceClient):
     """Pools, tasks and plans of a deployment. Who asks for a change, and why, is for the record; both may be left out."""
 
     def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str = "",
-        transport: httpx.AsyncBaseTransport | None = None,
+        self, base_url: str, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         super().__init__(base_url, timeout_s=600.0, api_key=api_key, transport=transport)
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from triforge.clients.transport import get_json, http_client, request
+from triforge.clients.transport import bearer, get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, TooLargeError, UnavailableError
 from triforge.telemetry import known, tracing
@@ -104,8 +104,7 @@ class PolicyClient:
         self._http = http_client(
             base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
         )
-        key = admin_api_key or api_key
-        self._admin = {"authorization": f"Bearer {key}"} if key else {}
+        self._admin = bearer(admin_api_key or api_key)
         self._batch = batch
         self._batch_tokens = batch_tokens
         self._linger_s = linger_s

@@ -71,6 +71,11 @@ def unreachable(
     )
 
 
+def bearer(key: str) -> dict[str, str]:
+    """The header that brings a key; none for an empty one."""
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 def http_client(
     base_url: str,
     *,
@@ -85,9 +90,7 @@ def http_client(
     `timeout_s` is the longest silence while an answer is awaited, and the longest wait for one of `max_connections`;
     `transport` replaces the network; `api_key` is sent as a bearer token unless empty.
     """
-    sent = {"triforge-version": __version__, **(headers or {})}
-    if api_key:
-        sent["authorization"] = f"Bearer {api_key}"
+    sent = {"triforge-version": __version__, **(headers or {}), **bearer(api_key)}
     secure = base_url.startswith("https://")  # the certificate store is slow to read
     limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=KEEPALIVE_S)
     return httpx.AsyncClient(

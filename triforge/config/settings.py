@@ -139,6 +139,11 @@ class Settings(Section):
     functions, estimators and the like (docs/security.md). Empty: none where keys are asked for, else `any`."""
     mcp_servers: str = ""
     """JSON file of the MCP servers whose tools tasks of the family `mcp` may name (docs/security.md)."""
+    containers: str = ""
+    """Docker engine for tasks of the family `harbor` that need a container, such as
+    `unix:///var/run/docker.sock`; empty refuses them (docs/security.md)."""
+    containers_network: str = "none"
+    """Docker's network for the `RUN` lines of such tasks. What a model's script or a test runs has none."""
     cors_origins: str = ""
     """Comma-separated web origins whose pages may ask the APIs; empty allows none."""
     handover: Literal["disk", "distributed"] = "disk"

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from triforge import __version__
+from triforge.clients.transport import bearer
 from triforge.config import Settings
 from triforge.config.base import by_name
 from triforge.doctor.local import Finding, bad, ok, warning, weights
@@ -42,14 +43,16 @@ async def services(
     names: Sequence[str] = (),
     now: Callable[[], float] = time.time,
     transport: httpx.AsyncBaseTransport | None = None,
+    folders: bool = True,
 ) -> list[Finding]:
-    """Every service: whether it answers, is ready, is of this version, keeps our time and serves readable weights."""
+    """Every service: whether it answers, is ready, is of this version, keeps our time and, with `folders`, serves weights that can be read here."""
     async with httpx.AsyncClient(
         timeout=_TIMEOUT_S, trust_env=False, transport=transport
     ) as client:
         known = names or settings.services
         parts = await asyncio.gather(
-            *(_service(client, name, settings, now) for name in known), _key(client, settings)
+            *(_service(client, name, settings, now, folders) for name in known),
+            _key(client, settings),
         )
     return [finding for part in parts for finding in part]
 
@@ -60,7 +63,7 @@ async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
     for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs?limit=1")):
         url = settings.url(name)
         try:
-            reply = await client.get(f"{url}{path}", headers=_bearer(key))
+            reply = await client.get(f"{url}{path}", headers=bearer(key))
         except httpx.HTTPError:
             return []  # said already
         if reply.status_code == 401:
@@ -70,12 +73,12 @@ async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
     return [ok("key", "the services take it")] if key else []
 
 
-def _bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
 async def _service(
-    client: httpx.AsyncClient, name: str, settings: Settings, now: Callable[[], float]
+    client: httpx.AsyncClient,
+    name: str,
+    settings: Settings,
+    now: Callable[[], float],
+    folders: bool,
 ) -> list[Finding]:
     base = settings.url(name).partition("#")[0].rstrip("/")
     option = f"TRIFORGE_{name.upper()}_URL"
@@ -108,7 +111,7 @@ async def _service(
         seen = clock(f"service {name}", theirs - ours, blur_s=blur_s)
         found += [seen] if seen.state != "ok" else []
     trained = name in (f"{role}_model" for role in settings.trained)
-    if trained and ready.status_code == 200:
+    if folders and trained and ready.status_code == 200:
         found += await _served(client, name, base, settings.key.get_secret_value())
     return found
 
@@ -122,7 +125,7 @@ def _mend_silence(error: httpx.HTTPError, option: str) -> str:
 async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
     """The folder that a policy service serves, where this machine should be able to read it."""
     try:
-        reply = await client.get(f"{base}/v1/weights", headers=_bearer(key))
+        reply = await client.get(f"{base}/v1/weights", headers=bearer(key))
         folder = _object(reply).get("uri", "")
     except httpx.HTTPError:
         return []
@@ -152,7 +155,7 @@ async def _engine(client: httpx.AsyncClient, url: str, settings: Settings) -> Fi
     check = f"engine {url}"
     key = settings.api_key.get_secret_value()
     try:
-        reply = await client.get(f"{url}/model_info", headers=_bearer(key))
+        reply = await client.get(f"{url}/model_info", headers=bearer(key))
     except httpx.HTTPError as error:
         said = f"no answer ({type(error).__name__})"
         return bad(check, said, _mend_silence(error, "TRIFORGE_ENGINES to those that run"))

@@ -13,14 +13,7 @@ from typing import Final
 from prometheus_client import Counter
 from pydantic import Field
 
-from triforge.environments.kit import (
-    AnswerOptions,
-    Family,
-    Marked,
-    first_valid,
-    part_of,
-    wrapped,
-)
+from triforge.environments.kit import AnswerOptions, Family, Marked, first_valid, part_of, wrapped
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft

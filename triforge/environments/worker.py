@@ -165,8 +165,7 @@ class Worker:
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(
-                    OSError
-                ):  # what was still to be written to a process that is gone
+                # what was still to be written to a process that is gone
+                with contextlib.suppress(OSError):
                     pipe.close()
         return process.wait()

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_MEMORY = (
-    8 * 2**30
-)  # bytes of address space; a generator that wants more fails instead of the machine
+# bytes of address space; a generator that wants more fails instead of the machine
+_MEMORY = 8 * 2**30
 _WATCH_S = 2.0
 
 Handlers = Mapping[str, Callable[..., Any]]

@@ -136,9 +136,8 @@ class _Runner:
                 env={},
                 start_new_session=True,
             )
-        self._lock = (
-            threading.Lock()
-        )  # of what is pending; never held while sending, or reader and runner could wait for us
+        # of what is pending; never held while sending, or reader and runner could wait for us
+        self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._pending: dict[int, Future[RunResult]] = {}
         self._next = 0

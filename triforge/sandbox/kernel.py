@@ -64,9 +64,8 @@ def processes() -> dict[int, Process]:
             with suppress(OSError):  # it has just ended
                 found[int(name)] = _process(folder)
     for pid, one in list(found.items()):
-        if (
-            one.parent and one.parent not in found
-        ):  # that one has just ended; its children have another parent now
+        # that one has just ended; its children have another parent now
+        if one.parent and one.parent not in found:
             with suppress(OSError):
                 found[pid] = _process(Path("/proc", str(pid)))
     return found
@@ -75,9 +74,8 @@ def processes() -> dict[int, Process]:
 def _process(folder: os.PathLike[str]) -> Process:
     fields = _stat(folder)
     resident = int(fields[21])
-    if (
-        fields[0] == b"Z" and int(fields[17]) > 1
-    ):  # its first thread has ended: only others show its memory
+    # its first thread has ended: only others show its memory
+    if fields[0] == b"Z" and int(fields[17]) > 1:
         resident = max(int(_stat(one)[21]) for one in os.scandir(Path(folder, "task")))
     used = sum(int(field) for field in fields[11:15])
     return Process(int(fields[1]), resident * PAGE, used / TICKS)
@@ -149,9 +147,8 @@ def become(
 ) -> NoReturn:
     """In the forked child: take the descriptors, the user id and the limits, then turn into bubblewrap. No return."""
     try:
-        Path("/proc/self/oom_score_adj").write_text(
-            "1000"
-        )  # when the machine runs out of memory, this goes first
+        # when the machine runs out of memory, this goes first
+        Path("/proc/self/oom_score_adj").write_text("1000")
         kept = {what: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, SPARE) for what, fd in given.items()}
         for what, fd in kept.items():
             os.dup2(fd, what)

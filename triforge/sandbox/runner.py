@@ -239,9 +239,8 @@ class Runner:
                 self._end(run)
 
     def _reap_namespace(self, run: Run) -> None:
-        if (
-            not run.init
-        ):  # it died before it could say; whoever it left behind is found by its parent
+        # it died before it could say; whoever it left behind is found by its parent
+        if not run.init:
             kin = [pid for pid, one in processes().items() if one.parent == os.getpid()]
             strangers = set(kin) - {other.monitor for other in self._runs.values()}
             known = {other.init for other in self._runs.values()}
@@ -253,9 +252,8 @@ class Runner:
         try:
             gone, _, used = waited(run.init)
             if not gone:
-                os.kill(
-                    run.init, signal.SIGKILL
-                )  # our child and not reaped: its pid is nobody else's
+                # our child and not reaped: its pid is nobody else's
+                os.kill(run.init, signal.SIGKILL)
                 return
             run.cpu_s = max(run.cpu_s, used)
         except ChildProcessError:

@@ -252,9 +252,8 @@ def meaning_of(error: Exception | None, said: str) -> TriforgeError | None:
             f"the database has another schema than this version reads ({said}); env_adapter and the trainer bring it up to date "
             "when they start"
         )
-    if isinstance(
-        error, (ProgrammingError, InternalError)
-    ):  # no right to a table, a read-only standby
+    # no right to a table, a read-only standby
+    if isinstance(error, (ProgrammingError, InternalError)):
         return StorageError(
             f"the database refuses what it was asked for: {said}; look at TRIFORGE_DATABASE_URL and the rights of its user"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triforge.errors import StorageError
@@ -32,12 +33,7 @@ _WRITTEN: list[tuple[str, pa.DataType]] = [
 ]
 _VOTE: pa.DataType = pa.struct([("value", pa.int8()), *_WRITTEN])
 _TEST: pa.DataType = pa.struct(
-    [
-        ("input", pa.string()),
-        ("output", pa.string()),
-        ("accepts", pa.list_(pa.bool_())),
-        *_WRITTEN,
-    ]
+    [("input", pa.string()), ("output", pa.string()), ("accepts", pa.list_(pa.bool_())), *_WRITTEN]
 )
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [
@@ -153,13 +149,16 @@ def read_step_records(
 
 def read_rollouts(store: ArtifactStore, uri: str, most: int) -> list[dict[str, Any]]:
     """At most so many rollouts of a step, of as many groups as can be, each as a row of a table; `text` is what was done."""
-    columns = ["trajectory_id", "task_id", "instruction", "outcome", "score", "action", "votes", "advantage"]  # fmt: skip
-    table = pq.read_table(io.BytesIO(store.read(uri)), columns=columns, use_threads=False)
-    of: dict[str, list[dict[str, Any]]] = {}
-    for row in table.to_pylist():
-        of.setdefault(row["trajectory_id"], []).append(row)
-    stride = max(1, len(of) // most)
-    return [_rollout(name, of[name]) for name in [*of][::stride][:most]]
+    columns = ["trajectory_id", "task_id", "instruction", "outcome", "score", "action", "votes.list.element.value", "advantage"]  # fmt: skip
+    file = pq.ParquetFile(io.BytesIO(store.read(uri)))
+    table = file.read(columns=columns, use_threads=False)
+    names = table["trajectory_id"].unique()
+    of: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in names.to_pylist()[:: max(1, len(names) // most)][:most]
+    }
+    for row in table.filter(pc.is_in(table["trajectory_id"], pa.array(of))).to_pylist():
+        of[row["trajectory_id"]].append(row)
+    return [_rollout(name, rows) for name, rows in of.items()]
 
 
 def _rollout(name: str, turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

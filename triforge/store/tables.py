@@ -215,9 +215,8 @@ class RunRow(Base):
     step: Mapped[int]
     policy_version: Mapped[int]
     reward_version: Mapped[int]
-    further: Mapped[dict[str, Any]] = mapped_column(
-        JSON, default=dict, server_default="{}"
-    )  # models by name
+    # models by name
+    further: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default="{}")
     config: Mapped[dict[str, Any]]
     state: Mapped[dict[str, Any]]
     reason: Mapped[str] = mapped_column(Text)

@@ -15,11 +15,7 @@ from triforge.store.artifacts import ArtifactStore
 
 Row = tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 _SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("places", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float32())),
-    ]
+    [("key", pa.string()), ("places", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32()))]
 )
 
 
@@ -50,15 +46,6 @@ def read_logprobs(
             places, values = (table.column(n)[number].as_py() for n in ("places", "logprobs"))
             found[int(segment)] = dict(zip(places, values, strict=True))
     return found
-
-
-def read_all_logprobs(store: ArtifactStore, run_id: str, step: int) -> list[Row]:
-    """What `write_logprobs` was given; empty where nothing is on record."""
-    columns = [_read(store, run_id, step).column(name).to_pylist() for name in _SCHEMA.names]
-    return [
-        (key, np.asarray(places, np.int64), np.asarray(values, np.float32))
-        for key, places, values in zip(*columns, strict=True)
-    ]
 
 
 def _read(store: ArtifactStore, run_id: str, step: int) -> pa.Table:

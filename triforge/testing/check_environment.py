@@ -192,10 +192,8 @@ class _Suite:
         _, results = await self.play(task, gold)
         ended = bool(results) and results[-1].done
         _expect(ended, f"gold answers {list(gold)} do not end {task.id}")
-        won = results[-1].success in (
-            None,
-            True,
-        )  # None: it has a score, and nobody states a threshold
+        # None: it has a score, and nobody states a threshold
+        won = results[-1].success in (None, True)
         _expect(won, f"gold answers {list(gold)} do not solve {task.id}")
         _expect(len(results) == len(gold), f"{task.id} is over before the gold answers are")
         valid = all(result.action_valid for result in results)

@@ -37,6 +37,7 @@ from triforge.types.env_adapter import (
     ProposalDetail,
     TaskDetail,
     TaskOutcome,
+    TaskPlay,
     TaskUpload,
     mean_score,
 )

@@ -21,7 +21,8 @@ from triforge.config.base import (
     Split,
 )
 from triforge.types.base import Message
-from triforge.types.rollout import Task
+from triforge.types.policy import ChatMessage
+from triforge.types.rollout import Task, Trajectory
 
 MAX_TASKS: Final = 100_000  # of a pool
 
@@ -143,6 +144,16 @@ class TaskDetail(Message):
     measurements: tuple[Measurement, ...] = ()
     children: tuple[str, ...] = ()
     attempts: tuple[Proposal, ...] = ()
+
+
+class TaskPlay(Message):
+    """A task played by given responses. Produced by: env_adapter (`POST /v1/tasks/{id}/play`). Consumed by: dashboard.
+
+    `asked` is the conversation that wants the next response. Without it the episode has ended, with the trajectory's outcome.
+    """
+
+    trajectory: Trajectory
+    asked: tuple[ChatMessage, ...] = ()
 
 
 class Lineage(Message):

@@ -119,9 +119,8 @@ def _inflated(header: bytes, pixels: bytes, where: str) -> tuple[int, int]:
     expected = height * (1 + (width * _CHANNELS[colour] * depth + 7) // 8)
     found, inflater, rest = 0, zlib.decompressobj(), pixels
     try:
-        while (
-            rest and found <= expected
-        ):  # piece by piece, so that little of it is in memory at once
+        # piece by piece, so that little of it is in memory at once
+        while rest and found <= expected:
             found += len(inflater.decompress(rest, min(_PIECE, expected + 1 - found)))
             rest = inflater.unconsumed_tail
     except zlib.error as error:

@@ -30,11 +30,8 @@ _PROBLEM: dict[str, Any] = {
     },
 }
 _WITH_BODY = (400, 413, 415, 422)
-_ALWAYS = (
-    403,
-    503,
-    507,
-)  # a page of others asks; a service or the database is away; the disk is full
+# a page of others asks; a service or the database is away; the disk is full
+_ALWAYS = (403, 503, 507)
 
 
 def files(*media: str) -> dict[int | str, dict[str, Any]]:

@@ -33,7 +33,6 @@ class Controller(Protocol):
 
     async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
         """Make a proposal, or say why there is none. The same outcome leads to one proposal at most."""
-        ...
 
 
 class Controllers:

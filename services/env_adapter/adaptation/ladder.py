@@ -54,9 +54,8 @@ class LadderController:
     def __init__(self, database: Database, family: Callable[[str], EnvironmentFamily]) -> None:
         self._database = database
         self._family = family
-        self._refused: set[tuple[str, str, int, str]] = (
-            set()
-        )  # levels that the generator cannot make
+        # levels that the generator cannot make
+        self._refused: set[tuple[str, str, int, str]] = set()
 
     async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
         """The slot's next task. All measured groups count, whatever is trained on later."""

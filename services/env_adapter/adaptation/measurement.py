@@ -290,9 +290,7 @@ def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> No
     valid: each compares parent and candidate under one policy, whichever that was.
     """
     foreign = and_(
-        ProposalRow.pool_id == pool_id,
-        ProposalRow.state == "pending",
-        ProposalRow.run_id != run_id,
+        ProposalRow.pool_id == pool_id, ProposalRow.state == "pending", ProposalRow.run_id != run_id
     )
     if not adopt:
         reason = f"its run was over before the verdict; run {run_id} makes its own"

@@ -30,9 +30,7 @@ from triforge.types import Direction, Proposal, TaskOutcome
 _log = logging.getLogger(__name__)
 
 MODEL_RETRY: Final = RetryPolicy(
-    first_s=2.0,
-    retries=2,
-    retry_on=lambda error: isinstance(error, PolicyError | UnavailableError),
+    first_s=2.0, retries=2, retry_on=lambda error: isinstance(error, PolicyError | UnavailableError)
 )
 
 GOAL_TRIES: Final = 3  # rejected rewrites that kept a task's goal, before another goal is tried

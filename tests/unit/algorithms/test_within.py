@@ -72,13 +72,25 @@ def test_unjudged_steps_are_not_trained_on_and_unparsable_votes_count_nothing():
     assert (credit.reasons[2], credit.reasons[3]) == (("not judged",), ("no outcome",))
 
 
+@pytest.mark.parametrize(("trusted", "lam"), [(0.1, 0.2), (0.9, 1 / 3), (0.0, 1e-300)])
+def test_with_trust_the_votes_move_as_much_as_they_are_trusted(trusted, lam):
+    # 2 * .1; no more than a share of 1/4; nothing.
+    votes = [[[1], [1], [-1]], [[1, 1, -1], [-1, -1, -1]]]
+    given = {"estimator": "within", "lam": 2.0, "vote_weight": "trust", "vote_share": 0.25}
+    found = policy_credit([1, -1], votes, algorithm=resolve("rlanything", given), trust=trusted)
+    plain = resolve("rlanything", {"estimator": "within", "lam": lam})
+    for row, expected in zip(
+        found.advantages, policy_credit([1, -1], votes, algorithm=plain).advantages, strict=True
+    ):
+        assert row == approx(*expected)
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         ({"use_votes": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
         ({"use_outcome": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
         ({"step_cost": 0.1}, "estimator: given 'within' with a penalty, allowed only without"),
-        ({"vote_weight": "trust"}, "vote_weight: given trust with estimator = 'within'"),
         ({"lam": 0.0}, "lam: given 0 with use_votes = true"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_model_is_trained_in_one_command_on_the_deployment_that_runs(
     assert config["algorithm"] == {"preset": "grpo"}
     assert config["run"] == {"steps": 3, "eval_tasks": 16, "seed": 7}
     assert config["adaptation"] == {"controller": "none"}, "no rewriter was named"
-    for text in (GRPO, "0.250", "0.500", "/w/policy/7", "Hugging Face folder"):
+    for text in (GRPO, "0.250", "0.500", "/w/policy/7"):
         assert text in out
 
 
@@ -403,5 +403,20 @@ async def test_ctrl_c_stops_the_run_and_says_how_to_go_on() -> None:
 def test_agents_end_with_what_training_ends_with(triforge: Triforge, trained: Services) -> None:
     code, out, _ = triforge("agent", "run", "--run", "run-1", "--", "true")
     assert code == 0
-    for text in ("0.250", "0.500", "/w/policy/7"):
+    for text in ("0.250", "0.500", "/w/policy/7", "on the trainer's machine"):
         assert text in out
+    assert "Hugging Face" not in out
+
+
+@pytest.mark.parametrize(
+    ("file", "form"),
+    [("config.json", "a complete Hugging Face folder"), ("adapter_config.json", "a PEFT adapter")],
+)
+def test_the_end_says_of_what_form_a_model_is_that_lies_here(
+    triforge: Triforge, trained: Services, tmp_path: Path, file: str, form: str
+) -> None:
+    row = weights(7).model_copy(update={"uri": str(tmp_path / "v7")})
+    (tmp_path / "v7").mkdir()
+    (tmp_path / "v7" / file).touch()
+    trained.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=(row,)))
+    assert form in triforge("agent", "run", "--run", "run-1", "--", "true")[1]

@@ -25,7 +25,7 @@ from triforge.store.step_records import write_step_records
 from triforge.store.timelines import write_timeline
 from triforge.store.training_logprobs import write_logprobs
 from triforge.testing.model_folders import words_folder
-from triforge.types import JudgedGroup, Purpose, RunStep, Span, Trajectory, WeightsReady
+from triforge.types import JudgedGroup, Purpose, RunStep, Span, Timeline, Trajectory, WeightsReady
 
 EVIL = '<img src=x onerror="alert(1)">&"\''
 WORDS = [f"w{n}" for n in range(300)]
@@ -150,7 +150,8 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
     store.set_status(run.id, "finished")
     made = RecordedRun(store, artifacts, run.id)
     for step in (1, 2):
-        write_timeline(artifacts, run.id, step, timed(made.group(step), 60.0 * step))
+        spans = timed(made.group(step), 60.0 * step)
+        write_timeline(artifacts, Timeline(run_id=run.id, step=step, spans=tuple(spans)))
     trained = np.array([-0.4, -0.6], dtype=np.float32)  # of its first two turns
     write_logprobs(artifacts, run.id, 1, [(f"{made.group(1)}-00/0", np.array([2, 5]), trained)])
     return made

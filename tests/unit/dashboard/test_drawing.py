@@ -50,11 +50,6 @@ def test_values_stand_where_the_axis_says() -> None:
     assert third[1] == pytest.approx(bottom + 0.4 * (top - bottom))
 
 
-def test_an_axis_reaches_below_nothing_where_values_do() -> None:
-    ((first, second, _),) = points(draw(SECONDS, steps({"a": -1.0}, {"a": 1.0}, {"a": 0.0})))
-    assert (first[1], second[1]) == (196.0, 10.0)
-
-
 @pytest.mark.parametrize(
     ("largest", "top"),
     [

@@ -202,4 +202,4 @@ def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, addre
         if seen[-1] == "rollouts":
             break
     assert seen[-1] == "rollouts", seen
-    assert seen.index("step") < seen.index("sort")
+    assert seen.index("step") < seen.index("min_staleness")

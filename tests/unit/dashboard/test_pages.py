@@ -144,6 +144,8 @@ async def test_queues_engines_and_what_is_under_way_stand_on_one_page(
     assert reply.text.count("is of triforge 0.0") == len(SERVICES) - 1
     assert "start it, or set TRIFORGE_REWARD_MODEL_URL" in reply.text
     assert {key for path, _, key in deployment.asked if path.endswith("/metrics")} == {""}
+    asked = [path for path, _, _ in deployment.asked]
+    assert asked.count("policy_model/v1/weights") == 1  # its folder is not looked into
     deployment.refuse("/v1/runs", 401, "a key is needed")
     assert (await browser.get("/deployment")).status_code == 401
 

@@ -37,8 +37,7 @@ async def test_rollouts_are_filtered_by_the_address_and_paged(
 
 
 async def test_a_page_leads_to_the_next_and_a_heading_turns_the_order(
-    pages: httpx.AsyncClient,
-    recorded: RecordedRun,
+    pages: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:
     text = (await pages.get(f"/runs/{recorded.run_id}/rollouts?sort=length")).text
     assert '<th class="number" scope="col" aria-sort="ascending"><a href="?sort=-length">' in text

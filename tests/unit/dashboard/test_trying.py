@@ -24,24 +24,35 @@ PLAN = (
 )  # fmt: skip
 
 
+def played(responses: list[str]) -> Any:
+    """What env_adapter answers: a step each response, and after six the end."""
+    play = json.loads((GOLDEN / "TaskPlay.json").read_text())
+    step = play["trajectory"]["steps"][0]
+    steps = [step | {"index": n, "response": said} for n, said in enumerate(responses)]
+    play["trajectory"] |= {"steps": steps, "outcome": {"value": 1}}
+    turns = [{"role": "assistant", "content": said} for said in responses]
+    asked = [{"role": "user", "content": "clean a mug"}, *turns]
+    return play | {"asked": [] if len(responses) == 6 else asked}
+
+
 class Models(httpx.AsyncBaseTransport):
     """Services that answer what a test says, and keep what they were asked."""
 
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {"policy_model": [], "reward_model": []}
         self.asked: list[tuple[str, str, Any]] = []
-        self.status = 200
+        self.refused: dict[str, int] = {}  # what a host or path answers in place of 200
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         host, path = request.url.host, request.url.path
         body = json.loads(request.content) if request.content else None
         self.asked.append((host, path, body))
         assert request.headers["authorization"] == "Bearer tfk_1"
-        return httpx.Response(self.status, json=self._answer(host, path, body), request=request)
+        status = self.refused.get(host, self.refused.get(path, 200))
+        said = self._answer(host, path, body) if status == 200 else {"detail": f"no {EVIL}"}
+        return httpx.Response(status, json=said, request=request)
 
     def _answer(self, host: str, path: str, body: Any) -> Any:
-        if self.status != 200:
-            return {"detail": "this key may only read"}
         if path == "/v1/weights":
             return json.loads((GOLDEN / "WeightsState.json").read_text())
         if path == "/v1/judge":
@@ -55,13 +66,14 @@ class Models(httpx.AsyncBaseTransport):
             }
         if path == "/v1/generate":
             (asked,) = body["requests"]
-            ids = [*asked["prefix_ids"], 7]
+            assert asked["prefix_ids"] == []  # ids of one model say nothing to another
             output = {
                 "text": self.texts[host].pop(0), "ids": [8], "logprobs": [-1.0], "finish": "stop",
                 "versions": [{"version": 1, "start": 0, "end": 1}],
             }  # fmt: skip
-            return {"replies": [{"prompt_ids": ids, "outputs": [output]}]}
-        return json.loads((GOLDEN / "TaskDetail.json").read_text())
+            return {"replies": [{"prompt_ids": [7], "outputs": [output]}]}
+        assert (host, path) == ("env_adapter", "/v1/tasks/t-1/play")
+        return played(body["responses"])
 
     def prompts(self, host: str) -> list[Any]:
         """The messages of each request to a model."""
@@ -136,11 +148,43 @@ async def test_a_task_is_played_step_by_step_beside_another_model_and_judged(
     assert 'aria-label="step 0"' not in (await send(browser, page, verb="anew", task="t-1")).text
 
 
+@pytest.mark.parametrize("verb", ["say", "step", "judge"])
 async def test_a_key_that_may_only_read_is_asked_for_another_one(
+    browser: httpx.AsyncClient, models: Models, verb: str
+) -> None:
+    models.refused = dict.fromkeys(("/v1/generate", "/v1/tasks/t-1/play"), 403)
+    page = await send(browser, None, verb=verb, text="hello", task="t-1")
+    assert page.status_code == 401
+    assert not [path for _, path, _ in models.asked if path == "/v1/judge"]
+
+
+async def test_a_second_model_that_fails_is_shown_and_stops_nothing(
     browser: httpx.AsyncClient, models: Models
 ) -> None:
-    models.status = 403
-    assert (await send(browser, None, verb="say", text="hello")).status_code == 401
+    models.texts["policy_model"] = ["hi", *PLAN]
+    models.refused = {"reward_model": 422}
+    page = await send(browser, None, verb="say", text="hello")
+    assert "(no answer: no &lt;img" in page.text
+    for _ in PLAN:
+        page = await send(browser, page, verb="step", task="t-1")
+    assert page.text.count("<pre>(no answer: no &lt;img") == 7  # that of the talk, too
+    assert "✓ success" in page.text
+
+
+async def test_what_other_models_said_or_another_task_heard_is_left_behind(
+    browser: httpx.AsyncClient, models: Models
+) -> None:
+    models.texts = {"policy_model": ["hi", "go", "on"], "reward_model": ["ho", "look", "see"]}
+    page = await send(browser, None, verb="say", text="hello")
+    page = await send(browser, page, verb="step", task="t-1")
+    other = await send(browser, page, verb="judge", task="t-1", right="")
+    assert 'aria-label="step 0"' not in other.text
+    page = await send(browser, page, verb="say", text="", task="t-2")
+    page = await send(browser, page, verb="step", task="t-1")
+    assert 'aria-label="step 1"' not in page.text  # it began anew
+    swapped = await send(browser, page, verb="say", left="reward_model", right="policy_model")
+    assert "hello" in page.text
+    assert "hello" not in swapped.text
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from triforge.testing.check_environment import check_environment, require
 from triforge.types import Params, Task
 
 pytest.importorskip("mcp", reason="pip install -e '.[mcp]'")
+CALLS = 128  # over HTTP each is a connection
 SERVER = Path(__file__).with_name("mcp_accounts.py")
 TASK: Params = {
     "server": "accounts",
@@ -141,14 +142,14 @@ async def test_a_server_over_http_is_shown_its_key_and_takes_calls_side_by_side(
 
     async def one() -> Any:
         async with connected("pages") as connection:
-            return await connection.call("together", {"count": 32})
+            return await connection.call("together", {"count": CALLS})
 
     async with serving(app) as (url, _):
         headers = {"Authorization": "Bearer open"}
         server = {"url": f"{url}/mcp", "headers": headers}
         (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"pages": server}}))
-        answers = await asyncio.gather(*(one() for _ in range(32)))
-        assert answers == [(32, True)] * 32
+        answers = await asyncio.gather(*(one() for _ in range(CALLS)))
+        assert answers == [(CALLS, True)] * CALLS
         assert keys == {"Bearer open"}
         async with connected("pages") as connection:
             await connection.end()

@@ -8,7 +8,7 @@ import pytest
 
 from scripts import gen_models
 
-TABLE = gen_models.PAGE.read_text(encoding="utf-8").partition(gen_models.BEGIN)[2]
+TABLE = (gen_models.DOCS / "training.md").read_text("utf-8").partition(gen_models.MARKS[0])[2]
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma2"])

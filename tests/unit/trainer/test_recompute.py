@@ -16,6 +16,7 @@ from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import export_step_records, read_origin, write_step_records
+from triforge.types import RunStep
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,10 @@ def test_a_step_s_file_alone_is_enough_to_recompute_its_credit(
     store, path = ArtifactStore(str(tmp_path)), tmp_path / "step.parquet"
     origin = origin_of(config, **{"4": options.numbers})
     write_step_records(store, path.name, build_samples([group], options).records, origin)
-    record = Recording.of_path(path).read(4)
+    step = RunStep(
+        run_id="r", step=4, at=0.0, policy_version=1, reward_version=1, metrics={}, artifacts={"step_record": path.name}
+    )  # fmt: skip
+    record = Recording(run_id="r", steps=[step], artifacts=store).read(4)
     assert parse(record.config) == config
     again = credit(4, record)
     found = compare(record, again.samples.records, again.config)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import math
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +19,6 @@ from services.trainer.trackers import (
     Rollout,
     TensorBoard,
     Tracker,
-    Trackio,
     WeightsAndBiases,
     demand_packages,
 )
@@ -65,8 +66,9 @@ class Wall:
         self.shown.append(step.step)
         self.rollouts = list(rollouts)
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         self.closed += 1
+        self.status = status
 
 
 async def test_a_dashboard_is_told_every_step_once_and_what_it_has_missed() -> None:
@@ -78,8 +80,8 @@ async def test_a_dashboard_is_told_every_step_once_and_what_it_has_missed() -> N
     await reporting.update()
     assert wall.shown == [0, 1, 2, 3]
     assert wall.rollouts == [{"of": 3}]
-    await reporting.close()
-    assert wall.closed == 1
+    await reporting.close("failed")
+    assert (wall.closed, wall.status) == (1, "failed")
 
 
 async def test_a_dashboard_that_knows_the_beginning_is_told_the_rest() -> None:
@@ -101,6 +103,23 @@ async def test_one_that_fails_costs_the_others_nothing_and_is_left_alone() -> No
     await reporting.update()
     assert (bad.shown, bad.closed) == ([0], 1)
     assert good.shown == [0, 1, 2]
+
+
+async def test_steps_that_were_missed_are_told_one_by_one_each_with_its_patience() -> None:
+    loop = asyncio.get_running_loop()
+
+    class Cancels(Wall):
+        def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
+            super().show(step, rollouts)
+            if step.step == 1:
+                loop.call_soon_threadsafe(telling.cancel)
+
+    wall = Cancels()
+    telling = asyncio.create_task(Reporting([lambda: wall], Committed(4).after).update())
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    await loop.shutdown_default_executor()  # whatever was begun is done
+    assert wall.shown == [0, 1]
 
 
 async def test_one_that_hangs_is_given_up() -> None:
@@ -154,7 +173,7 @@ def told(make: Callable[[], Tracker], steps: list[RunStep]) -> None:
     for found in steps:
         if found.step >= tracker.first:
             tracker.show(found, ROLLOUTS)
-    tracker.close()
+    tracker.close("finished")
 
 
 def test_event_files_hold_every_finite_measure_and_versions(tmp_path: Path) -> None:
@@ -180,46 +199,46 @@ def test_weights_and_biases_gets_the_run_under_its_own_id(tmp_path: Path) -> Non
 
 
 def test_mlflow_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow")
+    mlflow = importlib.import_module("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri(tmp_path.as_uri())
     config = config_of({"mlflow_experiment": "e"})
     for upto in (1, 3):  # put down, and taken up again
         told(lambda: Mlflow(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)])
     client = mlflow.MlflowClient()
+    with monkeypatch.context() as broken:  # it dies in the middle of a step
+        broken.delattr(mlflow.MlflowClient, "log_dict")
+        with pytest.raises(AttributeError):
+            told(lambda: Mlflow(RUN, config), [step(3, success=0.5)])
     (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
+    assert run.info.status == "RUNNING"
+    told(lambda: Mlflow(RUN, config), [step(3, success=0.5)])
     history = client.get_metric_history(run.info.run_id, "success")
-    assert sorted((m.step, m.value) for m in history) == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert sorted((m.step, m.value) for m in history) == [(n, 0.5) for n in range(4)]
+    for status, said in (("finished", "FINISHED"), ("stopped", "KILLED"), ("failed", "FAILED")):
+        Mlflow(RUN, config).close(status)
+        assert client.get_run(run.info.run_id).info.status == said
     table = json.loads(
         Path(client.download_artifacts(run.info.run_id, "rollouts/00002.json")).read_text()
     )
     assert table["data"][0] == [*ROLLOUTS[0].values()]
 
 
-def test_trackio_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # read once, where it is imported
-    pytest.importorskip("trackio", reason="the extra trackio")
-    from trackio import sqlite_storage
-
-    config = config_of({"trackio_project": "p"})
-    for upto in (1, 3):
-        told(
-            lambda: Trackio(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)]
-        )
-    logs = sqlite_storage.SQLiteStorage.get_logs("p", "run-1")
-    assert [(log["step"], log["success"]) for log in logs] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    assert "    text: 1. [go](http://far)" in str(logs[2]["rollouts"])
-
-
 def test_some_rollouts_of_a_step_are_a_table(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
+    long = "x" * 100_000  # 1.2 MB in all, of which a table shows nothing
     turn = dict.fromkeys(SCHEMA.names) | {"task_id": "t", "instruction": "do", "outcome": 1}
     rows = [
-        turn | {"trajectory_id": f"g{group}-{n}", "action": f"a{index}", "votes": [{"value": 1}, {"value": -1}]}
+        turn | {"trajectory_id": f"g{group}-{n}", "action": f"a{index}", "votes": [{"value": 1, "text": long}, {"value": -1}]}
         for group in range(3) for n in range(2) for index in range(2)
     ]  # fmt: skip
     uri = write_step_records(store, "steps.parquet", rows)
-    found = read_rollouts(store, uri, 3)
+    tracemalloc.start()
+    try:
+        found = read_rollouts(store, uri, 3)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
     assert [row["rollout"] for row in found] == ["g0-0", "g1-0", "g2-0"]
     assert (found[0]["text"], found[0]["turns"], found[0]["mean vote"]) == ("1. a0\n2. a1", 2, 0.0)
 
@@ -237,11 +256,8 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
         demand_packages(config_of({"wandb_project": "p"}), store)
-    for option in ("trackio_project", "mlflow_experiment"):
-        with pytest.raises(
-            ConfigError, match=rf"report\.{option}: .*\[{option.partition('_')[0]}\]"
-        ):
-            demand_packages(config_of({option: "p"}), store)
+    with pytest.raises(ConfigError, match=r"report\.mlflow_experiment: .*\[mlflow\]"):
+        demand_packages(config_of({"mlflow_experiment": "p"}), store)
 
 
 def test_event_files_need_a_folder() -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from triforge.algorithms.advantages import (
-    ScoredRows,
-    added,
-    compared,
-    compared_within,
-    over_steps,
-)
+from triforge.algorithms.advantages import ScoredRows, added, compared, compared_within, over_steps
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.registry import NoOptions

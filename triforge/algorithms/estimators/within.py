@@ -18,7 +18,7 @@ def within(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRo
     """`A_i = A + lam * (S_i - mean S)`, A that of `group` for the outcomes alone, S_i the mean vote of step i.
 
     The mean is over the judged steps of the trajectory, an unparsable vote counting 0; so their A_i add up to A times their
-    number whatever the votes say. Steps also differ where all rollouts end alike.
+    number whatever the votes say. Steps also differ where all rollouts end alike. With `vote_weight = "trust"` lam is the votes' weight.
     """
     outcomes = whole.function(Group(rewards=group.outcomes), algorithm, options)
     return added(group.votes, outcomes, centred(group), algorithm.lam)

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -74,10 +72,7 @@ def upgrade() -> None:
         sa.Column("pool_id", sa.String(length=64), nullable=False),
         sa.Column("cursor", sa.Integer(), nullable=False),
         sa.Column("groups", sa.JSON(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["pool_id"],
-            ["pools.id"],
-        ),
+        sa.ForeignKeyConstraint(["pool_id"], ["pools.id"]),
         sa.PrimaryKeyConstraint("run_id", "step", "kind"),
     )
     op.create_table(
@@ -89,10 +84,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("document", sa.JSON(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["pool_id"],
-            ["pools.id"],
-        ),
+        sa.ForeignKeyConstraint(["pool_id"], ["pools.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("proposals", schema=None) as batch_op:
@@ -108,10 +100,7 @@ def upgrade() -> None:
         sa.Column("metrics", sa.JSON(), nullable=False),
         sa.Column("artifacts", sa.JSON(), nullable=False),
         sa.Column("at", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run_id"],
-            ["runs.id"],
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"]),
         sa.PrimaryKeyConstraint("run_id", "step"),
     )
     op.create_table(
@@ -127,10 +116,7 @@ def upgrade() -> None:
         sa.Column("instruction", sa.Text(), nullable=False),
         sa.Column("params", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["pool_id"],
-            ["pools.id"],
-        ),
+        sa.ForeignKeyConstraint(["pool_id"], ["pools.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("slot", "version"),
     )
@@ -164,45 +150,6 @@ def upgrade() -> None:
         sa.Column("uri", sa.Text(), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("at", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run_id"],
-            ["runs.id"],
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"]),
         sa.PrimaryKeyConstraint("run_id", "role", "version"),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("weights")
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.drop_index("tasks_in_order")
-        batch_op.drop_index("tasks_by_pool")
-        batch_op.drop_index(
-            "one_pending_a_slot",
-            sqlite_where=sa.text("state = 'pending'"),
-            postgresql_where=sa.text("state = 'pending'"),
-        )
-        batch_op.drop_index(
-            "one_active_a_slot",
-            sqlite_where=sa.text("state = 'active'"),
-            postgresql_where=sa.text("state = 'active'"),
-        )
-
-    op.drop_table("tasks")
-    op.drop_table("steps")
-    with op.batch_alter_table("proposals", schema=None) as batch_op:
-        batch_op.drop_index("proposals_by_pool")
-        batch_op.drop_index(batch_op.f("ix_proposals_run_id"))
-
-    op.drop_table("proposals")
-    op.drop_table("plans")
-    with op.batch_alter_table("runs", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_runs_status"))
-
-    op.drop_table("runs")
-    op.drop_table("pools")
-    with op.batch_alter_table("measurements", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_measurements_task_id"))
-        batch_op.drop_index(batch_op.f("ix_measurements_proposal_id"))
-
-    op.drop_table("measurements")

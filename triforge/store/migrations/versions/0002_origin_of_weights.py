@@ -7,15 +7,8 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     with op.batch_alter_table("weights", schema=None) as batch_op:
         batch_op.add_column(sa.Column("origin", sa.Integer(), nullable=True))
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("weights", schema=None) as batch_op:
-        batch_op.drop_column("origin")

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -23,10 +21,7 @@ def upgrade() -> None:
         sa.Column("slot", sa.String(length=64), nullable=True),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("detail", sa.JSON(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["pool_id"],
-            ["pools.id"],
-        ),
+        sa.ForeignKeyConstraint(["pool_id"], ["pools.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("audit", schema=None) as batch_op:
@@ -49,20 +44,3 @@ def upgrade() -> None:
         batch_op.add_column(
             sa.Column("pinned", sa.Boolean(), server_default=sa.false(), nullable=False)
         )
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.drop_column("pinned")
-        batch_op.drop_column("kind")
-
-    with op.batch_alter_table("pools", schema=None) as batch_op:
-        batch_op.drop_column("approval")
-        batch_op.drop_column("state")
-
-    with op.batch_alter_table("audit", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_audit_subject"))
-        batch_op.drop_index(batch_op.f("ix_audit_slot"))
-        batch_op.drop_index("audit_by_pool")
-
-    op.drop_table("audit")

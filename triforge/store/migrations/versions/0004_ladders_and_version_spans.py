@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -31,10 +29,3 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("measurements", schema=None) as batch_op:
         batch_op.add_column(sa.Column("newest_version", sa.Integer(), nullable=True))
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("measurements", schema=None) as batch_op:
-        batch_op.drop_column("newest_version")
-    op.drop_table("levels")
-    op.drop_table("ladders")

@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 # How SQLite's unnamed constraints are called while a table is copied; PostgreSQL has named them itself.
 _CONVENTION = {"uq": "%(table_name)s_%(column_0_name)s_key"}
@@ -65,29 +63,6 @@ def upgrade() -> None:
             )
         audit.add_column(sa.Column("status", sa.Integer(), nullable=True))
     op.create_index("audit_by_tenant", "audit", ["tenant", "id"])
-
-
-def downgrade() -> None:
-    op.drop_index("audit_by_tenant", "audit")
-    op.execute("DELETE FROM audit WHERE pool_id IS NULL")
-    with op.batch_alter_table("audit") as audit:
-        for name in ("status", "address", "room", "key_id", "tenant"):
-            audit.drop_column(name)
-        audit.alter_column("pool_id", existing_type=sa.String(length=64), nullable=False)
-        audit.alter_column("subject", type_=sa.String(length=64), existing_nullable=False)
-        audit.alter_column("action", type_=sa.String(length=32), existing_nullable=False)
-    op.drop_index("one_run_a_key", "runs")
-    with op.batch_alter_table("runs") as runs:
-        runs.drop_column("tenant")
-        runs.create_unique_constraint("runs_idempotency_key_key", ["idempotency_key"])
-    op.drop_index("one_pool_a_key", "pools")
-    op.drop_index("one_pool_a_name", "pools")
-    with op.batch_alter_table("pools") as pools:
-        pools.drop_column("tenant")
-        pools.create_unique_constraint("pools_idempotency_key_key", ["idempotency_key"])
-        pools.create_unique_constraint("pools_name_key", ["name"])
-    op.drop_table("api_keys")
-    op.drop_table("tenants")
 
 
 def _tenant() -> sa.Column[str]:

@@ -10,8 +10,6 @@ from alembic import op
 
 revision = "0006"
 down_revision = "0005"
-branch_labels = None
-depends_on = None
 
 _NAMES = {"acts": "policy", "judges": "reward", "rewrites": "rewriter"}
 _RUNS = sa.table(
@@ -30,45 +28,25 @@ _AUDIT = sa.table("audit", sa.column("service", sa.String))
 def upgrade() -> None:
     with op.batch_alter_table("audit") as audit:
         audit.alter_column("room", new_column_name="service", existing_type=sa.String(32))
-    _rename(_NAMES)
-    _rename_artifacts({"ledger": "step_record"})
-
-
-def downgrade() -> None:
-    _rename_artifacts({"step_record": "ledger"})
-    _rename({new: old for old, new in _NAMES.items()})
-    with op.batch_alter_table("audit") as audit:
-        audit.alter_column("service", new_column_name="room", existing_type=sa.String(32))
-
-
-def _rename(names: Mapping[str, str]) -> None:
     connection = op.get_bind()
-    for old, new in names.items():
+    for old, new in _NAMES.items():
         connection.execute(sa.update(_WEIGHTS).where(_WEIGHTS.c.role == old).values(role=new))
-        connection.execute(
-            sa.update(_AUDIT)
-            .where(_AUDIT.c.service == f"policy {old}")
-            .values(service=f"policy {new}")
-        )
+        asked = sa.update(_AUDIT).where(_AUDIT.c.service == f"policy {old}")
+        connection.execute(asked.values(service=f"policy {new}"))
     for run in connection.execute(sa.select(_RUNS)).all():
         config = dict(run.config)
         if "models" in config:
-            config["models"] = _renamed(config["models"], names)
+            config["models"] = _renamed(config["models"], _NAMES)
         state = {
-            name: _renamed(value, names) if isinstance(value, dict) else value
+            name: _renamed(value, _NAMES) if isinstance(value, dict) else value
             for name, value in run.state.items()
         }
-        connection.execute(
-            sa.update(_RUNS).where(_RUNS.c.id == run.id).values(config=config, state=state)
-        )
-
-
-def _rename_artifacts(names: Mapping[str, str]) -> None:
-    connection = op.get_bind()
+        mine = sa.update(_RUNS).where(_RUNS.c.id == run.id)
+        connection.execute(mine.values(config=config, state=state))
     for row in connection.execute(sa.select(_STEPS)).all():
-        mine = (_STEPS.c.run_id == row.run_id) & (_STEPS.c.step == row.step)
+        mine = sa.update(_STEPS).where(_STEPS.c.run_id == row.run_id, _STEPS.c.step == row.step)
         connection.execute(
-            sa.update(_STEPS).where(mine).values(artifacts=_renamed(row.artifacts, names))
+            mine.values(artifacts=_renamed(row.artifacts, {"ledger": "step_record"}))
         )
 
 

@@ -10,8 +10,6 @@ from alembic import op
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 _OPTIONS = {"critic_tokens": "diagnosis_tokens", "critic_budget": "diagnosis_budget"}
 _FIELDS = {"critic": "diagnosis"}
@@ -20,23 +18,15 @@ _PROPOSALS = sa.table("proposals", sa.column("id", sa.String), sa.column("docume
 
 
 def upgrade() -> None:
-    _rename(_OPTIONS, _FIELDS)
-
-
-def downgrade() -> None:
-    _rename(*({new: old for old, new in names.items()} for names in (_OPTIONS, _FIELDS)))
-
-
-def _rename(options: Mapping[str, str], fields: Mapping[str, str]) -> None:
     connection = op.get_bind()
     for run in connection.execute(sa.select(_RUNS)).all():
         if "adaptation" in run.config:
-            adaptation = _renamed(run.config["adaptation"], options)
+            adaptation = _renamed(run.config["adaptation"], _OPTIONS)
             config = {**run.config, "adaptation": adaptation}
             connection.execute(sa.update(_RUNS).where(_RUNS.c.id == run.id).values(config=config))
     for row in connection.execute(sa.select(_PROPOSALS)).all():
         mine = _PROPOSALS.c.id == row.id
-        document = _renamed(row.document, fields)
+        document = _renamed(row.document, _FIELDS)
         connection.execute(sa.update(_PROPOSALS).where(mine).values(document=document))
 
 

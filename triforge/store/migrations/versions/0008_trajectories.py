@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0008"
 down_revision = "0007"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -46,7 +44,3 @@ def upgrade() -> None:
     op.create_index(
         "trajectories_by_step", "trajectories", ["run_id", "step", "number"], unique=True
     )
-
-
-def downgrade() -> None:
-    op.drop_table("trajectories")

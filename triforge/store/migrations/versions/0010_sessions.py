@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0009"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -51,8 +49,3 @@ def upgrade() -> None:
     op.create_index("ix_sessions_run_id", "sessions", ["run_id"])
     op.create_index("sessions_by_group", "sessions", ["group_id", "attempt", "index"])
     op.create_index("one_session_a_key", "sessions", ["tenant", "idempotency_key"], unique=True)
-
-
-def downgrade() -> None:
-    op.drop_table("sessions")
-    op.drop_table("session_groups")

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0012"
 down_revision = "0011"
-branch_labels = None
-depends_on = None
 
 _TABLES = ("runs", "steps")
 
@@ -17,8 +15,3 @@ def upgrade() -> None:
     for table in _TABLES:
         column = sa.Column("further", sa.JSON(), nullable=False, server_default="{}")
         op.add_column(table, column)
-
-
-def downgrade() -> None:
-    for table in _TABLES:
-        op.drop_column(table, "further")  # in place: other tables refer to the rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triforge.errors import UnavailableError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 Tell = Callable[[str], None]
 _LINES = 25  # of a failed program's last words
 
