@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis experiment-methods gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ experiment-judges: setup ## what a reward model learns from: seven targets besid
 
 experiment-diagnosis: setup ## what a rewriter proposes with the diagnosis, with another task's and with none; trains nothing
 	@$(BIN)/python -m experiments diagnosis
+
+experiment-methods: setup ## each method's curve beside its baseline, tables of numbers and the household's tiny policy, three seeds (under two hours)
+	@$(BIN)/python -m experiments methods
 
 gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/gpu.md); REHEARSE=1: on a CPU, small
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0 --seconds 1800) $(ARGS)

@@ -15,13 +15,14 @@ from typing import Any
 
 from bench.control_plane_environment import NAME
 from bench.machine import cpu_s, rss_mib
-from services.trainer.replayed_rollouts import ROLES, untrained
+from services.trainer.replayed_rollouts import ROLES, layout_of, untrained
 from triforge.broker import Broker
-from triforge.config import Settings, parse
-from triforge.supervisor.layout import Layout, free_port, plan_layout
+from triforge.config import Settings
+from triforge.supervisor.layout import Layout, free_port
 from triforge.supervisor.process import ProcessSpec
 from triforge.testing.entry_points import offer_family
 from triforge.testing.model_folders import chatml_folder
+from triforge.types import TrainedRole
 
 _SAMPLE_S = 0.5
 
@@ -38,7 +39,7 @@ class Stack:
     settings: Settings
     pids: dict[str, int]
     model: Path
-    engines: Mapping[str, str]
+    engines: Mapping[TrainedRole, str]
     broker: Broker
 
 
@@ -46,27 +47,13 @@ class Stack:
 async def loop(folder: Path) -> AsyncIterator[Stack]:
     """Start everything, wait until it serves, stop it all at the end."""
     model = chatml_folder(folder / "model")
-    engines: dict[str, str] = {role: f"http://127.0.0.1:{free_port()}" for role in ROLES}
-    document = folder / "run.toml"
-    document.write_text("".join(f'[models.{role}]\npath = "{model}"\n' for role in ROLES))
-    config = parse(
-        {
-            "models": {role: {"path": str(model)} for role in ROLES},
-            "adaptation": {"controller": "none"},
-        }
-    )
-    settings = Settings.from_env().model_copy(
-        update={f"{role}_engines": url for role, url in engines.items()}
-        | {"weights_check": "sizes", "weights_verify": "info"}
-    )
-    layout = plan_layout(
-        config, settings, config_path=document, state=folder / "state", auto_ports=True
-    )
+    models = {role: str(model) for role in ROLES}
+    engines = {role: f"http://127.0.0.1:{free_port()}" for role in ROLES}
+    layout = layout_of(models, folder, engines)
     specs = [_engine(role, url, model) for role, url in engines.items()]
     offer_family(folder / "packages", NAME, "bench.control_plane_environment:FAMILY")
     specs += [_ours(spec, folder / "packages") for spec in layout.specs]
     planned = Layout(settings=layout.settings, specs=tuple(specs))
-    models = {role: str(model) for role in ROLES}
     async with untrained(planned, folder / "state", models) as (supervisor, broker):
         pids = {process.spec.name: process.pid or 0 for process in supervisor.processes}
         yield Stack(layout.settings, pids | {"bench": os.getpid()}, model, engines, broker)

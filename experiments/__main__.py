@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges` and `-diagnosis`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges`, `-diagnosis` and `-methods`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
+from experiments import toys
 from experiments.archive import pack, unpack
 from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
 from experiments.judges import WEAK
+from experiments.methods import STUDY as METHODS
 from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, file_of, judges_of, lender_of, start_of
+from experiments.study import ADAPTATION, Study, file_of, is_toy, judges_of, lender_of, start_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
 STUDIES = {
-    study.name: study for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, WEAK, DIAGNOSIS)
+    study.name: study
+    for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, WEAK, DIAGNOSIS, METHODS)
 }
 
 
@@ -95,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unpack(record, options.state.resolve() / study.name)
     try:
         if not options.report_only:
-            failed = _play(study, files, seeds, settings, options, tell)
+            failed = _play(study, files, settings, options, tell)
         pack(files.values(), record)
         if not study.plots:
             print(import_module(study.report).table(finished(files)))
@@ -115,7 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _play(
     study: Study,
     files: Mapping[Job, Path],
-    seeds: Sequence[int],
     settings: Settings,
     options: argparse.Namespace,
     tell: Tell,
@@ -123,7 +125,7 @@ def _play(
     if all(path.is_file() for path in files.values()):
         tell("all runs are on file")
         return []
-    for seed in seeds:
+    for seed in dict.fromkeys(job.seed for job in files if not is_toy(study.arms[job.arm])):
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)()
@@ -146,6 +148,10 @@ def _play(
 
 def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
     """Play one run in this process and print its lines."""
+    arm, quick = study.arms[job.arm], settings is study.quick
+    if is_toy(arm):
+        toys.play(job.arm, arm, job.seed, tell=_print)
+        return 0
     import torch
 
     from experiments.record import Models
@@ -153,7 +159,6 @@ def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
     policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
-    arm, quick = study.arms[job.arm], settings is study.quick
     reward, keep = judges_of(state, study, settings, job, warm)
     start, strong = start_of(state, study, settings, job.seed), settings.strong()
     models = Models(policy, reward, None, start=start, keep=keep)
@@ -161,11 +166,12 @@ def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
         models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:
             models.strong = policy if quick else tiny_models(strong, _silent)[0]
-    import_module(study.run).play(
-        job.arm, arm, job.seed, settings, models,
-        tell=lambda line: print(json.dumps(line), flush=True),
-    )  # fmt: skip
+    import_module(study.run).play(job.arm, arm, job.seed, settings, models, tell=_print)
     return 0
+
+
+def _print(line: Mapping[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
 
 
 def _silent(_: str) -> None:

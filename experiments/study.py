@@ -79,6 +79,11 @@ def lender_of(arm: Arm) -> str:
     return str(arm.config.get("judge_of", ""))
 
 
+def is_toy(arm: Arm) -> bool:
+    """Whether an arm's world is a module of `experiments.toys`, which needs no model."""
+    return "toy" in arm.config
+
+
 def judges_of(
     folder: Path, study: Study, settings: Settings, job: Job, reward: Path
 ) -> tuple[Path, Path | None]:

@@ -44,8 +44,17 @@ class Tuned:
     outcome: Mapping[str, Any] = field(
         default_factory=lambda: {"use_votes": False, "estimator": "group"}
     )
-    votes: Mapping[str, Any] = field(default_factory=lambda: {"estimator": "within", "lam": 0.4})
-    target: Mapping[str, Any] = field(default_factory=lambda: {"judge_target": "centred"})
+    votes: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "estimator": "within",
+            "lam": 0.5,
+            "vote_weight": "trust",
+            "vote_share": 0.3,
+        }
+    )
+    target: Mapping[str, Any] = field(
+        default_factory=lambda: {"judge_target": "monte_carlo", "reward_band": "none"}
+    )
     adaptation: Mapping[str, Any] = field(
         default_factory=lambda: {"max_pending": 4, "max_rollouts": 64, "pairs_on_top": False}
     )

@@ -91,6 +91,12 @@ def neutralise(text: str) -> str:
     return _ANGLED.sub(lambda found: "(" if found[0] == "<" else ")", calm)
 
 
+def quoted(text: str) -> str:
+    """Text whose every line is marked as a quote."""
+    lines = neutralise(text).splitlines() or [""]
+    return "\n".join(f"| {line}" for line in lines)
+
+
 def one_line(text: str, *, limit: int) -> str:
     """`text` as one line of at most `limit` characters that no chat template and no prompt of ours takes for a mark."""
     calm = _without_tokens(_plain(text[: 4 * limit])).translate(_LOOK_ALIKES)

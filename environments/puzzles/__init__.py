@@ -1,1 +1,1 @@
-"""Puzzles of eighteen kinds, each with difficulty levels, a verifier and a reference answer."""
+"""Puzzles of twelve kinds, each with difficulty levels, a verifier and a reference answer."""

@@ -1,8 +1,7 @@
-"""Puzzles of numbers: sums, remainders, equations, bases, registers, coins, subsets."""
+"""Puzzles of numbers: sums, remainders, equations, coins, subsets."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from random import Random
 
 from environments.puzzles.puzzle import Puzzle, demand, exact, numbers, row
@@ -38,40 +37,6 @@ def equation(rng: Random, level: int) -> Puzzle:
         said.append(f"{verb} {by}")
     text = f"I took a number and then, in this order: {', '.join(said)}. I got {value}. Which number did I take?"
     return Puzzle(text, str(start), exact(start))
-
-
-def base(rng: Random, level: int) -> Puzzle:
-    """Write a number of `level + 2` digits of another base in ten's."""
-    radix = rng.randint(2, min(9, 3 + level))
-    digits = [rng.randrange(1, radix)] + [rng.randrange(radix) for _ in range(level + 1)]
-    shown = "".join(map(str, digits))
-    value = int(shown, radix)
-    return Puzzle(
-        f"The number {shown} is written in base {radix}. Write it in base 10.",
-        str(value),
-        exact(value),
-    )
-
-
-def register(rng: Random, level: int) -> Puzzle:
-    """Follow a program of `level + 2` lines over the registers a and b."""
-    cells, lines = {"a": rng.randint(0, 9), "b": rng.randint(0, 9)}, list[str]()
-    begin = f"a = {cells['a']}, b = {cells['b']}"
-    for _ in range(level + 2):
-        to, by = rng.choice("ab"), rng.randint(1, 4 + level)
-        other = "b" if to == "a" else "a"
-        line, cells[to] = rng.choice(
-            (
-                (f"{to} = {to} + {by}", cells[to] + by),
-                (f"{to} = {to} - {other}", cells[to] - cells[other]),
-                (f"{to} = {other} + {by}", cells[other] + by),
-                (f"{to} = {other} if {to} < {by} else {to}",
-                 cells[other] if cells[to] < by else cells[to]),
-            )
-        )  # fmt: skip
-        lines.append(line)
-    text = f"First {begin}. Then these lines run: {'; '.join(lines)}. What is {to} at the end?"
-    return Puzzle(text, str(cells[to]), exact(cells[to]))
 
 
 def coins(rng: Random, level: int) -> Puzzle:
@@ -111,12 +76,3 @@ def subset(rng: Random, level: int) -> Puzzle:
 
     text = f"Which of the numbers {row(listed)} add up to {target}? Take each once at most."
     return Puzzle(text, row(chosen), verify)
-
-
-def pairs_apart(rng: Random, level: int) -> Puzzle:
-    """Count the pairs of a list of `level + 4` numbers that differ by a distance."""
-    listed = [rng.randint(1, 9 + 2 * level) for _ in range(level + 4)]
-    apart = rng.randint(1, 3 + level)
-    value = sum(abs(a - b) == apart for a, b in combinations(listed, 2))
-    text = f"How many pairs of places in {row(listed)} hold numbers that differ by exactly {apart}?"
-    return Puzzle(text, str(value), exact(value))

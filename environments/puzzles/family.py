@@ -20,21 +20,15 @@ PUZZLES: Final[Mapping[str, Maker]] = {
     "total": arithmetic.total,
     "remainder": arithmetic.remainder,
     "equation": arithmetic.equation,
-    "base": arithmetic.base,
-    "register": arithmetic.register,
     "coins": arithmetic.coins,
     "subset": arithmetic.subset,
-    "pairs_apart": arithmetic.pairs_apart,
     "order": words.order,
     "cipher": words.cipher,
     "brackets": words.brackets,
-    "count": words.count,
     "truth": words.truth,
     "chores": graphs.chores,
     "way": graphs.way,
-    "round_trip": graphs.round_trip,
     "colours": graphs.colours,
-    "square": graphs.square,
 }
 _LONGEST: Final = 500  # characters of an answer that is read
 

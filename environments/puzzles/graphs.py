@@ -1,4 +1,4 @@
-"""Puzzles of places and ways: orders, shortest ways, round trips, colours, squares."""
+"""Puzzles of places and ways: orders, shortest ways, colours."""
 
 from __future__ import annotations
 
@@ -67,26 +67,6 @@ def way(rng: Random, level: int) -> Puzzle:
     return Puzzle(text, row(shortest), verify)
 
 
-def round_trip(rng: Random, level: int) -> Puzzle:
-    """Visit each of `level + 4` places once; the share visited before the first mistake is the score."""
-    nodes = level + 4
-    line = rng.sample(range(1, nodes + 1), nodes)
-    edges = {(min(pair), max(pair)) for pair in pairwise(line)} | _links(rng, nodes, nodes // 2)
-
-    def verify(given: str) -> float:
-        walked = numbers(given)
-        demand(bool(walked), "the places in your order")
-        good = int(walked[0] in line)
-        for a, b in pairwise(walked):
-            if (min(a, b), max(a, b)) not in edges or b in walked[:good]:
-                break
-            good += 1
-        return good / max(nodes, len(walked))
-
-    text = f"Roads join these places: {_shown(edges)}. Find a way that visits all {nodes} of them, each once. Answer with the places in your order."
-    return Puzzle(text, row(line), verify)
-
-
 def colours(rng: Random, level: int) -> Puzzle:
     """Colour `level + 4` places with three colours; the share of roads between two colours is the score."""
     nodes = level + 4
@@ -105,31 +85,3 @@ def colours(rng: Random, level: int) -> Puzzle:
         "two colours. Answer with the colours of all places in their order."
     )
     return Puzzle(text, row(right), verify)
-
-
-def square(rng: Random, level: int) -> Puzzle:
-    """Fill `level + 2` holes of a square whose rows and columns hold each number once; its score is the share of lines that are right."""
-    size = 3 + level // 2
-    rows, columns = rng.sample(range(size), size), rng.sample(range(size), size)
-    full = [[(a + b) % size + 1 for b in columns] for a in rows]
-    places = [(r, c) for r in range(size) for c in range(size)]
-    holes = sorted(rng.sample(places, min(level + 2, len(places) - 1)))
-    shown = "; ".join(
-        row(["_" if (r, c) in holes else full[r][c] for c in range(size)]) for r in range(size)
-    )
-
-    def verify(given: str) -> float:
-        filled = numbers(given)
-        demand(len(filled) == len(holes), "a number for each hole")
-        whole = [list(line) for line in full]
-        for (r, c), number in zip(holes, filled, strict=True):
-            whole[r][c] = number
-        touched = [whole[r] for r in {r for r, _ in holes}]
-        touched += [[line[c] for line in whole] for c in {c for _, c in holes}]
-        return sum(set(line) == set(range(1, size + 1)) for line in touched) / len(touched)
-
-    text = (
-        f"Each row and each column of a square holds the numbers 1 to {size} once. The rows: {shown}. Which numbers belong in "
-        "the holes _, row by row?"
-    )
-    return Puzzle(text, row([full[r][c] for r, c in holes]), verify)

@@ -1,10 +1,10 @@
-"""Puzzles of rows and letters: sorting, ciphers, brackets, counting, truth."""
+"""Puzzles of rows and letters: sorting, ciphers, brackets, truth."""
 
 from __future__ import annotations
 
 from random import Random
 
-from environments.puzzles.puzzle import Puzzle, demand, exact, row, same_places
+from environments.puzzles.puzzle import Puzzle, demand, row, same_places
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -48,15 +48,6 @@ def brackets(rng: Random, level: int) -> Puzzle:
         right,
         lambda given: places(row(given.replace(" ", ""))),
     )
-
-
-def count(rng: Random, level: int) -> Puzzle:
-    """Count a letter among `3 * level + 6`."""
-    letter = rng.choice(_LETTERS)
-    known = letter + "".join(rng.sample(_LETTERS.replace(letter, ""), 3))
-    text = "".join(rng.choice(known) for _ in range(3 * level + 6))
-    value = text.count(letter)
-    return Puzzle(f"How often does the letter {letter} stand in {text}?", str(value), exact(value))
 
 
 def truth(rng: Random, level: int) -> Puzzle:

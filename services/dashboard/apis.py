@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,8 +77,7 @@ class Apis:
 
     async def readiness(self) -> dict[str, str]:
         """What each service says of itself: `ready`, or why it is not."""
-        names = list(self._clients)
-        return dict(zip(names, await asyncio.gather(*map(self._ready, names)), strict=True))
+        return await _each(self._clients, self._ready)
 
     async def findings(self, key: str) -> list[Finding]:
         """What `triforge doctor` says of the services."""
@@ -94,14 +93,7 @@ class Apis:
 
     async def served(self, key: str) -> dict[str, WeightsState | str]:
         """What the service of each model serves, or why it does not say."""
-        names = self.models
-        return dict(
-            zip(
-                names,
-                await asyncio.gather(*(self._serves(name, key) for name in names)),
-                strict=True,
-            )
-        )
+        return await _each(self.models, lambda name: self._serves(name, key))
 
     async def _serves(self, name: str, key: str) -> WeightsState | str:
         try:
@@ -156,6 +148,11 @@ class Apis:
         if not reply.is_success:
             raise _refusal(reply)
         return reply
+
+
+async def _each(names: Iterable[str], ask: Callable[[str], Awaitable[M]]) -> dict[str, M]:
+    known = [*names]
+    return dict(zip(known, await asyncio.gather(*map(ask, known)), strict=True))
 
 
 @lru_cache

@@ -38,7 +38,8 @@ def api() -> int:
     entrance = entrance_of(settings, "reward")
 
     async def serve() -> None:
-        policy = PolicyClient.from_settings(settings, "reward")
+        shared = config.reward.mode == "shared"
+        policy = PolicyClient.from_settings(settings, "policy" if shared else "reward")
 
         async def ready() -> None:
             await policy.weights()

@@ -10,9 +10,10 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from services.reward.prompts import ANSWERS, Episode, PromptKind, build_prompt
+from services.reward.prompts import Episode, PromptKind, build_prompt
 from services.reward.requests import StepText
 from triforge.errors import InputError
+from triforge.rollout.verdicts import ANSWERS
 from triforge.types import ChatMessage, Message
 
 _LISTED = 20  # bad lines named in the error; more are counted

@@ -20,31 +20,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from services.reward.requests import StepText
-from triforge.prompt_escaping import neutralise
+from triforge.prompt_escaping import neutralise, quoted
 from triforge.types import ChatMessage, ImagePart, ImageRef, Step, TextPart
 
 PromptKind = Literal["rubric", "terse"]
-
-_BOX: Final = "\\boxed{"
-_SCORE: Final = re.compile(r"\s*([+-]?)1\s*\}")
-
-ANSWERS: Final[dict[Literal[-1, 1], str]] = {1: r"\boxed{1}", -1: r"\boxed{-1}"}
-"""How a vote is written; what a supervised judge is taught to say."""
-
-
-def parse_vote(text: str) -> Literal[-1, 0, 1]:
-    r"""The vote in a judge's answer: the last `\boxed{...}` must hold exactly `1`, `+1` or `-1`, else the vote is 0.
-
-    White space inside the braces is allowed. A last box that never closes hides the ones before it: the answer was cut off or
-    retracted. The strict rule (the GUI setting's; arXiv 2602.02488) holds for all environments: the lenient one accepts
-    `step 3: -1` and turns a slip of the format into a vote, so the format is never learned.
-    """
-    last = text.rfind(_BOX)
-    found = _SCORE.match(text, last + len(_BOX)) if last >= 0 else None
-    if found is None:
-        return 0
-    return -1 if found[1] == "-" else 1
-
 
 JudgedStep = Step | StepText
 
@@ -128,12 +107,6 @@ def _rubric(episode: Episode, index: int) -> list[str | ImageRef]:
         parts += ["What was to be seen after the action:", *step.next_images]
     parts.append(_ASK)
     return parts
-
-
-def quoted(text: str) -> str:
-    """Text whose every line is marked as a quote."""
-    lines = neutralise(text).splitlines() or [""]
-    return "\n".join(f"| {line}" for line in lines)
 
 
 # ---- terse ----

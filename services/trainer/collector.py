@@ -127,7 +127,8 @@ class Collector:
         await self._in_flight.submit(tasks, oldest=self._named(live))
         while missing := [name for name in names if name not in self._in_flight.landed]:
             await self._receive(missing, started)
-        self._measures["groups/refilled"] = float(len(self._refills))
+        drawn = self._measures.get("groups/refilled", 0.0)
+        self._measures["groups/refilled"] = drawn + sum(not task.recycled for task in tasks)
         return [self._in_flight.landed.pop(name) for name in names]
 
     def advance(self, versions: Mapping[TrainedRole, int]) -> None:

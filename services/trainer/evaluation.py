@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from services.trainer.in_flight import InFlight
 from services.trainer.measures import ends, scores, success_rate
 from services.trainer.parts import Parts
+from services.trainer.recycling import judge_of, recycled_tasks
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.step_records import origin_of
@@ -46,7 +48,7 @@ class Evaluator:
         """If the step ends with an evaluation, or one is `due`, play the held-out tasks with these versions, sampled and, if asked, greedily.
 
         Measures: `eval/sampled`, `eval/greedy`, and where the environment gives scores `eval/sampled_score`,
-        `eval/greedy_score`, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
+        `eval/greedy_score`, and where the policy judges `eval/judge`, how well it judges the sampled ones, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
         seconds. Nothing is played when the pool has no held-out tasks.
         """
         run, started = self._config.run, time.monotonic()
@@ -58,16 +60,19 @@ class Evaluator:
         tasks = [task for part in modes.values() for task in part]
         if not tasks:
             return Evaluation()
-        groups = await self._in_flight.play(
-            tasks,
+        count = len(tasks) // len(modes)
+        play = partial(
+            self._in_flight.play,
             deadline_s=run.step_deadline_s,
             versions={role: v for role, v in versions.items() if role != "reward"},
         )
-        measures = {"seconds/evaluate": time.monotonic() - started}
-        count = len(tasks) // len(modes)
+        groups = await play(tasks)
+        asked = recycled_tasks(groups[:count], self._config, step, held_out=True)
+        judged = await play(asked) if asked else []
+        measures = {"seconds/evaluate": time.monotonic() - started} | judge_of(judged)
         for number, mode in enumerate(modes):
             measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
-        self._played += groups
+        self._played += groups + judged
         uri, lines = await asyncio.to_thread(self._record, step, versions, groups)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
         return Evaluation(measures, {"evaluation": uri}, lines)

@@ -145,7 +145,7 @@ async def replay_rollouts(recording: Recording) -> list[tuple[int, Finding]]:
         folder = Path(name)
         async with contextlib.AsyncExitStack() as stack:
             urls = {r: await stack.enter_async_context(_served(own)) for r, own in engines.items()}
-            layout = _layout(recording, folder, urls)
+            layout = layout_of(recording.paths, folder, urls)
             processes = untrained(layout, folder / "state", recording.paths)
             await stack.enter_async_context(processes)
             run_id = await _run(layout.settings, recording.pool, config)
@@ -177,10 +177,12 @@ def _demand_replayable(recording: Recording, config: Mapping[str, Any]) -> None:
         )
 
 
-def _layout(recording: Recording, folder: Path, engines: Mapping[TrainedRole, str]) -> Layout:
-    """The processes of a deployment before these engines."""
+def layout_of(
+    models: Mapping[TrainedRole, str], folder: Path, engines: Mapping[TrainedRole, str]
+) -> Layout:
+    """The processes of a deployment of these model folders before these engines, which show no weights."""
     document = {
-        "models": {role: {"path": recording.paths[role]} for role in ROLES},
+        "models": {role: {"path": path} for role, path in models.items()},
         "adaptation": {"controller": "none"},
     }
     write_document(folder / "run.toml", document)

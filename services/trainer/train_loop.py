@@ -44,6 +44,7 @@ from services.trainer.measures import (
 )
 from services.trainer.parts import Parts, StopRequested
 from services.trainer.phases import CONTROLLERS
+from services.trainer.recycling import recycled_measures, recycled_tasks
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples, learnable
 from services.trainer.step_records import origin_of
@@ -189,7 +190,7 @@ class TrainLoop:
     async def _refill(
         self, step: int, groups: list[JudgedGroup], options: SampleOptions
     ) -> list[JudgedGroup]:
-        """Other groups in the place of those that teach nothing, which are replaced again, at most `refills` times."""
+        """Other groups in the place of those that teach nothing, which are replaced again, at most `refills` times; and questions about all."""
         found: list[JudgedGroup] = []
         wanted, useful = learnable(groups, options) if self._algorithm.refills else (0, 0)
         for number in range(1, self._algorithm.refills + 1):
@@ -200,7 +201,8 @@ class TrainLoop:
             demand_known_success(self._config, drawn)
             useful += learnable(drawn, options)[1]
             found += drawn
-        return found
+        asked = recycled_tasks(groups + found, self._config, step)
+        return found + (await self._collector.refill(asked) if asked else [])
 
     async def _plan(self, step: int) -> dict[int, list[GroupTask]]:
         """The tasks of the rounds that may be offered; none in a step that plays nothing."""
@@ -216,6 +218,7 @@ class TrainLoop:
         algorithm = self._algorithm
         low, high = algorithm.alpha_low, algorithm.alpha_high
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
+        measures |= recycled_measures(groups)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
         if algorithm.needs_votes and self._config.reward.kind not in ("unit_tests", "implicit"):

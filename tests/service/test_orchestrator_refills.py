@@ -98,3 +98,34 @@ async def test_a_refilled_step_is_the_same_wherever_its_orchestrator_dies(loop: 
         assert set(mine.values()) == {1}, f"{where}: a group was played twice"
         heard = {o.group_id for o in await loop.adapted() if o.run_id == run.id}
         assert len(heard) == len(outcomes), where
+
+
+async def test_questions_about_a_step_train_the_policy_beside_it_and_count_as_no_task(
+    loop: Loop,
+) -> None:
+    loop.workers.alike = lambda _: False
+    shared = {
+        "run": {"steps": 1, "groups_per_step": 2, "eval_every": 1, "eval_tasks": 2},
+        "reward": {"mode": "shared", "recycled": 1},
+        "algorithm": {"preset": "spark"},
+    }
+    config = parse(CONFIG | shared).model_dump(mode="json")
+    run = loop.store.create(name="run", pool_id="pool", config=config)
+    assert (await loop.conduct(run)).status == "finished"
+    first, step = loop.store.steps(run.id)
+    rows = loop.records(run)
+    asked = {row["group_id"] for row in rows if row["purpose"] == "recycled"}
+    assert len(asked) == 2, "one to judge and one to mend"
+    assert {row["reason"] for row in rows if row["purpose"] == "recycled"} == {""}
+    assert step.metrics["rows/policy"] == len({row["trajectory_id"] for row in rows}) == 8
+    assert (step.metrics["trajectories"], step.metrics["groups/refilled"]) == (4, 0)
+    assert step.metrics["recycled/reflection"] == 1
+    assert {o.group_id for o in await loop.adapted()} == {
+        f"{run.id}-00001-train-000{n}" for n in (0, 1)
+    }
+    assert {batch.role for batch in loop.learners["policy"].batches} == {"policy"}
+    assert first.metrics["eval/judge"] == 1.0, (
+        "two held-out rollouts are judged, and none is mended"
+    )
+    assert "eval/judge" in step.metrics
+    assert await loop.keys() == set()

@@ -110,5 +110,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vlm_rl": {**_CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
     # what a critic chose is imitated, better rollouts more
     "pa_rl": {**_BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
+    # the verifier's reward; the rest of the method is reward.mode = "shared"
+    "spark": {**_BINARY, "kl_beta": 0.001, "aggregation": "token_mean"},
     "maxrl": {**_BINARY, "normalise": "relative", "kl_beta": 0.0},
 }

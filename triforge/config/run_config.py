@@ -93,6 +93,7 @@ class RunConfig(Section):
         self._demand_staleness(preset)
         self._demand_unit_tests(preset)
         self._demand_step_scores(preset)
+        self._demand_shared(preset)
         self._demand_tree(preset)
         self._demand_one_player(preset)
         self._demand_phases(preset)
@@ -205,6 +206,24 @@ class RunConfig(Section):
                 f"{policy.path!r}: the reward model's service holds the reference, the weights that the policy starts from"
             )
 
+    def _demand_shared(self, preset: Algorithm) -> None:
+        """Refuse a policy whose own verdicts would reward it, and rollouts of which no question can be asked."""
+        if self.reward.mode == "separate":
+            return
+        section = self.env_adapter
+        if preset.needs_votes or not preset.use_outcome:
+            raise ValueError(
+                f"reward.mode: given 'shared' with algorithm preset {preset.name!r}, allowed only with outcomes alone (preset 'spark', "
+                "or use_votes and train_reward_model = false): a policy that votes on itself would learn to please its own "
+                "verdict, and there is no other reward model to train"
+            )
+        if section.played_by != "workers" or section.strategy == "tree":
+            raise ValueError(
+                f"reward.mode: given 'shared' with env_adapter.played_by = {section.played_by!r} and strategy = {section.strategy!r}, "
+                "allowed only with 'workers' and whole rollouts: agents of yours answer no questions, and candidates of a tree "
+                "are no attempts that succeeded or failed"
+            )
+
     def _demand_one_player(self, preset: Algorithm) -> None:
         """Refuse what reads the policy's own samples alone where other models play as well; and learners of no model."""
         for name in self.trainer.__pydantic_extra__.keys() - self.models.players.keys():
@@ -215,6 +234,7 @@ class RunConfig(Section):
         alone = {
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
             "trainer.aux": self.trainer.aux.wanted,
+            "reward.mode = 'shared'": self.reward.mode == "shared",
             "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",

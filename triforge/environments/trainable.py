@@ -66,6 +66,7 @@ def demand_success(config: RunConfig, environment: str) -> None:
     """Raise a ConfigError if anything of the run reads success, which `environment` does not tell."""
     algorithm, controller = config.algorithm.resolved, config.adaptation.controller
     needs = algorithm.needs_success and f"algorithm {algorithm.name!r} ({algorithm.needs_success})"
+    needs = needs or ("reward.mode = 'shared'" if config.reward.mode == "shared" else "")
     if needs or controller != "none":
         raise ConfigError(
             f"{needs or f'adaptation.controller = {controller!r}'}: given for {environment!r}, whose episodes have scores and no "

@@ -198,6 +198,8 @@ def places(state: Path, given: Mapping[str, str]) -> dict[str, str]:
 def _left_out(config: RunConfig, given: Mapping[str, str]) -> dict[str, object]:
     """What the document does without: votes, and tasks that change."""
     without = [] if config.votes else ["reward_model_url", "reward_url"]
+    if config.reward.mode == "shared":  # the policy answers the reward service
+        without.remove("reward_url")
     rewriter = "TRIFORGE_REWRITER_MODEL_URL" in given or config.models.rewriter.path
     if config.adaptation.controller == "none" or not rewriter:
         without.append("rewriter_model_url")
@@ -285,6 +287,8 @@ def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> 
         f"learner-{r}": ("services.trainer", "learner", "--role", r) for r in config.trained
     }
     without = [] if config.votes else ["reward", "judge-worker"]
+    if config.reward.mode == "shared":
+        without.remove("reward")
     without += ["adapt-worker"] * (config.adaptation.controller == "none")
     commands = {name: command for name, command in commands.items() if name not in without}
     urls = {name: getattr(settings, f"{name}_url", "") for name in commands}

@@ -84,6 +84,7 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
+    Recycled,
     Segment,
     Step,
     StepVotes,

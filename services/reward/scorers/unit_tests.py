@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from services.reward.prompts import quoted
 from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
 from triforge.event_loop import together
+from triforge.prompt_escaping import quoted
 from triforge.rollout.protocols import GenerateMany
 from triforge.sandbox.cases import CASE_FORM, Case, read_case, same_output
 from triforge.sandbox.client import Sandbox

@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from services.reward.prompts import Episode, PromptKind, build_prompt, parse_vote
+from services.reward.prompts import Episode, PromptKind, build_prompt
 from services.reward.scorers import SCORERS, demand_samples
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
+from triforge.rollout.verdicts import parse_vote
 from triforge.types import (
     GenerateReply,
     GenerateRequest,

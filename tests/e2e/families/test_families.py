@@ -67,6 +67,11 @@ TINY: dict[str, dict[str, Any]] = {
     },
     # random weights earn the same in all rollouts, and its filter keeps no such group
     "methods/starpo_s": {"run": {"algorithm": {"overrides": {"group_filter": "none"}}}},
+    # an answer that cannot be read is not judged
+    "methods/spark": {
+        "generate": {"options": {"puzzles": ["truth"]}},
+        "run": {"models": {"policy": {"max_new_tokens": 30, "regex": r"\\boxed\{(true|false)\}"}}},
+    },
     "methods/rlve": {
         "generate": {"options": {"puzzles": ["truth"]}},
         "run": {

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from experiments.toys.steering import SMALL, rounds
 from triforge.algorithms.action_critic import (
     CriticEnsemble,
     CriticOptions,
@@ -22,9 +23,6 @@ from triforge.algorithms.action_critic import (
 )
 from triforge.algorithms.imitation import best_of
 from triforge.errors import InputError
-
-SMALL = CriticOptions(members=3, hidden=16, learning_rate=0.01, tau=0.05, batch=32)
-
 
 # ---- the loss ----
 
@@ -153,103 +151,11 @@ def test_features_of_text_tell_actions_states_and_order_apart() -> None:
 # ---- a Gaussian policy, with gradient steps ----
 
 
-class Steering:
-    """Two turns in a state s of [-1, 1], then in -s; an action a of [-1, 1] earns 1 - (a - 0.9 s)^2."""
-
-    sigma = 0.2
-
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.slope = np.zeros(2)  # of the policy's mean over (1, s)
-        self.critic = CriticEnsemble(3, SMALL, seed=seed)
-        self.replay = Replay()
-
-    def sample(self, s: float, count: int) -> Floats:
-        mean = self.slope[0] + self.slope[1] * s
-        return np.clip(self.rng.normal(mean, self.sigma, (count, 1)), -1.0, 1.0)
-
-    def features(self, s: float, actions: Floats) -> Floats:
-        return np.concatenate([np.full_like(actions, s), actions, s * actions], axis=1)
-
-    def improved(self, s: float) -> tuple[Floats, list[float]]:
-        actions = self.sample(s, 8)
-        kept = best_of_k([*self.critic.values(self.features(s, actions))], 4)
-        actions = ascended(
-            actions[kept],
-            lambda a: self.critic.values(self.features(s, a)),
-            lambda a: self.critic.slopes(self.features(s, a)) @ np.array([[0.0], [1.0], [s]]),
-            bounds=(-1.0, 1.0), steps=5, rate=0.1,
-        )  # fmt: skip
-        return actions, [*self.critic.values(self.features(s, actions))]
-
-    def episode(self, act: object = None) -> list[Transition]:
-        s = float(self.rng.uniform(-1, 1))
-        states, rows, rewards = (s, -s), [], []
-        for state in states:
-            if act is None:  # the data: it never looks at the state
-                action = np.clip(self.rng.normal(0.0, 0.5, (1, 1)), -1.0, 1.0)
-            else:
-                actions, values = self.improved(state)
-                action = actions[[int(np.argmax(values))]]
-            rows.append(action)
-            rewards.append(1.0 - (float(action[0, 0]) - 0.9 * state) ** 2)
-        after = (self.features(-s, self.sample(-s, 4)), None)
-        return [
-            Transition(
-                self.features(state, row)[0], self.features(state, self.sample(state, 2)), following,
-                reward, value,
-            )
-            for state, row, following, reward, value in zip(
-                states, rows, after, rewards, returns_of(rewards, 0.99), strict=True
-            )
-        ]  # fmt: skip
-
-    def learn(self, updates: int) -> float:
-        for _ in range(updates):
-            found = self.critic.update(self.replay.draw(32, 0.5, self.rng), self.rng)
-        return found["overestimate"]
-
-    def distil(self) -> None:
-        """The likeliest mean of the selected actions: the supervised loss of a Gaussian."""
-        states = self.rng.uniform(-1, 1, 25)
-        chosen = []
-        for s in states:
-            actions, values = self.improved(float(s))
-            chosen.append(float(actions[self.rng.choice(len(actions), p=best_of(values)), 0]))
-        self.clone(states, np.array(chosen))
-
-    def clone(self, states: Floats, actions: Floats) -> None:
-        over = np.stack([np.ones_like(states), states], axis=1)
-        self.slope = np.linalg.lstsq(over, actions, rcond=None)[0]
-
-    def reward(self) -> float:
-        """Expected reward of a turn of the policy."""
-        states = np.linspace(-1, 1, 41)
-        miss = self.slope[0] + self.slope[1] * states - 0.9 * states
-        return float(1.0 - (miss**2).mean() - self.sigma**2)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_a_gaussian_policy_gains_over_cloning_offline_and_then_online(seed: int) -> None:
-    world = Steering(seed)
-    offline = list[Transition]()
-    for _ in range(80):
-        offline += world.episode()
-    world.replay.offline = offline
-    taken = np.stack([t.taken for t in world.replay.offline])
-    world.clone(taken[:, 0], taken[:, 1])
-    cloned = world.reward()
-    world.learn(150)
-    for _ in range(3):
-        world.distil()
-    offline = world.reward()
+    (cloned, _), (offline, _), *_, (online, over) = rounds(seed)
     assert offline > cloned + 0.05
-    for _ in range(2):
-        for _ in range(15):
-            world.replay.online.extend(world.episode("improved"))
-        over = world.learn(60)
-        world.distil()
-    assert world.reward() > cloned + 0.15
+    assert online > cloned + 0.15
     assert abs(over) < 1.0, "the critic stays near what was returned"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from statistics import fmean
 
 import pytest
 
+from experiments.toys.levels import curve
 from triforge.algorithms.ladder import Ladder, LadderRule
 from triforge.errors import InputError
 
@@ -80,23 +82,8 @@ def test_a_ladder_that_is_put_down_and_taken_up_again_goes_on_the_same() -> None
 
 
 def test_a_growing_learner_meets_more_undecided_groups_than_under_a_fixed_range() -> None:
-    # Success at level d of a learner of skill s: a steep curve; effective are groups neither all lost nor all won.
-    def effective(draw: random.Random, level: int, skill: float) -> tuple[int, bool]:
-        rate = 1.0 / (1.0 + 10.0 ** (level - skill))
-        hits = sum(draw.random() < rate for _ in range(16))
-        return hits, 0 < hits < 16
-
-    shares = []
-    for fixed in (None, (0, 1), (0, 20)):
-        draw, ladder, useful = random.Random(5), Ladder(), 0
-        for group in range(1500):
-            low, high = fixed or (ladder.low, ladder.high)
-            level = draw.randint(low, high)
-            hits, counts = effective(draw, level, 1.0 + group / 100)
-            useful += counts
-            ladder = ladder.after(level, hits, 16)
-        shares.append(useful / 1500)
-    assert shares[0] > 1.5 * max(shares[1:])
+    window, *fixed = (fmean(curve(5, fixed=levels)) for levels in (None, (0, 1), (0, 20)))
+    assert window > 1.5 * max(fixed)
 
 
 def test_impossible_counts_are_refused() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from services.reward.__main__ import main
 from services.reward.items import read_transcripts, write_items
-from services.reward.prompts import Episode, build_prompt, parse_vote
+from services.reward.prompts import Episode, build_prompt
 from services.reward.requests import StepText
 from triforge.errors import InputError
+from triforge.rollout.verdicts import parse_vote
 
 LINE = {
     "instruction": "put mug in shelf",

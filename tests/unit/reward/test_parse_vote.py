@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.reward.prompts import ANSWERS, parse_vote
+from triforge.rollout.verdicts import ANSWERS, parse_vote
 
 
 @pytest.mark.parametrize(

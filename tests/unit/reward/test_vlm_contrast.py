@@ -6,17 +6,16 @@ import asyncio
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
-import numpy as np
 import pytest
 
 from environments.gui.png import encode
+from experiments.toys.views import GOAL, GOALS, GREEN, IMAGES, RED, curve, scores
 from services.reward.encoders import ColourEncoder, shared
 from services.reward.relabelling import Relabeller
 from services.reward.scorers.vlm_contrast import relabelled
 from tests.unit.trainer.played import group_task, trajectory
-from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import Played, policy_credit
 from triforge.config import ContrastSection, RewardSection
 from triforge.errors import ConfigError, InputError
 from triforge.rollout.episode import judge_task
@@ -25,9 +24,6 @@ from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, JudgeTask, Trajectory
 from triforge.vision.files import describe
-
-GOALS = ContrastSection(positive=("all green",), negative=("all red",), form="weighted")
-GREEN, RED = (30, 180, 30), (220, 30, 30)
 
 
 class Shots:
@@ -188,69 +184,12 @@ async def test_the_colour_encoder_needs_little_memory_for_a_large_screenshot() -
     assert peak < 2**26
 
 
-# ---- a grid world that is seen as images only ----
-
-SIDE, GOAL, TURNS, ROLLOUTS, VIEW = 8, (6, 6), 16, 8, 3
-MOVES = ((0, 1), (0, -1), (1, 0), (-1, 0))
-Place = tuple[int, int]
-
-
-def view(at: Place) -> bytes:
-    """The squares around a place from above: green near the goal, red elsewhere."""
-    near = range(-VIEW, VIEW + 1)
-    green = [
-        max(abs(at[0] + x - GOAL[0]), abs(at[1] + y - GOAL[1])) <= VIEW for y in near for x in near
-    ]
-    return encode(len(near), len(near), b"".join(bytes(GREEN if g else RED) for g in green))
+def test_a_learner_that_sees_images_gains_by_the_contrast() -> None:
+    for seed in range(5):
+        dense, sparse = (fmean([*curve(seed, contrast=on)][-20:]) for on in (True, False))
+        assert dense > sparse
 
 
-def learned(seed: int, scores: dict[str, float] | None, updates: int = 45) -> float:
-    """Success of the last updates. The policy is a table by image; without scores it is told success alone."""
-    rng = np.random.default_rng(seed)
-    changes = {"use_votes": True, "use_outcome": False} if scores else {}
-    algorithm = resolve("gigpo", changes)
-    table: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
-    won: list[bool] = []
-    for _ in range(updates):
-        seen, done, after, outcomes = list[list[str]](), list[list[int]](), list[list[str]](), []
-        for _ in range(ROLLOUTS):
-            at, rows = (0, 0), (list[str](), list[int](), list[str]())
-            for _ in range(TURNS):
-                image = IMAGES[at]
-                logits = table.setdefault(image, np.zeros(len(MOVES)))
-                chance = np.exp(logits - logits.max())
-                move = int((np.cumsum(chance) < rng.random() * chance.sum()).sum())
-                to = (at[0] + MOVES[move][0], at[1] + MOVES[move][1])
-                at = to if min(to) >= 0 and max(to) < SIDE else at
-                for row, value in zip(rows, (image, move, IMAGES[at]), strict=True):
-                    row.append(value)  # type: ignore[attr-defined]
-            seen.append(rows[0])
-            done.append(rows[1])
-            after.append(rows[2])
-            outcomes.append(1 if at == GOAL else -1)
-        won += [outcome == 1 for outcome in outcomes]
-        found = [[scores[i] for i in row] for row in after] if scores else []
-        played = Played(seen, [[str(m) for m in row] for row in done], scores=found)
-        votes = [[[]] * TURNS] * ROLLOUTS
-        credit = policy_credit(outcomes, votes, algorithm=algorithm, played=played)
-        for images, moves, row in zip(seen, done, credit.advantages, strict=True):
-            for image, move, advantage in zip(images, moves, row, strict=True):
-                chance = np.exp(table[image] - table[image].max())
-                table[image] += (
-                    0.15 * advantage * (np.eye(len(MOVES))[move] - chance / chance.sum())
-                )
-    return float(np.mean(won[-20 * ROLLOUTS :]))
-
-
-PLACES = [(x, y) for x in range(SIDE) for y in range(SIDE)]
-IMAGES = {at: describe(view(at)).id for at in PLACES}
-
-
-async def test_a_learner_that_sees_images_gains_by_the_contrast() -> None:
-    shots = Shots()
-    refs = [shots.keep(view(at)) for at in PLACES]
-    rewards = await Relabeller(shots, linger_s=0.0).rewards(refs, GOALS)
-    scores = {ref.id: reward for ref, reward in zip(refs, rewards, strict=True)}
-    assert max(scores, key=scores.__getitem__) == IMAGES[GOAL]
-    pairs = [(learned(seed, scores), learned(seed, None)) for seed in range(5)]
-    assert all(dense > sparse for dense, sparse in pairs), pairs
+async def test_the_contrast_is_largest_at_the_goal() -> None:
+    found = await scores()
+    assert max(found, key=found.__getitem__) == IMAGES[GOAL]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from environments.plan_path.family import FAMILY
+from experiments.toys.softmax import Table
 from tests.unit.rollout.counting import TASK, Count, Parrot, group
-from tests.unit.rollout.softmax import Table
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Environment, Forks, Observation, StepResult
 from triforge.rollout.scoring import candidate_reward

@@ -65,6 +65,20 @@ def test_only_what_the_algorithm_needs_is_started(tmp_path: Path) -> None:
     assert not Settings.from_env(dict(trainer.env)).has("reward_model")
 
 
+def test_a_judging_policy_answers_the_reward_service_and_no_other_model_is_needed(
+    tmp_path: Path,
+) -> None:
+    models = {"policy": {"path": str(tmp_path / "model")}}
+    layout = planned(
+        tmp_path, {}, models=models, reward={"mode": "shared"}, algorithm={"preset": "spark"},
+        adaptation={"controller": "none"},
+    )  # fmt: skip
+    names = {spec.name for spec in layout.specs}
+    assert "reward" in names
+    assert not {"judge-worker", "reward-model", "engine-reward", "learner-reward"} & names
+    assert layout.settings.has("reward")
+
+
 def test_votes_without_a_reward_model_are_refused_with_what_does_without(tmp_path: Path) -> None:
     models = {"policy": {"path": str(tmp_path / "model")}}
     with pytest.raises(ConfigError, match=r"models\.reward\.path: .* preset 'rlanything' asks for"):

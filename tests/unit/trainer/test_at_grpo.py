@@ -6,93 +6,32 @@ from dataclasses import replace
 
 import pytest
 
-from environments.plan_path.family import FAMILY
+from experiments.toys.agents import (
+    EVERYTHING,
+    PRESETS,
+    WORDS,
+    Players,
+    options,
+    play,
+    success,
+    training,
+)
+from experiments.toys.softmax import Table
 from services.trainer.recorded_groups import groups_of
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, Samples, build_samples
-from tests.unit.rollout.counting import group
-from tests.unit.rollout.softmax import Table
-from triforge.algorithms.algorithm import Algorithm, resolve
+from services.trainer.samples import build_samples
 from triforge.config import parse
-from triforge.rollout.episode import run_group
-from triforge.rollout.protocols import Generate
+from triforge.config.sections import Strategy
 from triforge.store.exports import atif
-from triforge.types import GenerateReply, GenerateRequest, JudgedGroup, Player, Sampling, Task
+from triforge.types import Player, Sampling
 
-WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
-EVERYTHING = Limits(max_tokens=1000, max_rows=0, response=1)
-PRESETS = {
-    "tree": resolve("at_grpo"),
-    "group": resolve("grpo", {"kl_beta": 0.0, "aggregation": "token_mean"}),
-}
-SAMPLES, RATE = 1_000, 0.3
+SAMPLES = 1_000
 
 
-def tasks() -> list[Task]:
-    drafts = [
-        FAMILY.validate(p)
-        for p in FAMILY.generate(count=3, seed=5, options={"size": 3, "slack": 1})
-    ]
-    return [
-        Task(id=f"t{n}", pool_id="p", slot=f"t{n}", family="plan_path", instruction=d.instruction, params=d.params)
-        for n, d in enumerate(drafts)
-    ]  # fmt: skip
-
-
-async def play(policy: Generate, strategy: str, seed: int, **how: object) -> list[JudgedGroup]:
-    found = []
-    for task in tasks():
-        asked = group(
-            group_id=f"{task.id}-{seed}", task_id=task.id, strategy=strategy, rollouts=4, seed=seed, max_steps=20, **how
-        )  # fmt: skip
-        played = await run_group(lambda: FAMILY.make({}), policy, task, asked)
-        found.append(JudgedGroup(played=played, votes=(None,) * 4))
-    return found
-
-
-class Players:
-    """A table for both agents or one for each, exchanged where they are `swapped`."""
-
-    def __init__(self, *, shared: bool) -> None:
-        one = Table(WORDS)
-        self.tables = {"planner": one, "mover": one if shared else Table(WORDS)}
-        self.swapped = False
-
-    async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        plans = "You are the planner" in request.messages[-1].text
-        return await self.tables["planner" if plans is not self.swapped else "mover"](request)
-
-    def learn(self, samples: Samples) -> None:
-        agents = {f"{r['trajectory_id']}/{r['segment']}": r["agent_id"] for r in samples.records}
-        for agent, table in self.tables.items():
-            own = [row for row in samples.rows["policy"] if agents[row.key] == agent]
-            table.learn(own, rate=RATE)
-
-
-async def trained(strategy: str, *, shared: bool = True) -> tuple[Players, float]:
+async def trained(strategy: Strategy, *, shared: bool = True) -> tuple[Players, float]:
     """Players trained on so many sampled responses, and how often they succeed."""
-    players, seen, seed = Players(shared=shared), 0, 0
-    while seen < SAMPLES:
-        seed += 1
-        samples = build_samples(await play(players, strategy, seed), options(PRESETS[strategy]))
-        players.learn(samples)
-        seen += len(samples.records)
-    return players, await success(players)
-
-
-async def success(policy: Generate) -> float:
-    found = [
-        g for seed in range(4) for g in await play(policy, "group", 1000 + seed, purpose="evaluate")
-    ]
-    values = [t.outcome.value for g in found for t in g.played.trajectories]
-    return values.count(1) / len(values)
-
-
-def options(algorithm: Algorithm) -> SampleOptions:
-    return SampleOptions(
-        algorithm=algorithm, policy_version=1, reward_version=1, policy_limits=EVERYTHING,
-        reward_limits=EVERYTHING, seed=1,
-    )  # fmt: skip
+    players = Players(shared=shared)
+    (found,) = [one async for one in training(strategy, 0, SAMPLES, SAMPLES, players)]
+    return players, found
 
 
 async def test_candidates_of_one_state_teach_two_agents_better_than_whole_trajectories() -> None:

@@ -29,7 +29,7 @@ from triforge.types import TrainRow
 LEARNER = {"learning_rate": 1e-3, "updates_per_step": 2}
 SEVENTEEN = {
     "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "ppo",
-    "ppo_bilevel", "gigpo", "rlanything", "at_grpo", "istar", "starpo", "starpo_s", "maxrl", "rlve",
+    "ppo_bilevel", "gigpo", "rlanything", "at_grpo", "istar", "starpo", "starpo_s", "maxrl", "rlve", "spark",
 }  # fmt: skip
 
 

@@ -22,11 +22,13 @@ class Table:
         self._prompts: dict[str, int] = {}
 
     def probabilities(self, prompt: int) -> npt.NDArray[np.float64]:
+        """Of each word."""
         logits = self.logits.get(prompt, np.zeros(len(self.words)))
         found = np.exp(logits - logits.max())
         return np.asarray(found / found.sum())
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        """Sample by the request's seed."""
         self.requests.append(request)
         text = request.messages[-1].text.partition("You are")[2]
         prompt = self._prompts.setdefault(text, _PROMPT + len(self._prompts))

@@ -1,0 +1,118 @@
+"""The experiment on the methods beside RLAnything: each one's tiny learning curve beside that of its own baseline.
+
+docs/experiments/methods.md is its plan. What a table can learn a table learns (`experiments.toys`); the others train the tiny policy of the
+household as the experiment on tasks does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from demo.settings import SupervisedSettings, WarmStart
+from experiments.settings import QUICK, Arm, Settings
+from experiments.study import Study
+
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A method beside its baseline, both arms; `measure` says what its curve shows."""
+
+    method: str
+    arm: str
+    baseline: str
+    measure: str = "success"
+
+
+def _toy(title: str, world: str, **options: Any) -> Arm:
+    return Arm(title=title, config={"toy": world, "options": options})
+
+
+def _games() -> dict[str, Arm]:
+    """StarPO and StarPO-S on three games, RLoop beside plain RL on one."""
+    found = {
+        f"{preset}-{game}": _toy(f"{preset} on {game}", "games", game=game, preset=preset)
+        for game in ("bandit", "frozen_lake", "sokoban")
+        for preset in ("starpo", "starpo_s")
+    }
+    for name, loop in (("rloop", 12), ("plain_rl", 0)):
+        found[name] = _toy(name, "games", game="sokoban", preset="grpo", updates=36, loop=loop)
+    return found
+
+
+_HOUSEHOLD: dict[str, dict[str, Any]] = {
+    "outcome": {"algorithm": {"preset": "grpo"}},
+    "istar": {"algorithm": {"preset": "istar"}, "reward": {"kind": "implicit"}},
+}
+ARMS: dict[str, Arm] = {
+    **_games(),
+    "window": _toy("levels from a window", "levels", fixed=None),
+    "fixed_0_1": _toy("levels 0 and 1", "levels", fixed=(0, 1)),
+    "fixed_0_20": _toy("levels 0 to 20", "levels", fixed=(0, 20)),
+    "tree": _toy("tree, AT-GRPO", "agents", strategy="tree"),
+    "whole": _toy("whole rollouts, GRPO", "agents", strategy="group"),
+    "pa_rl": _toy("PA-RL", "steering", improves=True),
+    "cloning": _toy("cloning alone", "steering", improves=False),
+    "contrast": _toy("VLM-RL", "views", contrast=True),
+    "success_only": _toy("success alone", "views", contrast=False),
+    "spark-letters": _toy("SPARK, letters", "letters", mode="shared"),
+    "outcome-letters": _toy("outcome only, letters", "letters", mode="separate"),
+    **{
+        f"{name}-household": Arm(title=name, config=changes) for name, changes in _HOUSEHOLD.items()
+    },
+}
+COMPARED = (
+    *(
+        Compared(f"StarPO-S, {game}", f"starpo_s-{game}", f"starpo-{game}")
+        for game in ("bandit", "frozen_lake", "sokoban")
+    ),
+    Compared("RLoop, sokoban", "rloop", "plain_rl"),
+    Compared("RLVE, levels", "window", "fixed_0_1", "share of groups that are undecided"),
+    Compared("RLVE, levels", "window", "fixed_0_20", "share of groups that are undecided"),
+    Compared("AT-GRPO, plan_path", "tree", "whole"),
+    Compared("PA-RL, steering", "pa_rl", "cloning", "reward of a turn"),
+    Compared("VLM-RL, grid of images", "contrast", "success_only"),
+    Compared("SPARK, letters", "spark-letters", "outcome-letters"),
+    Compared("iStar, household", "istar-household", "outcome-household"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsSettings(Settings):
+    """How much is played in the household; a toy's curve is as long as itself. Nobody asks the warm start's judge."""
+
+    warm: WarmStart = field(
+        default_factory=lambda: WarmStart(
+            judge_data=QUICK.warm.judge_data,
+            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=1),
+        )
+    )
+
+    def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
+        """The run's configuration: the arm's preset as it stands, but no KL term in any."""
+        document = super().document(arm, seed, models)
+        document["algorithm"] = {**arm.config["algorithm"], "overrides": {"kl_beta": 0.0}}
+        document["reward"] |= arm.config.get("reward", {})
+        document["models"]["reward"] |= {
+            "path": models["policy"],
+            "temperature": 1.0,
+        }  # begins alike
+        return document
+
+
+_FULL = MethodsSettings()
+STUDY = Study(
+    name="methods",
+    arms=ARMS,
+    seeds=SEEDS,
+    full=_FULL,
+    quick=replace(
+        _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
+        heldout_tasks=QUICK.heldout_tasks, late_evals=(0,), warm=QUICK.warm,
+    ),
+    run="experiments.methods_run",
+    report="experiments.methods_report",
+)  # fmt: skip

@@ -1,0 +1,139 @@
+"""PA-RL in a continuous toy: an ensemble of critics improves a Gaussian policy over what it cloned, offline and then online."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from triforge.algorithms.action_critic import (
+    CriticEnsemble,
+    CriticOptions,
+    Floats,
+    Replay,
+    Transition,
+    ascended,
+    best_of_k,
+    returns_of,
+)
+from triforge.algorithms.imitation import best_of
+
+SMALL = CriticOptions(members=3, hidden=16, learning_rate=0.01, tau=0.05, batch=32)
+
+
+class Steering:
+    """Two turns in a state s of [-1, 1], then in -s; an action a of [-1, 1] earns 1 - (a - 0.9 s)^2."""
+
+    sigma = 0.2
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.slope: Floats = np.zeros(2)  # of the policy's mean over (1, s)
+        self.critic = CriticEnsemble(3, SMALL, seed=seed)
+        self.replay = Replay()
+
+    def sample(self, s: float, count: int) -> Floats:
+        """Actions of the policy."""
+        mean = self.slope[0] + self.slope[1] * s
+        return np.clip(self.rng.normal(mean, self.sigma, (count, 1)), -1.0, 1.0)
+
+    def features(self, s: float, actions: Floats) -> Floats:
+        """Of state and actions."""
+        return np.concatenate([np.full_like(actions, s), actions, s * actions], axis=1)
+
+    def improved(self, s: float) -> tuple[Floats, list[float]]:
+        """Actions that the critic chose and bettered, and their values."""
+        actions = self.sample(s, 8)
+        kept = best_of_k([*self.critic.values(self.features(s, actions))], 4)
+        actions = ascended(
+            actions[kept],
+            lambda a: self.critic.values(self.features(s, a)),
+            lambda a: self.critic.slopes(self.features(s, a)) @ np.array([[0.0], [1.0], [s]]),
+            bounds=(-1.0, 1.0), steps=5, rate=0.1,
+        )  # fmt: skip
+        return actions, [*self.critic.values(self.features(s, actions))]
+
+    def episode(self, act: object = None) -> list[Transition]:
+        """What was done and earned, by the policy or by the data's."""
+        s = float(self.rng.uniform(-1, 1))
+        states, rows, rewards = (s, -s), [], []
+        for state in states:
+            if act is None:  # the data: it never looks at the state
+                action = np.clip(self.rng.normal(0.0, 0.5, (1, 1)), -1.0, 1.0)
+            else:
+                actions, values = self.improved(state)
+                action = actions[[int(np.argmax(values))]]
+            rows.append(action)
+            rewards.append(1.0 - (float(action[0, 0]) - 0.9 * state) ** 2)
+        after = (self.features(-s, self.sample(-s, 4)), None)
+        return [
+            Transition(
+                self.features(state, row)[0], self.features(state, self.sample(state, 2)), following,
+                reward, value,
+            )
+            for state, row, following, reward, value in zip(
+                states, rows, after, rewards, returns_of(rewards, 0.99), strict=True
+            )
+        ]  # fmt: skip
+
+    def learn(self, updates: int) -> float:
+        """Updates of the critic; returns by how much it overestimates."""
+        for _ in range(updates):
+            found = self.critic.update(self.replay.draw(32, 0.5, self.rng), self.rng)
+        return found["overestimate"]
+
+    def distil(self) -> None:
+        """The likeliest mean of the selected actions: the supervised loss of a Gaussian."""
+        states = self.rng.uniform(-1, 1, 25)
+        chosen = []
+        for s in states:
+            actions, values = self.improved(float(s))
+            chosen.append(float(actions[self.rng.choice(len(actions), p=best_of(values)), 0]))
+        self.clone(states, np.array(chosen))
+
+    def clone(self, states: Floats, actions: Floats) -> None:
+        """The likeliest line through actions."""
+        over = np.stack([np.ones_like(states), states], axis=1)
+        self.slope = np.asarray(np.linalg.lstsq(over, actions, rcond=None)[0], dtype=np.float64)
+
+    def reward(self) -> float:
+        """Expected reward of a turn of the policy."""
+        states = np.linspace(-1, 1, 41)
+        miss = self.slope[0] + self.slope[1] * states - 0.9 * states
+        return float(1.0 - (miss**2).mean() - self.sigma**2)
+
+
+def rounds(seed: int, *, improves: bool = True) -> Iterator[tuple[float, float]]:
+    """Reward of a turn after cloning, after distilling from the offline critic, and after each of two rounds online.
+
+    Beside each by how much the critic overestimates. One that does not improve clones what it has played instead, of equal samples.
+    """
+    world, data = Steering(seed), list[Transition]()
+    for _ in range(80):
+        data += world.episode()
+    world.replay.offline = data
+
+    def clone() -> None:
+        taken = np.stack([t.taken for t in [*world.replay.offline, *world.replay.online]])
+        world.clone(taken[:, 0], taken[:, 1])
+
+    clone()
+    yield world.reward(), 0.0
+    over = world.learn(150) if improves else 0.0
+    for _ in range(3 if improves else 0):
+        world.distil()
+    yield world.reward(), over
+    for _ in range(2):
+        for _ in range(15):
+            world.replay.online.extend(world.episode("improved" if improves else None))
+        if improves:
+            over = world.learn(60)
+            world.distil()
+        else:
+            clone()
+        yield world.reward(), over
+
+
+def curve(seed: int, *, improves: bool) -> list[float]:
+    """The rewards of `rounds`."""
+    return [reward for reward, _ in rounds(seed, improves=improves)]
