@@ -211,7 +211,7 @@ def _distances(rows: Sequence[str]) -> dict[Square, int]:
 
 
 def _drawn(wanted: GeneratorOptions, rng: Random) -> Params:
-    """A grid that need not have a way; its horizon is that of the longest way that any has, or less."""
+    """A grid that need not have a way; its horizon is the shortest way and `slack`."""
     size = wanted.size
     marks = ["#" if rng.random() < wanted.walls else "_" for _ in range(size * size)]
     start, goal = rng.sample(range(size * size), 2)

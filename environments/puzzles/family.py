@@ -11,7 +11,7 @@ from pydantic import Field
 from environments.puzzles import arithmetic, graphs, words
 from environments.puzzles.puzzle import Maker, Puzzle
 from triforge.environments.kit import Strict, parse_model
-from triforge.environments.questions import Grade, Question, QuestionFamily
+from triforge.environments.questions import NO_ANSWER, Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.types import Params
@@ -31,7 +31,6 @@ PUZZLES: Final[Mapping[str, Maker]] = {
     "colours": graphs.colours,
 }
 _LONGEST: Final = 500  # characters of an answer that is read
-_UNREADABLE: Final = Grade(score=0.0, solved=False, readable=False)
 
 
 class PuzzleParams(Strict):
@@ -73,16 +72,20 @@ class PuzzleFamily(QuestionFamily):
         try:
             score = _made(params).verify(answer) if len(answer) <= _LONGEST else 0.0
         except ValueError:
-            return _UNREADABLE
+            return NO_ANSWER
         return Grade(score=score, solved=score >= 1.0, readable=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         wanted = parse_model(GeneratorOptions, options, "puzzles generate")
         low, high = wanted.level if isinstance(wanted.level, tuple) else (wanted.level,) * 2
+        if low > high:
+            raise InputError(
+                f"puzzles generate: field level: given {low} to {high}, expected the lower one first"
+            )
         names = self.kinds(options)
 
         def choose(rng: Random) -> Params:
-            level = rng.randint(low, high) if low <= high else low
+            level = rng.randint(low, high)
             return {"puzzle": rng.choice(names), "level": level, "seed": rng.randrange(2**31)}
 
         return self.draw(count, seed, choose)

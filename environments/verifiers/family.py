@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from triforge.environments.kit import NeverRewritten, Strict, parse_model
 from triforge.environments.registry import About
-from triforge.errors import EnvError, InputError
+from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Reset, StepResult, TaskDraft
 from triforge.types import Params, Task
 
@@ -30,17 +30,17 @@ class VerifiersTask(Strict):
 class PlayOptions(Strict):
     """From which reward on an episode is a success, if that is to be known."""
 
-    success_at: float | None = Field(default=None)
+    success_at: float | None = None
 
 
 class Elsewhere:
     """Stands for an episode that is not played here."""
 
     async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        raise EnvError(_IN_SESSIONS)
+        raise InputError(_IN_SESSIONS)
 
     async def step(self, response: str) -> StepResult:  # noqa: ARG002
-        raise EnvError(_IN_SESSIONS)
+        raise InputError(_IN_SESSIONS)
 
     async def close(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The service's API: `POST /v1/judge`, judging for people: trajectories in text form, at once, without a queue. `POST /v1/contrast`."""
+"""The service's API: `POST /v1/judge`, judging for people: trajectories in text form, at once, without a queue."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from services.reward.encoders import shared
 from services.reward.prompts import Episode, PromptKind
 from services.reward.requests import (
     MAX_VOTES,
-    ContrastReply,
-    ContrastRequest,
     JudgeReply,
     JudgeRequest,
     StepJudgement,
@@ -34,7 +31,6 @@ from triforge.web.limits import MAX_BODY, Bounds
 # It changes nothing that lasts, but it occupies a model.
 RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/judge": Rule(wants="submit"),
-    "POST /v1/contrast": Rule(wants="submit"),
 }
 
 
@@ -62,16 +58,6 @@ def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
     async def judge(request: JudgeRequest) -> JudgeReply:
         """Vote on every step of a trajectory in text form."""
         return await api.judge(request)
-
-    @app.post("/v1/contrast", responses=answers(404, 429, 502))
-    async def contrast(request: ContrastRequest) -> ContrastReply:
-        """The reward of each screenshot against goals in words, as `reward.kind = "vlm_contrast"` has it before the state."""
-        goals = request.contrast
-        if not (goals.positive and goals.negative):
-            raise InputError(
-                "contrast: given no positive or no negative goal, expected texts of both"
-            )
-        return ContrastReply(rewards=tuple(await shared(goals).rewards(request.images, goals)))
 
 
 class JudgeApi:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from triforge.algorithms.contrast import Vector, clipped, goal, unit, weighted
@@ -113,5 +112,4 @@ class Relabeller:
             for key, future in zip(batch, futures, strict=True):
                 del self._held[key]  # asking again may help
                 future.set_exception(error)
-                with suppress(Exception):
-                    future.exception()  # seen, also where nobody waits any more
+                future.exception()  # seen, also where nobody waits any more

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.config import ContrastSection
 from triforge.types import ImageRef, Message
 
 MAX_STEPS = 512
@@ -39,22 +38,6 @@ class JudgeRequest(Message):
     votes: Annotated[int, Field(ge=1, le=64)] | None = None
     prompt: Literal["rubric", "terse"] | None = None
     seed: Annotated[int, Field(ge=0)] | None = None
-
-
-class ContrastRequest(Message):
-    """Compare screenshots with goals. Produced by: people. Consumed by: reward (`POST /v1/contrast`).
-
-    The bytes of the images lie in the artifact store.
-    """
-
-    images: Annotated[tuple[ImageRef, ...], Field(min_length=1, max_length=MAX_STEPS)]
-    contrast: ContrastSection
-
-
-class ContrastReply(Message):
-    """The reward of each screenshot, in order; factors and target are not applied. Produced by: reward (`POST /v1/contrast`). Consumed by: people."""
-
-    rewards: tuple[float, ...]
 
 
 class VoteText(Message):

@@ -202,6 +202,13 @@ class Runs:
                 f"adaptation.controller: given {controller!r}, and this deployment has no rewriter: allowed "
                 "'none'; or name models.rewriter.path in the document of `triforge up`"
             )
+        reward = config.reward
+        asks = reward.kind == "vlm_contrast" and reward.contrast.encoder == "service"
+        if asks and not self._settings.has("encoder"):
+            raise ConfigError(
+                "reward.kind: given 'vlm_contrast', and this deployment has no encoder: name one in TRIFORGE_ENCODER_URL, or take "
+                "reward.contrast.encoder = 'colours' for a trial"
+            )
 
     async def watchable(self, run_id: str) -> None:
         """Raise if there is no such run, or its events cannot be read."""

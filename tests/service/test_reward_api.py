@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,9 +11,6 @@ import pytest
 
 from services.reward.app import JudgeApi, create_app
 from triforge.errors import InputError, UnavailableError
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.images import ImageStore
-from triforge.testing.pictures import png
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Sampling, VersionSpan
 
 BODY: dict[str, Any] = {
@@ -185,21 +181,3 @@ async def test_votes_are_counted_in_the_metrics(reward: Reward) -> None:
         "triforge_reward_judge_seconds_count",
     ):
         assert f"\n{name} " in text
-
-
-async def test_screenshots_are_compared_with_goals(
-    reward: Reward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path))
-    keep = ImageStore(ArtifactStore(str(tmp_path))).keep
-    images = [keep(png(colour=c)).model_dump() for c in ((220, 10, 10), (10, 20, 200))]
-    goals: dict[str, Any] = {"positive": ["a red page"], "negative": ["a blue one"]}
-    body: dict[str, Any] = {"images": images, "contrast": goals | {"encoder": "colours"}}
-    for _ in range(2):
-        reply = await reward.http.post("/v1/contrast", json=body)
-        assert (reply.status_code, reply.json()) == (200, {"rewards": [1.0, 0.0]})
-    body["images"][0]["id"] = f"sha256:{1:064x}"
-    assert (await reward.http.post("/v1/contrast", json=body)).status_code == 404
-    for changed, what in ((goals, "TRIFORGE_ENCODER_URL"), ({}, "goal")):
-        refused = await reward.http.post("/v1/contrast", json=body | {"contrast": changed})
-        assert what in refused.json()["detail"]

@@ -26,6 +26,11 @@ DOCUMENT = """
 wording = "plain"
 numbered = true
 """
+SEEN: dict[str, Any] = {
+    "algorithm": {"preset": "vlm_rl"},
+    "adaptation": {"controller": "none"},
+    "reward": {"kind": "vlm_contrast", "contrast": {"positive": ["a"], "negative": ["b"]}},
+}
 
 
 class OnePool:
@@ -146,6 +151,7 @@ def folders(parent: Path) -> list[str]:
         ({"env_adapter": {"options": {"colour": 1}}}, "field colour: unknown.*wins over the pool's"),
         ({"run": {"groups_per_step": 21}}, "given 21, the pool 'kitchen' has 20 training tasks"),
         ({"models": {"policy": {"path": "/no/such/model"}}}, "models.policy.path: given '/no/such"),
+        (SEEN, "this deployment has no encoder: name one in TRIFORGE_ENCODER_URL"),
     ],
 )  # fmt: skip
 async def test_what_would_fail_later_is_refused_when_it_is_submitted(

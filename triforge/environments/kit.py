@@ -179,8 +179,8 @@ def _last_boxed(text: str) -> str:
 class Episode(Protocol):
     """A game being played, as plain synchronous code. Without `start` it begins with what the task announces.
 
-    One that can be copied between two steps has `fork()`, which returns the copy; tree rollouts then need not play its responses
-    again. One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
+    One that can be copied between two steps has `fork()`, which returns the copy; in a family with `never_blocks` and without
+    `success_at` tree rollouts then need not play its responses again. One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
     while another call is under way; `sound` is False when a call raised or still runs.
     """
 

@@ -53,7 +53,7 @@ class Grade:
     share: float | None = None
 
 
-_NO_ANSWER: Final = Grade(score=0.0, solved=False, readable=False)
+NO_ANSWER: Final = Grade(score=0.0, solved=False, readable=False)
 
 
 class QuestionOptions(AnswerOptions):
@@ -174,7 +174,7 @@ class QuestionEpisode:
     def play(self, response: str) -> StepResult:
         """Grade one answer."""
         answer = part_of(response, self._options.answer).strip()
-        grade = self._grade(answer) if answer else _NO_ANSWER
+        grade = self._grade(answer) if answer else NO_ANSWER
         self._left -= 1
         self.done = grade.solved or self._left == 0
         text = f"Score {grade.score:g}." if self.done else _TRY_AGAIN
@@ -194,7 +194,7 @@ class QuestionEpisode:
         except TooSlowError as error:
             _log.warning("%s: %s", self._given, error.detail)
         ENDLESS.labels(self._family.name).inc()
-        return _NO_ANSWER
+        return NO_ANSWER
 
 
 def _share(grade: Grade) -> float:

@@ -101,7 +101,7 @@ class Trunk:
         if seen != self._seen:
             error = EnvError(
                 f"after the same {len(self._played)} responses the environment showed {seen[:200]!r}, then {self._seen[:200]!r}: "
-                "candidates can be tried only where the same seed gives the same episode, or where the environment has a fork"
+                "candidates can be tried only where the same seed gives the same episode, or where an environment with never_blocks and without success_at has a fork"
             )
             error.retryable = False
             raise error

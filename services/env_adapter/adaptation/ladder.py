@@ -93,7 +93,10 @@ class LadderController:
         family = self._family(task.family)
         if not isinstance(family, Levels):
             return None, f"the environment {task.family!r} has no difficulty levels"
-        kinds = family.kinds(section.options) if isinstance(family, Kinds) else ()
+        try:
+            kinds = family.kinds(section.options) if isinstance(family, Kinds) else ()
+        except InputError as error:
+            return None, error.detail
         start, why = Ladder(_rule(section)), ""
         for number in range(_DRAWS):
             seed, kind, options = derive_seed(name, "ladder", number), "", section.options

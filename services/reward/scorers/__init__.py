@@ -11,6 +11,8 @@ unit_tests  tests of the reward model for the problem of a group; a job a group,
 
 from __future__ import annotations
 
+from math import fsum
+
 from triforge.algorithms.registry import Registry
 from triforge.errors import RewardError
 from triforge.rollout.protocols import GenerateMany, StepScorer
@@ -19,10 +21,10 @@ from triforge.types import GenerateReply, GenerateRequest, Segment, Trajectory
 SCORERS: Registry[StepScorer] = Registry("reward.kind", StepScorer, __name__)  # type: ignore[type-abstract]
 
 
-async def segment_logprobs(
-    trajectory: Trajectory, generate_many: GenerateMany
-) -> list[tuple[float, ...]]:
-    """What the reward model's service gives each id of each segment, scored as one prompt; the first one has 0.
+async def moved(trajectory: Trajectory, generate_many: GenerateMany) -> dict[int, float]:
+    """How much likelier than the policy the reward model's service finds the response of each step, in nats.
+
+    It scores each segment as one prompt.
 
     Raises:
         InputError: the engine refuses a segment (too long for it, or with images).
@@ -32,8 +34,12 @@ async def segment_logprobs(
         GenerateRequest(prefix_ids=s.ids, prompt_logprobs=True, affinity=trajectory.id)
         for s in trajectory.segments
     ]
-    replies = await generate_many(requests)
-    return [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
+    replies, found = await generate_many(requests), dict[int, float]()
+    scores = [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
+    for step in trajectory.steps:
+        part, sampled = slice(step.start, step.end), trajectory.segments[step.segment].logprobs
+        found[step.index] = fsum(scores[step.segment][part]) - fsum(sampled[part])
+    return found
 
 
 def _scores(segment: Segment, reply: GenerateReply) -> tuple[float, ...]:

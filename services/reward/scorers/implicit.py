@@ -11,9 +11,7 @@ before this step's update (as the paper's code does; the paper scores after it).
 
 from __future__ import annotations
 
-from math import fsum
-
-from services.reward.scorers import SCORERS, segment_logprobs
+from services.reward.scorers import SCORERS, moved
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes
 
@@ -23,16 +21,12 @@ async def score(
     task: JudgeTask,  # noqa: ARG001 (of every scorer)
     generate_many: GenerateMany,
 ) -> TrajectoryVotes:
-    """One score a step. Raises: as `segment_logprobs`."""
-    found = await segment_logprobs(trajectory, generate_many)
-    steps = []
-    for step in trajectory.steps:
-        sampled = trajectory.segments[step.segment].logprobs[step.start : step.end]
-        moved = fsum(found[step.segment][step.start : step.end]) - fsum(sampled)
-        steps.append(StepVotes(step=step.index, prompt_ids=(), votes=(), score=moved))
-    return TrajectoryVotes(
-        trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=tuple(steps)
+    """One score a step. Raises: as `moved`."""
+    found = await moved(trajectory, generate_many)
+    steps = tuple(
+        StepVotes(step=step, prompt_ids=(), votes=(), score=nats) for step, nats in found.items()
     )
+    return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
 
 
 SCORERS.add("implicit", score)

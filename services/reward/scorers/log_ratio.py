@@ -13,10 +13,10 @@ votes are 0: the step is judged, and the outcome alone credits it.
 
 from __future__ import annotations
 
-from math import fsum, tanh
+from math import tanh
 from typing import Final
 
-from services.reward.scorers import SCORERS, segment_logprobs
+from services.reward.scorers import SCORERS, moved
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes, Vote
 
@@ -27,21 +27,13 @@ UNMOVED: Final = 0.01
 async def score(
     trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
 ) -> TrajectoryVotes:
-    """Cast m votes a step by the log-ratio of its response.
-
-    Raises: as `segment_logprobs`.
-    """
-    of_reference = await segment_logprobs(trajectory, generate_many)
-    steps = []
-    for step in trajectory.steps:
-        sampled = trajectory.segments[step.segment].logprobs[step.start : step.end]
-        reference = of_reference[step.segment][step.start : step.end]
-        ratio = fsum(sampled) - fsum(reference)
-        votes = votes_of(ratio, task.votes)
-        steps.append(StepVotes(step=step.index, prompt_ids=(), votes=votes))
-    return TrajectoryVotes(
-        trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=tuple(steps)
+    """Cast m votes a step by the log-ratio of its response. Raises: as `moved`."""
+    found = await moved(trajectory, generate_many)
+    steps = tuple(
+        StepVotes(step=step, prompt_ids=(), votes=votes_of(-nats, task.votes))
+        for step, nats in found.items()
     )
+    return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
 
 
 SCORERS.add("log_ratio", score)

@@ -11,7 +11,7 @@ from services.reward.encoders import shared
 from services.reward.relabelling import Relabeller
 from services.reward.scorers import SCORERS
 from triforge.algorithms.contrast import combined
-from triforge.errors import RewardError
+from triforge.errors import InputError
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeTask, Step, StepVotes, Trajectory, TrajectoryVotes
 
@@ -34,13 +34,13 @@ async def relabelled(
     """The scores of a trajectory's steps.
 
     Raises:
-        InputError: the encoder refuses an image, or the readings lack a number that `contrast` names.
-        RewardError: no step has a screenshot, or the encoder's answer has the wrong shape.
+        InputError: no step has a screenshot, the encoder refuses one, or the readings lack a number that `contrast` names.
+        RewardError: the encoder's answer has the wrong shape.
     """
     contrast = task.contrast
     seen = [step for step in trajectory.steps if step.next_images]
     if trajectory.steps and not seen:
-        raise RewardError(
+        raise InputError(
             f"{trajectory.id}: reward.kind = 'vlm_contrast' needs screenshots; no step has one"
         )
     rewards = await relabeller.rewards([step.next_images[-1] for step in seen], contrast)

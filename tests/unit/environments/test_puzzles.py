@@ -102,5 +102,7 @@ def test_what_cannot_be_made_is_refused_by_name() -> None:
         FAMILY.validate({"puzzle": "chess", "level": 0, "seed": 0})
     with pytest.raises(InputError, match="level"):
         FAMILY.generate(count=1, seed=1, options=FAMILY.at_level(101, {}))
+    with pytest.raises(InputError, match="level: given 5 to 2"):
+        FAMILY.generate(count=1, seed=1, options={"level": [5, 2]})
     drawn = FAMILY.generate(count=50, seed=1, options={"puzzles": ["way"], "level": [2, 4]})
     assert {params["level"] for params in drawn} == {2, 3, 4}

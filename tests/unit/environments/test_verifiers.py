@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from environments.verifiers.family import FAMILY
-from triforge.errors import EnvError, InputError
+from triforge.errors import InputError
 from triforge.types import Task
 
 ENV = {"taskset": {"id": "sums", "count": 4}}
@@ -35,5 +35,5 @@ def test_a_row_that_names_no_taskset_is_refused() -> None:
 async def test_our_own_loop_is_told_who_plays_it() -> None:
     draft = FAMILY.validate({"env": ENV, "data": {}})
     task = Task(id="t", pool_id="p", slot="t", family="verifiers", params=draft.params, instruction=draft.instruction)  # fmt: skip
-    with pytest.raises(EnvError, match="triforge agent run --keep"):
+    with pytest.raises(InputError, match="triforge agent run --keep"):
         await FAMILY.make({"success_at": 1.0}).reset(task, seed=0)

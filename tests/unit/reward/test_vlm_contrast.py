@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from environments.gui.png import encode
 from experiments.toys.views import GOAL, GOALS, GREEN, IMAGES, RED, curve, scores
-from services.reward.encoders import ColourEncoder
+from services.reward.encoders import ColourEncoder, shared
 from services.reward.relabelling import Relabeller
 from services.reward.scorers.vlm_contrast import relabelled
 from tests.unit.trainer.played import group_task, trajectory
 from triforge.config import ContrastSection, RewardSection
-from triforge.errors import InputError, RewardError
+from triforge.errors import ConfigError, InputError
 from triforge.rollout.episode import judge_task
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, JudgeTask, Trajectory
 from triforge.vision.files import describe
@@ -128,7 +131,7 @@ async def test_a_trajectory_gets_scores_and_a_failed_end_its_own() -> None:
     assert {s.step: s.score for s in lost.steps} == pytest.approx({0: 1.0, 1: 0.0, 3: -10.0})
     won = await relabelled(relabeller, shown(shots, [8, 8, None, 8], 1), job(goals))
     assert {s.step: s.score for s in won.steps} == pytest.approx({0: 1.0, 1: 0.0, 3: 0.25})
-    with pytest.raises(RewardError, match="no step has one"):
+    with pytest.raises(InputError, match="no step has one"):
         await relabelled(relabeller, shown(shots, [None, None], 1), job(goals))
 
 
@@ -159,11 +162,16 @@ def test_what_nothing_reads_is_refused(goals: dict[str, object], why: str) -> No
         ContrastSection.model_validate(goals)
 
 
-async def test_the_colour_encoder_sees_colours_in_real_files() -> None:
-    shots = Shots()
-    refs = [shots.keep(png(colour=c)) for c in ((220, 10, 10), (10, 20, 200))]
-    goals = ContrastSection(positive=("red",), negative=("blue",))
-    assert await Relabeller(shots, linger_s=0.0).rewards(refs, goals) == [1.0, 0.0]
+async def test_the_encoders_of_a_deployment_read_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path))
+    keep = ImageStore(ArtifactStore(str(tmp_path))).keep
+    refs = [keep(png(colour=c)) for c in ((220, 10, 10), (10, 20, 200))]
+    goals = ContrastSection(positive=("red",), negative=("blue",), encoder="colours")
+    assert await shared(goals).rewards(refs, goals) == [1.0, 0.0]
+    with pytest.raises(ConfigError, match="TRIFORGE_ENCODER_URL"):
+        shared(GOALS)
 
 
 async def test_the_colour_encoder_needs_little_memory_for_a_large_screenshot() -> None:
