@@ -253,7 +253,8 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     store = ArtifactStore(str(tmp_path))
     demand_packages(config_of({"tensorboard": True, "wandb_project": "p"}), store)
     monkeypatch.setattr("sys.path", [])
-    monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
+    for name in ("wandb", "mlflow"):
+        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
         demand_packages(config_of({"wandb_project": "p"}), store)
     with pytest.raises(ConfigError, match=r"report\.mlflow_experiment: .*\[mlflow\]"):
