@@ -1,4 +1,4 @@
-"""Experiment trackers, each through its own package: TensorBoard, Weights & Biases, MLflow."""
+"""Experiment trackers, each through its own package: TensorBoard, Weights & Biases, trackio, MLflow."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from triforge.types import RunState, RunStep
 EXTRAS: Final[Mapping[str, str]] = {  # the option that asks for an extra's module
     "tensorboard": "tensorboardX",
     "wandb_project": "wandb",
+    "trackio_project": "trackio",
     "mlflow_experiment": "mlflow",
 }
 _AT_ONCE: Final = 999  # measures that MLflow takes in a request, beside a tag
@@ -89,6 +90,31 @@ class WeightsAndBiases:
         self._run.log(logged, step=step.step, commit=True)
 
 
+class Trackio:
+    """A run of trackio under the run's own id; a run that is taken up again goes on there."""
+
+    def __init__(self, run: RunState, config: RunConfig) -> None:
+        self._module: Any = importlib.import_module("trackio")
+        self._run = self._module.init(
+            project=config.report.trackio_project,
+            name=run.id,
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+            config=config.model_dump(mode="json") | {"name": run.name},
+        )
+        self.first = int(self._run._next_step)
+        self.close = lambda _: self._run.finish()
+
+    def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
+        """All measures at once, the rollouts as a text in Markdown."""
+        logged: dict[str, Any] = {**_measures(step)}
+        if rollouts:
+            logged["rollouts"] = self._module.Markdown(_code(rollouts))
+        self._run.log(logged, step=step.step)
+
+
 class Mlflow:
     """A run of MLflow that has the run's id as a tag; where the server is says `MLFLOW_TRACKING_URI`."""
 
@@ -157,6 +183,8 @@ def trackers_of(
         beside = Path(tempfile.gettempdir()) / "triforge" / name
         folder = artifacts.local_path(name) if artifacts.is_local else beside
         make.append(lambda: WeightsAndBiases(run, config, folder))
+    if report.trackio_project:
+        make.append(lambda: Trackio(run, config))
     if report.mlflow_experiment:
         make.append(lambda: Mlflow(run, config))
     return make

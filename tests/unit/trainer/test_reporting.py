@@ -19,6 +19,7 @@ from services.trainer.trackers import (
     Rollout,
     TensorBoard,
     Tracker,
+    Trackio,
     WeightsAndBiases,
     demand_packages,
 )
@@ -198,6 +199,21 @@ def test_weights_and_biases_gets_the_run_under_its_own_id(tmp_path: Path) -> Non
     assert json.loads(table.read_text())["data"][1] == [*ROLLOUTS[1].values()]
 
 
+def test_trackio_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # read once, where it is imported
+    pytest.importorskip("trackio", reason="the extra trackio")
+    from trackio import sqlite_storage
+
+    config = config_of({"trackio_project": "p"})
+    for upto in (1, 3):
+        told(
+            lambda: Trackio(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)]
+        )
+    logs = sqlite_storage.SQLiteStorage.get_logs("p", "run-1")
+    assert [(log["step"], log["success"]) for log in logs] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert "    text: 1. [go](http://far)" in str(logs[2]["rollouts"])
+
+
 def test_mlflow_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = importlib.import_module("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -253,12 +269,15 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     store = ArtifactStore(str(tmp_path))
     demand_packages(config_of({"tensorboard": True, "wandb_project": "p"}), store)
     monkeypatch.setattr("sys.path", [])
-    for name in ("wandb", "mlflow"):
+    for name in ("wandb", "trackio", "mlflow"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
         demand_packages(config_of({"wandb_project": "p"}), store)
-    with pytest.raises(ConfigError, match=r"report\.mlflow_experiment: .*\[mlflow\]"):
-        demand_packages(config_of({"mlflow_experiment": "p"}), store)
+    for option in ("trackio_project", "mlflow_experiment"):
+        with pytest.raises(
+            ConfigError, match=rf"report\.{option}: .*\[{option.partition('_')[0]}\]"
+        ):
+            demand_packages(config_of({option: "p"}), store)
 
 
 def test_event_files_need_a_folder() -> None:
