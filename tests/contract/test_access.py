@@ -93,7 +93,7 @@ def test_every_request_but_those_that_ask_a_model_is_put_on_record() -> None:
         for route, rule in rules.items()
         if not route.startswith("GET ") and not rule.changes
     }
-    asking = ("generate", "chat/completions", "completions", "judge", "contrast")
+    asking = ("generate", "chat/completions", "completions", "judge")
     sessions = ("chat/completions", "responses", "messages")
     assert unnoted == {
         *(f"POST /v1/{name}" for name in asking),
