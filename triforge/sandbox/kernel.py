@@ -6,6 +6,7 @@ Imports nothing but the standard library; see runner.py.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -27,6 +28,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 CLONE3: Final = 435  # on every machine
 INTO_CGROUP: Final = 0x200000000
 SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_TRIES: Final = 10  # each waits for up to 150 ms by itself
 
 
 def sealed(name: str, data: bytes) -> int:
@@ -36,7 +38,14 @@ def sealed(name: str, data: bytes) -> int:
     while view:
         view = view[os.write(fd, view) :]
     os.lseek(fd, 0, os.SEEK_SET)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+            break
+        except OSError as error:  # the kernel itself may hold a page for a moment
+            if error.errno != errno.EBUSY or not left:
+                os.close(fd)
+                raise
     return fd
 
 
