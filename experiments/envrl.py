@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from demo.settings import SupervisedSettings, WarmStart
-from experiments.settings import QUICK, SEEDS, Arm, Settings
+from experiments.settings import QUICK, SEEDS, Arm, Settings, shortened
 from experiments.study import Study
 
 ESTIMATORS = ("grpo", "gigpo")
@@ -66,10 +66,7 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
-        heldout_tasks=QUICK.heldout_tasks, late_evals=(0,), warm=replace(QUICK.warm, auxiliary=32),
-    ),
+    quick=shortened(_FULL, warm=replace(QUICK.warm, auxiliary=32)),
     run="experiments.envrl_run",
     report="experiments.envrl_report",
     plots="experiments.envrl_report",

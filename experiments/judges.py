@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from demo.settings import DemoSettings, Referenced, SupervisedSettings, WarmStart
-from experiments.settings import QUICK, Arm
+from experiments.settings import QUICK, Arm, shortened
 from experiments.study import Study
 from experiments.votes import POLICY_DATA, VotesSettings
 
@@ -90,9 +90,8 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
-        heldout_tasks=QUICK.heldout_tasks,
+    quick=shortened(
+        _FULL,
         warm=replace(QUICK.warm, judge_data=Referenced(**vars(QUICK.warm.judge_data))),
     ),
     run="experiments.judges_run",

@@ -7,11 +7,11 @@ household as the experiment on tasks does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from demo.settings import SupervisedSettings, WarmStart
-from experiments.settings import QUICK, Arm, Settings
+from experiments.settings import QUICK, Arm, Settings, shortened
 from experiments.study import Study
 
 SEEDS = (1, 2, 3)
@@ -109,10 +109,7 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
-        heldout_tasks=QUICK.heldout_tasks, late_evals=(0,), warm=QUICK.warm,
-    ),
+    quick=shortened(_FULL),
     run="experiments.methods_run",
     report="experiments.methods_report",
 )  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
 from experiments.judging import Planted
@@ -189,3 +189,12 @@ QUICK = Settings(
         judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=3),
     ),
 )  # fmt: skip
+
+
+_S = TypeVar("_S", bound=Settings)
+
+
+def shortened(full: _S, **changes: Any) -> _S:
+    """The settings of a run that shows that everything runs, of those of a full one."""
+    names = ("steps", "groups", "rollouts", "train_tasks", "heldout_tasks", "late_evals", "warm")
+    return replace(full, **({name: getattr(QUICK, name) for name in names} | changes))

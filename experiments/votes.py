@@ -11,7 +11,7 @@ from typing import Any
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
 from experiments.judging import Asks, Planted
-from experiments.settings import HARD, QUICK, SHOWN, Arm, Settings
+from experiments.settings import HARD, QUICK, SHOWN, Arm, Settings, shortened
 from experiments.study import Study
 
 SEEDS = (901, 902, 903, 904, 905)  # all of them for tuning; none is reported by another experiment
@@ -125,10 +125,7 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=1, groups=QUICK.groups, rollouts=QUICK.rollouts, train_tasks=QUICK.train_tasks,
-        heldout_tasks=QUICK.heldout_tasks, late_evals=(0,), warm=QUICK.warm,
-    ),
+    quick=shortened(_FULL),
     run="experiments.loop",
     report="experiments.votes_report",
     smoke=["-".join([rule, *list(_JUDGES.get(rule, ()))[:1]]) + "@5e-4" for rule in RULES],
