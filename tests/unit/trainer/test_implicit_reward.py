@@ -147,7 +147,7 @@ def test_what_it_cannot_score_is_refused(change: dict[str, Any], sentence: str) 
 
 def test_the_published_settings_are_a_config_of_ours() -> None:
     config = load(Path(__file__).parents[3] / "configs" / "methods" / "istar.toml")
-    algorithm = config.reward_algorithm
+    algorithm = config.algorithm_of("reward")
     assert (algorithm.job, algorithm.dpo_beta) == ("dpo_pair", 0.05)
     assert (config.trainer.policy.learning_rate, config.trainer.reward.learning_rate) == (
         5e-7,
