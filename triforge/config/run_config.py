@@ -196,11 +196,6 @@ class RunConfig(Section):
                 f"{preset.train_reward_model}, allowed only with 'fused' (preset 'istar') and true: its scores have no scale of "
                 "their own, and a reward model that learns nothing has none"
             )
-        if kind == "implicit" and self.run.staleness_bound > 0:
-            raise ValueError(
-                f"reward.kind: given 'implicit' with run.staleness_bound = {self.run.staleness_bound}, allowed only with 0: "
-                "scores of a prompt do not say which version of the reward model gave them"
-            )
         if kind in ("log_ratio", "implicit") and policy.temperature != 1.0:
             raise ValueError(
                 f"reward.kind: given {kind!r} with models.policy.temperature = {policy.temperature}, allowed only with 1.0: "
