@@ -104,8 +104,8 @@ class Engine(Protocol):
     def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
         """Answer one prompt with one sample, as it is written. Errors: see `generate`, before or between pieces."""
 
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
-        """Log-probability of each id but the first, given those before it. Errors: see `generate`."""
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
+        """Log-probability of each id but the first, given those before it; the version that ended them. Errors: see `generate`."""
 
     async def health(self) -> None:
         """Pass if it takes requests: neither starting nor paused."""

@@ -149,7 +149,7 @@ class SGLangEngine:
             for rid in rids:
                 await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
 
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
         body = {
             "input_ids": list(ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},

@@ -145,7 +145,6 @@ def batch_of(
     config: RunConfig, run_id: str, role: TrainedRole, step: int, rows: list[TrainRow], **more: Any
 ) -> TrainBatch:
     """What a learner is told of a step of a run; `more` are the batch's own fields of versions, folders and weights."""
-    algorithm = config.algorithm.resolved
     return TrainBatch(
         batch_id=f"{run_id}-{step:05d}-{role}",
         run_id=run_id,
@@ -153,7 +152,7 @@ def batch_of(
         step=step,
         num_rows=len(rows),
         num_tokens=sum(len(row.ids) for row in rows),
-        algorithm=config.reward_algorithm if role == "reward" else algorithm,
+        algorithm=config.algorithm_of(role),
         learner=config.trainer.learner(role),
         critic=config.trainer.critic,
         auxiliary=config.trainer.aux,

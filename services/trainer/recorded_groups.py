@@ -115,6 +115,7 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
             votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
             privileged=tuple(record.get("privileged", ())),
             score=record.get("step_score"),
+            score_version=record.get("step_score_version"),
             images=tuple(
                 PlacedImage(image=image, start=0, end=1)
                 for image in _images(record["judge_images"])

@@ -163,6 +163,7 @@ def _trajectory_records(
             "tests": [],
             "judge_images": [],
             "step_score": judged.score if judged else None,
+            "step_score_version": judged.score_version if judged else None,
         } | sample.columns()
         if judged:
             votes_on = zip(judged.votes, credited.votes[t][judged.step], strict=True)

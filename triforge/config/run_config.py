@@ -58,10 +58,11 @@ class RunConfig(Section):
         needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
         return self.reward.votes if needed else 0
 
-    @property
-    def reward_algorithm(self) -> Algorithm:
-        """The algorithm as the reward model's learner reads it."""
-        algorithm = self.algorithm.resolved
+    def algorithm_of(self, role: Role) -> Algorithm:
+        """The algorithm as the learner of a model reads it."""
+        algorithm, job = self.algorithm.resolved, self.trainer.job(role)
+        if role != "reward":
+            return algorithm.of_job(job) if job else algorithm
         if self.reward.kind == "implicit":
             return algorithm.of_implicit_rewards(self.reward.beta)
         return algorithm.of_reward_model()
@@ -195,11 +196,6 @@ class RunConfig(Section):
                 f"{preset.train_reward_model}, allowed only with 'fused' (preset 'istar') and true: its scores have no scale of "
                 "their own, and a reward model that learns nothing has none"
             )
-        if kind == "implicit" and self.run.staleness_bound > 0:
-            raise ValueError(
-                f"reward.kind: given 'implicit' with run.staleness_bound = {self.run.staleness_bound}, allowed only with 0: "
-                "scores of a prompt do not say which version of the reward model gave them"
-            )
         if kind in ("log_ratio", "implicit") and policy.temperature != 1.0:
             raise ValueError(
                 f"reward.kind: given {kind!r} with models.policy.temperature = {policy.temperature}, allowed only with 1.0: "
@@ -252,6 +248,15 @@ class RunConfig(Section):
                     raise ValueError(
                         f"models.{name}: given with {what}, which takes the policy for the only model that plays"
                     )
+            strategy, imitates = self.env_adapter.strategy, self.algorithm_of(name).imitates
+            if (strategy == "tree" and imitates) or (
+                strategy == "critic_best_of_k" and not imitates
+            ):
+                raise ValueError(
+                    f"trainer.{name}.job: given {self.trainer.job(name)!r} with env_adapter.strategy = {strategy!r}, allowed no imitation "
+                    "with 'tree', whose candidates are no whole rollouts, and only imitation with 'critic_best_of_k', where "
+                    "the best of K samples is no draw of the model"
+                )
 
     def _demand_phases(self, preset: Algorithm) -> None:
         """Refuse loops whose phases would overlap, or that would fine-tune what is not a policy alone."""

@@ -100,7 +100,8 @@ class ModelSection(Section):
 class PlayerSection(ModelSection):
     """A further trained model, under a name of its own, that plays some agents of the environment (docs/training.md).
 
-    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]`; without that section it is trained as the policy is.
+    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]` and `job`, an objective of its own in the place of
+    `algorithm.job`; without that section it is trained as the policy is.
     """
 
     agents: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()

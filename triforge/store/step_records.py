@@ -84,6 +84,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("state", pa.string()),
     ("chosen", pa.bool_()),
     ("step_score", pa.float64()),
+    ("step_score_version", pa.int64()),
     ("model", pa.string()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
@@ -104,7 +105,7 @@ says why the response ended (stop, length, abort), `admissible` what the environ
 In tree rollouts the steps of one `state` are candidates for one turn, `env_reward` is what they were compared by, and the one
 that is `chosen` was played on.
 
-`step_score` stands where the mean vote would, of a source that casts no votes."""
+`step_score` stands where the mean vote would, of a source that casts no votes; a model that gave it had `step_score_version`."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 

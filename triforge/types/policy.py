@@ -113,7 +113,7 @@ class GenerateReply(Message):
     """Produced by: policy service. Consumed by: whoever asked.
 
     `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, if they were asked
-    for, are those of all its ids but the first, at temperature 1; `outputs` is empty then.
+    for, are those of all its ids but the first, at temperature 1, by the weights of `prompt_version`; `outputs` is empty then.
     """
 
     prompt_ids: tuple[int, ...]
@@ -121,3 +121,4 @@ class GenerateReply(Message):
     outputs: tuple[GenerateOutput, ...]
     cached_tokens: int = 0
     prompt_logprobs: tuple[float, ...] = ()
+    prompt_version: int | None = None

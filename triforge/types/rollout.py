@@ -231,7 +231,7 @@ class StepVotes(Message):
     """The m votes on one step; all share `prompt_ids` and the `images` in them.
 
     `privileged` are m votes of the same judge which saw the trajectory's reference; they teach it and credit nobody.
-    `score` stands where the mean vote would, of a source that casts no votes.
+    `score` stands where the mean vote would, of a source that casts no votes; a model that gave it had `score_version`.
     """
 
     step: int
@@ -240,6 +240,7 @@ class StepVotes(Message):
     images: tuple[PlacedImage, ...] = ()
     privileged: tuple[Literal[-1, 0, 1], ...] = ()
     score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    score_version: int | None = None
 
 
 class TrajectoryVotes(Message):
