@@ -122,6 +122,12 @@ class Engine(Protocol):
     async def abort_all(self) -> None:
         """End every request, whoever made it."""
 
+    async def release_memory(self) -> None:
+        """Give the memory of weights and cache back, while paused and without requests. PolicyError: it cannot."""
+
+    async def resume_memory(self) -> None:
+        """Take released memory again. What it holds is not known: weights have to be loaded before a request."""
+
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         """Read weights from a folder, while paused. `flush` drops what is cached of older ones; else later requests do not use it."""
 

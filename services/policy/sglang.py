@@ -219,6 +219,19 @@ class SGLangEngine:
 
     # ---- weights ----
 
+    async def release_memory(self) -> None:
+        if not (await self._server_info()).get(
+            "enable_memory_saver"
+        ):  # it would say yes and keep all
+            raise PolicyError(
+                f"engine {self.url}: cannot give its memory back; start SGLang with --enable-memory-saver, or train without "
+                "run.colocate"
+            )
+        await self._post("/release_memory_occupation", {})
+
+    async def resume_memory(self) -> None:
+        await self._post("/resume_memory_occupation", {})
+
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         self._leave_cache(flush)
         body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}

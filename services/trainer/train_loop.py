@@ -159,7 +159,8 @@ class TrainLoop:
                 )
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
                 measures |= await self._thoughts(groups)
-            async with self._in_flight.receiving():  # groups of later rounds come in meanwhile
+            # groups of later rounds come in meanwhile
+            async with self._in_flight.receiving(), self._engines.lent():
                 how = await self._phases.batch(step)
                 with phase("train", measures):
                     trained = await self._learners.train(

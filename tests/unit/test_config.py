@@ -569,3 +569,11 @@ def test_services_of_further_models_are_settings_by_name() -> None:
     assert "a.example" in settings.service_hosts
     with pytest.raises(ConfigError, match="TRIFORGE_MODELS=other="):
         settings.demand_model("other")
+
+
+def test_one_card_for_engines_and_learners_is_of_synchronous_runs() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"run.colocate: given true with run.staleness_bound = 1, allowed only with 0",
+    ):
+        parse({"run": {"colocate": True, "staleness_bound": 1}})

@@ -308,6 +308,11 @@ class RunConfig(Section):
     def _demand_staleness(self, preset: Algorithm) -> None:
         """Refuse bounds that nothing keeps and votes that nothing can stand in for."""
         run = self.run
+        if run.colocate and run.staleness_bound > 0:
+            raise ValueError(
+                f"run.colocate: given true with run.staleness_bound = {run.staleness_bound}, allowed only with 0: nothing can be "
+                "played while a learner has the card"
+            )
         if run.staleness_bound > 0 and preset.off_policy == "none":
             raise ValueError(
                 f"run.staleness_bound: given {run.staleness_bound} with algorithm.overrides.off_policy = 'none', allowed 0, "

@@ -64,6 +64,8 @@ class RunSection(Section):
     """Evaluate greedily as well as sampled."""
     keep_checkpoints: Positive = 3
     """Weight versions kept a model."""
+    colocate: bool = False
+    """One card for engines and learners: each has its memory in turn, while the others keep theirs in the machine's. Synchronous runs alone."""
     step_deadline_s: Seconds = 1800.0
     """A step that gathers for longer fails the run with the reason."""
 
