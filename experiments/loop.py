@@ -240,7 +240,7 @@ class Run:
             batch_id=f"{self._run.id}-{step:05d}-{role}", run_id=self._run.id, role=role, step=step,
             version=self._versions[role], uri="memory", num_rows=len(rows),
             num_tokens=sum(len(row.ids) for row in rows), model_path=model.path,
-            algorithm=self._algorithm if policy else self._config.reward_algorithm,
+            algorithm=self._algorithm if policy else self._config.algorithm_of("reward"),
             learner=section, auxiliary=self._config.trainer.aux,
             auxiliary_weights=self._auxiliary.weights(step) if policy else {},
             temperature=model.temperature, seed=self._config.run.seed,

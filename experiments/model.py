@@ -128,7 +128,9 @@ class LocalModel:
         (scored,) = self._engine.build(prompt)
         await self._engine.generate([scored])
         found = [logprob or 0.0 for logprob, _ in scored.input_scores[1:]]
-        return GenerateReply(prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found))
+        return GenerateReply(
+            prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found), prompt_version=0
+        )
 
     def _ids(self, request: GenerateRequest) -> list[int]:
         """The prompt. Small worlds answer the same again and again, and a template takes longer than a tiny model."""

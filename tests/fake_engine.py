@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import numpy as np
@@ -93,6 +93,8 @@ class FakeEngine:
     nonsense: Any = None  # what /generate answers instead of the truth
     hangs: set[str] = field(default_factory=set)  # paths that are never answered
     ranks: int = 1  # its --dp-size
+    memory_saver: bool = True  # its --enable-memory-saver
+    released: bool = False  # what weights hold is lost until they are loaded again
     cached: dict[tuple[Any, ...], str] = field(default_factory=dict)  # versions by key and prompt
     outdated: int = 0  # answers over a prompt that older weights had cached
     calls: list[tuple[str, Any]] = field(default_factory=list)  # path and body, oldest first
@@ -141,6 +143,8 @@ class FakeEngine:
             "/continue_generation": self._continue,
             "/flush_cache": self._flush,
             "/update_weights_from_disk": self._update,
+            "/release_memory_occupation": self._release,
+            "/resume_memory_occupation": self._resume,
             "/abort_request": self._abort,
             "/server_info": self._server_info,
             "/get_weights_by_name": self._show,
@@ -171,7 +175,8 @@ class FakeEngine:
         }
 
     async def _server_info(self, _: Body) -> Reply:
-        return 200, {"engine": "triforge-local-engine", "tp_size": 1, "dp_size": self.ranks}
+        found = {"engine": "triforge-local-engine", "tp_size": 1, "dp_size": self.ranks}
+        return 200, found | {"enable_memory_saver": self.memory_saver}
 
     # ---- answers ----
 
@@ -181,6 +186,8 @@ class FakeEngine:
             return self.fail_status, {"error": {"message": self.fail_message}}
         if self.nonsense is not None:
             return 200, self.nonsense
+        if self.released:
+            self._die("an illegal memory access")
         rows = body.get("input_ids")
         if not isinstance(rows, list) or not rows:
             return 400, {"error": {"message": "the fake engine wants input_ids"}}
@@ -301,6 +308,23 @@ class FakeEngine:
         self._go.set()
         return 200, {"status": "ok", "message": "Generation continued successfully."}
 
+    async def _release(self, _: Body) -> Reply:
+        if self.running or self.released:
+            self._die("release_memory_occupation should be called only when server is idle")
+        self.released = True
+        self.weights.held = {name: tensor * 0 - 1 for name, tensor in self.weights.held.items()}
+        return 200, None
+
+    async def _resume(self, _: Body) -> Reply:
+        if not self.released:
+            self._die("KeyError in offload_tags")
+        self.released = False
+        return 200, None
+
+    def _die(self, why: str) -> NoReturn:
+        self.gone = True
+        raise httpx.RemoteProtocolError(f"the fake engine died: {why}")
+
     async def _abort(self, _: Body) -> Reply:
         self.aborted += 1
         return 200, None
@@ -320,8 +344,7 @@ class FakeEngine:
         if folder in self.refuse or not _is_folder(folder):
             return 400, _updated(False, f"Failed to load {folder}.")
         if body.get("flush_cache", True) and self._cannot_flush:
-            self.gone = True  # the real scheduler asserts, and dies of it
-            raise httpx.RemoteProtocolError("the fake engine died: cache flush failed")
+            self._die("cache flush failed")  # the real scheduler asserts
         if body.get("flush_cache", True):
             self.cached.clear()
         await asyncio.sleep(self.pause_s)

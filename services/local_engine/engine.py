@@ -113,7 +113,8 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether it takes new requests."""
-        return self._thread is not None and self._thread.is_alive() and not self._draining
+        alive = self._thread is not None and self._thread.is_alive()
+        return alive and not self._draining and self._scheduler.released is None
 
     def load(self) -> dict[str, int]:
         """How busy it is, in sequences."""
@@ -320,6 +321,14 @@ class Engine:
         """Go on generating."""
         await self.call(self._scheduler.resume)
 
+    async def release_memory(self) -> None:
+        """Give the memory of weights, keys and values back; see `Scheduler.release`."""
+        await self.call(self._scheduler.release)
+
+    async def resume_memory(self) -> None:
+        """Take it again. Harmless if none was released."""
+        await self.call(self._scheduler.take_back)
+
     async def abort(self, rid: str | None) -> int:
         """Abort the request named `rid`, or all of them when it is None; returns how many sequences ended."""
 
@@ -338,7 +347,12 @@ class Engine:
 
     async def rows(self, name: str, count: int) -> Any:
         """The first `count` rows of a weight that serves now, as numbers."""
-        return await self.call(lambda: self.model.tensor(name)[:count].tolist())
+
+        def work() -> Any:
+            self._scheduler.demand_memory()
+            return self.model.tensor(name)[:count].tolist()
+
+        return await self.call(work)
 
     async def swap(
         self, tensors: dict[str, Tensor], version: str | None, *, folder: Path | None = None

@@ -85,6 +85,19 @@ async def _continue_generation(request: Request) -> Response:
     return JSONResponse({"message": "Generation goes on.", "status": "ok"})
 
 
+async def _release_memory_occupation(request: Request) -> Response:
+    """All of it: tags are not taken."""
+    await read(request, Body)
+    await _engine(request).release_memory()
+    return JSONResponse(None)
+
+
+async def _resume_memory_occupation(request: Request) -> Response:
+    await read(request, Body)
+    await _engine(request).resume_memory()
+    return JSONResponse(None)
+
+
 async def _abort_request(request: Request) -> Response:
     """One request by `rid`, or all with `abort_all`. A rid that nobody has is no error."""
     body = await read(request, _Abort)
@@ -233,6 +246,7 @@ async def _server_info(request: Request) -> Response:
         "served_model_name": request.app.state.served_name,
         "weight_version": engine.version,
         "tp_size": 1,
+        "enable_memory_saver": True,
         "max_running_requests": engine.limits.max_running,
         "max_total_tokens": engine.limits.max_total_tokens,
         "context_length": engine.longest,
@@ -264,6 +278,8 @@ async def _models(request: Request) -> Response:
 _POSTED = (
     _pause_generation,
     _continue_generation,
+    _release_memory_occupation,
+    _resume_memory_occupation,
     _abort_request,
     _update_weights_from_disk,
     _begin_weight_update,

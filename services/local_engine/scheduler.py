@@ -22,6 +22,8 @@ from services.local_engine.model import Model
 from services.local_engine.prefix_cache import PrefixCache
 from services.local_engine.sampler import sample, shifted
 from services.local_engine.sequence import Sequence
+from triforge.errors import InputError, UnavailableError
+from triforge.offload import Offloaded
 
 # Prompts that agree on at least this many tokens that are not cached yet are not computed side by side: the first one
 # goes ahead and the others find its keys and values. Below it a second forward pass costs more than it saves.
@@ -63,6 +65,7 @@ class Scheduler:
         self.limits = limits
         self.version = version
         self.paused = False
+        self.released: Offloaded | None = None  # the weights, while their memory is free
         self.halt = Event()  # set by any thread: stop the forward pass that runs
         self.cache = model.new_cache()
         self.prefixes = PrefixCache(limits.max_total_tokens)
@@ -118,7 +121,33 @@ class Scheduler:
 
     def resume(self) -> None:
         """Step again."""
+        self.take_back()
         self.paused = False
+
+    def release(self) -> None:
+        """Give the memory of weights, keys and values back, until `resume`. Raises InputError: rows are in use."""
+        if self.running:
+            raise InputError(
+                "requests run, or are held in place; pause with abort or retract first"
+            )
+        self.paused = True
+        self.prefixes.clear()
+        self.cache = self.model.new_cache()
+        if self.released is None:
+            self.released = Offloaded(map(self.model.tensor, self.model.expected()[0]))
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def take_back(self) -> None:
+        """Have the memory again that was released, and the weights in it."""
+        if self.released is not None:
+            self.released.restore()
+            self.released = None
+
+    def demand_memory(self) -> None:
+        """Raises UnavailableError: the memory is released."""
+        if self.released is not None:
+            raise UnavailableError("the memory of the weights is released; resume it first")
 
     @torch.inference_mode()
     def abort(self, chosen: Callable[[Sequence], bool], message: str = "Aborted.") -> int:
@@ -149,6 +178,7 @@ class Scheduler:
     @torch.inference_mode()
     def swap(self, tensors: dict[str, Tensor], version: str) -> None:
         """Serve other weights, all or some, from the next token on. Running sequences keep their keys and values."""
+        self.demand_memory()
         self.model.apply(tensors)
         self.rename(version)
         self.prefixes.clear()

@@ -195,7 +195,7 @@ async def verify_adapter(engine: Engine, version: Version, *, believed: bool = F
     name, probe = adapter_name(version.number), version.probe
     if probe is None:
         return
-    found = await engine.prompt_logprobs(probe.ids, name)
+    found, _ = await engine.prompt_logprobs(probe.ids, name)
     if believed:
         return
     kind = await engine.dtype()

@@ -104,8 +104,8 @@ class Engine(Protocol):
     def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
         """Answer one prompt with one sample, as it is written. Errors: see `generate`, before or between pieces."""
 
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
-        """Log-probability of each id but the first, given those before it. Errors: see `generate`."""
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
+        """Log-probability of each id but the first, given those before it; the version that ended them. Errors: see `generate`."""
 
     async def health(self) -> None:
         """Pass if it takes requests: neither starting nor paused."""
@@ -121,6 +121,12 @@ class Engine(Protocol):
 
     async def abort_all(self) -> None:
         """End every request, whoever made it."""
+
+    async def release_memory(self) -> None:
+        """Give the memory of weights and cache back, while paused and without requests. PolicyError: it cannot."""
+
+    async def resume_memory(self) -> None:
+        """Take released memory again. What it holds is not known: weights have to be loaded before a request."""
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         """Read weights from a folder, while paused. `flush` drops what is cached of older ones; else later requests do not use it."""

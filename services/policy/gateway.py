@@ -27,8 +27,9 @@ Held = Mapping[str, bytes]  # images that came with a request itself, by id
 
 _NOTHING: Held = {}
 PLAIN = Extras()
-_TRIES = 5  # of a request under which the base of an adapter changes
+_TRIES = 5  # of a request under which weights change
 _DRAINING_S = 5.0  # what callers are told to wait while the service ends
+_CHANGING = f"the weights changed under {_TRIES} tries of this request in a row; ask again"
 
 
 class Gateway:
@@ -93,19 +94,32 @@ class Gateway:
         return [next(scores_left if request.prompt_logprobs else replies) for request in requests]
 
     async def _score(self, request: GenerateRequest) -> GenerateReply:
-        """The log-probabilities of a prompt."""
+        """The log-probabilities of a prompt, all of one version."""
         if _has_images(request):
             raise InputError("prompt_logprobs: a prompt with images cannot be scored")
         with self._counted():
             ids = (await self._render(0, request, _NOTHING, PLAIN)).ids
 
-            async def ask(member: Member) -> list[float]:
+            async def ask(member: Member) -> tuple[list[float], int]:
+                floor = self.weights.version
                 with self._adapted() as adapter:
                     name = adapter.name if adapter else ""
-                    return await member.engine.prompt_logprobs(ids, name)
+                    scores, held = await member.engine.prompt_logprobs(ids, name)
+                whole = VersionSpan(version=held, start=0, end=len(ids))
+                (span,) = self._labelled(member, (whole,), adapter, floor)
+                if span.version != floor:
+                    raise MixedError
+                return scores, span.version
 
-            found = await self.pool.call(ask, affinity=request.affinity)
-        return GenerateReply(prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found))
+            for _ in range(_TRIES):
+                try:
+                    found, version = await self.pool.call(ask, affinity=request.affinity)
+                    return GenerateReply(
+                        prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found), prompt_version=version
+                    )  # fmt: skip
+                except MixedError:
+                    await self.weights.wait_for_update()
+        raise UnavailableError(_CHANGING)
 
     async def answer(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING, extras: Extras = PLAIN
@@ -134,10 +148,20 @@ class Gateway:
         for (_, share), answers in zip(shares, parts, strict=True):
             for position, samples in zip(share, answers, strict=True):
                 reply = _reply(prompts[position], samples)
+                if begun := requests[position].begun:
+                    reply = self._whole(reply, begun)
                 replies[position] = reply, samples
                 tokens = sum(len(output.ids) for output in reply.outputs)
                 self._count(tokens, reply.cached_tokens)
         return [replies[position] for position in range(len(requests))]
+
+    def _whole(self, reply: GenerateReply, begun: int) -> GenerateReply:
+        """The reply with whole texts where the prompt's last ids begin the response; a stop string stays cut off."""
+        decode, head, outputs = self.weights.renderer.decode, reply.prompt_ids[-begun:], []
+        for output in reply.outputs:
+            text, left = decode([*head, *output.ids]), len(decode(output.ids)) - len(output.text)
+            outputs.append(output.model_copy(update={"text": text[: len(text) - max(0, left)]}))
+        return reply.model_copy(update={"outputs": tuple(outputs)})
 
     def _count(self, tokens: int, cached_tokens: int) -> None:
         self.metrics.requests.inc()
@@ -224,9 +248,7 @@ class Gateway:
             except MixedError:
                 await self.weights.wait_for_update()
                 member = None
-        raise UnavailableError(
-            f"the weights changed under {_TRIES} tries of this request in a row; ask again"
-        )
+        raise UnavailableError(_CHANGING)
 
     async def _sample(self, wanted: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
         with self._adapted() as adapter:

@@ -52,6 +52,7 @@ class Member:
     version: int | None = None  # of the weights of its last answer
     paused_s: float = 0.0  # how long its requests were held for updates, all in all
     loading: bool = False  # its weights are being changed
+    released: bool = False  # its memory is somebody else's
     # Held by whoever looks at its weights, or changes them.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _calls: set[asyncio.Timeout] = field(default_factory=set)
@@ -174,16 +175,20 @@ class Pool:
 
     async def _drain(self, member: Member) -> None:
         """Let what runs on it end; what has not ended then is tried elsewhere."""
-        member.serving, member.reason = False, "has left"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.drain_s):
-                while member.in_flight:
-                    await self._change()
+        self.hold(member, "has left")
+        await self.idle(member)
         member.abandon()
         self.left.remove(member)
         for series in (self.metrics.engine_seconds, self.metrics.engine_failures):
             series.remove_by_labels({"engine": member.url})
         await member.engine.close()
+
+    async def idle(self, member: Member) -> None:
+        """Wait until nothing runs on an engine, but not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.drain_s):
+                while member.in_flight:
+                    await self._change()
 
     def serving(self) -> list[Member]:
         """Engines that hold the active weight version."""

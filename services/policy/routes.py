@@ -37,6 +37,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/weights": Rule(wants="read"),
     "POST /v1/weights": _WEIGHTS,
     "POST /v1/weights/rollback": _WEIGHTS,
+    "POST /v1/memory/release": _WEIGHTS,
+    "POST /v1/memory/resume": _WEIGHTS,
     **SESSION_RULES,
 }
 
@@ -108,6 +110,13 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
         demand_model(model, role)
         return JSONResponse(card(gateway, role))
 
+    _add_weights(router, gateway)
+    return router
+
+
+def _add_weights(router: APIRouter, gateway: Gateway) -> None:
+    """What serves, and the memory of what serves."""
+
     @router.get("/v1/weights")
     async def weights_state() -> WeightsState:
         """The weight version that serves."""
@@ -123,7 +132,15 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
         """Serve an older version's folder again, under the next number; returns once it is verified to serve."""
         return await gateway.weights.rollback(body.version)
 
-    return router
+    @router.post("/v1/memory/release", responses=answers(502))
+    async def release_memory() -> WeightsState:
+        """Have the engines give their memory back; they serve again after `/v1/memory/resume`, or with the next weight version."""
+        return await gateway.weights.release_memory()
+
+    @router.post("/v1/memory/resume", responses=answers(502))
+    async def resume_memory() -> WeightsState:
+        """Have engines that gave their memory back serve again; harmless for others."""
+        return await gateway.weights.resume_memory()
 
 
 async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest) -> Response:

@@ -149,7 +149,7 @@ class SGLangEngine:
             for rid in rids:
                 await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
 
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
         body = {
             "input_ids": list(ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
@@ -218,6 +218,19 @@ class SGLangEngine:
         return None if all(copy is None for copy in copies) else copies
 
     # ---- weights ----
+
+    async def release_memory(self) -> None:
+        if not (await self._server_info()).get(
+            "enable_memory_saver"
+        ):  # it would say yes and keep all
+            raise PolicyError(
+                f"engine {self.url}: cannot give its memory back; start SGLang with --enable-memory-saver, or train without "
+                "run.colocate"
+            )
+        await self._post("/release_memory_occupation", {})
+
+    async def resume_memory(self) -> None:
+        await self._post("/resume_memory_occupation", {})
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         self._leave_cache(flush)

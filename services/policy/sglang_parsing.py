@@ -163,14 +163,15 @@ def _broken_off(error: Any, engine: str) -> InputError | PolicyError:
     return (InputError if refused else PolicyError)(f"engine {engine}: {found.get('message')}")
 
 
-def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> list[float]:
-    """The log-probabilities of all ids of a prompt but the first."""
+def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> tuple[list[float], int]:
+    """The log-probabilities of all ids of a prompt but the first, and the version that the engine had then."""
     try:
         pairs = found["meta_info"]["input_token_logprobs"][1:]
         # SGLang writes 0 for the last id of a vocabulary, so the ids beside them cannot be compared.
         if len(pairs) != len(ids) - 1:
             raise ValueError(f"{len(pairs)} of them for a prompt of {len(ids)} ids")
-        return [float(pair[0]) for pair in pairs]
+        version = version_of(found["meta_info"]["weight_version"], engine)
+        return [float(pair[0]) for pair in pairs], version
     except _UNEXPECTED as error:
         what = "/generate gave no log-probabilities of its prompt"
         raise _nonsense(engine, what, error, found) from error

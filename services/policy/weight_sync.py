@@ -26,6 +26,7 @@ from services.policy.weight_loader import Broadcasts, Loaded, Seat, Shown, Weigh
 from triforge.clients.transport import UnreachableError
 from triforge.errors import (
     ConflictError,
+    InputError,
     NotFoundError,
     PolicyError,
     TriforgeError,
@@ -160,6 +161,7 @@ class WeightSync:
         before = self._active
         wanted = await asyncio.to_thread(self._check, update, before)
         tokenizer = await asyncio.to_thread(self._tokenizers.of, Path(update.uri))
+        await self._take_back()
         members = await self._asked()
         seats = await self._seats(members, wanted, update.handover)
         begun, votes = time.monotonic(), Votes(members)
@@ -199,6 +201,62 @@ class WeightSync:
         self._loads |= loads
         for load in loads:
             load.add_done_callback(self._loads.discard)
+
+    # ---- memory ----
+
+    async def release_memory(self) -> WeightsState:
+        """Have the engines give their memory back, each when its requests have ended. They serve after `resume_memory` or an update.
+
+        Raises:
+            PolicyError: an engine cannot, or the folder to load its weights from again is not known.
+        """
+        async with self._lock:
+            if not self._known().uri:
+                raise PolicyError(
+                    f"the folder of version {self.version} is not known; publish it again"
+                )
+            members = [m for m in self._pool.members if not m.released]
+            found = await asyncio.gather(*map(self._release, members), return_exceptions=True)
+            for error in filter(None, found):
+                raise error
+            _log.info("the memory of %d engines is released", len(members))
+            return self.state()
+
+    async def _release(self, member: Member) -> None:
+        async with member.lock:
+            self._pool.hold(member, "its memory is released while a learner trains")
+            await self._pool.idle(member)
+            member.released = True
+            self._broken.add(member)
+            try:
+                await member.engine.pause("abort")
+                await member.engine.release_memory()
+            except (PolicyError, InputError):  # it has not; the watch brings it back
+                member.released = False
+                raise
+
+    async def resume_memory(self) -> WeightsState:
+        """Have the engines serve again that gave their memory back. UnavailableError: none does."""
+        async with self._lock:
+            self._known()
+            if not self._pool.serving():
+                await self._take_back()
+                await self.look()
+                await self.ready()
+            return self.state()
+
+    async def _take_back(self) -> None:
+        """Before weights are loaded: the engines take the memory that they gave back."""
+
+        async def one(member: Member) -> None:
+            async with member.lock:
+                member.released = False
+                try:
+                    await member.engine.resume_memory()
+                except TriforgeError as error:  # gone, or started anew: the load says so
+                    _log.warning("memory is not taken back: %s", error.detail)
+
+        await asyncio.gather(*(one(member) for member in self._pool.members if member.released))
 
     async def wait_for_update(self) -> None:
         """Wait for the end of an update that is under way."""
@@ -375,6 +433,8 @@ class WeightSync:
             return
         try:
             async with member.lock:
+                if member.released:
+                    return
                 info = await self._probe(member)
                 if info is not None and self._active is not None:
                     await self._heal(member, info, self._active)

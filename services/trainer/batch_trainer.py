@@ -73,6 +73,9 @@ class BatchTrainer:
                 raise  # the other ranks wait in the middle of a step; torchrun ends them with this one
             self.drop()
             return failure(batch, error)
+        finally:
+            if batch.colocate and self.ranks.device.type == "cuda":
+                torch.cuda.empty_cache()
 
     def _train(self, batch: TrainBatch, should_stop: Stop) -> WeightsReady | None:
         versions, target = CheckpointStore(self._store, batch.run_id, batch.role), batch.version + 1
@@ -112,6 +115,8 @@ class BatchTrainer:
 
     def keep(self, batch: TrainBatch, learner: Learner) -> None:
         """The learner holds the state that was published after a batch."""
+        if batch.colocate:
+            learner.release_memory()
         self._held = (_place(batch, batch.version + 1), learner)
 
     def drop(self) -> None:
@@ -153,10 +158,15 @@ class BatchTrainer:
         found: tuple[Learner, Sequence[TrainRow]] | None = None
         problem: TriforgeError | None = None
         try:
+            if batch.colocate and self.ranks.world > 1:
+                raise TrainerError(
+                    f"run.colocate: given true with a learner of {self.ranks.world} ranks, expected one: it is for one card"
+                )
             rows = read_rows(self._store, batch.uri)
             if held:
                 if kept is None or kept[0] != _place(batch, batch.version):
                     raise TrainerError(f"batch {batch.batch_id}: this rank lost its learner")
+                kept[1].resume_memory()
                 found = kept[1], rows
             else:
                 del kept

@@ -8,7 +8,8 @@ that a run never plays or trains on weights that are not its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from services.trainer.gauges import PUBLISHED
@@ -16,7 +17,7 @@ from services.trainer.learners import Trained
 from services.trainer.parts import Parts
 from services.trainer.rollback import Versions
 from triforge.config import RunConfig, Settings
-from triforge.errors import ConfigError, NotFoundError
+from triforge.errors import ConfigError, NotFoundError, TriforgeError
 from triforge.types import TrainedRole, WeightsState, WeightsUpdate
 
 
@@ -50,6 +51,7 @@ class Engines:
         self.newest: dict[TrainedRole, int] = {}
         # those of the run, from `begin` on
         self._roles: tuple[TrainedRole, ...] = ("policy", "reward")
+        self._lends: tuple[TrainedRole, ...] = ()  # whose engines give their memory back
 
     async def begin(self, config: RunConfig) -> None:
         """Read the notes; a new run takes the next version of each service for its initial folder.
@@ -58,6 +60,7 @@ class Engines:
             ConfigError: a model has no folder.
         """
         self._roles = config.trained
+        self._lends = self._roles if config.run.colocate else ()
         demand_served(self._roles, self._parts.settings)
         self.notes |= await asyncio.to_thread(self._store.run_state, self._run_id)
         if self.notes:
@@ -82,6 +85,7 @@ class Engines:
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
         self.versions = run.versions
+        await self._take_back()  # whoever had it lent was killed
         for role in self._roles:
             version = self.versions[role]
             active = await self._apis[role].weights()
@@ -102,6 +106,23 @@ class Engines:
             newest = await asyncio.to_thread(self._store.newest_weights, self._run_id, role)
             self.newest[role] = max(self.versions[role], newest)
         return self.versions
+
+    @contextlib.asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """With `run.colocate` the engines' memory is the learners' inside, until weights are updated or it ends."""
+        try:
+            for role in self._lends:
+                await self._apis[role].release_memory()
+            yield
+        except BaseException:
+            with contextlib.suppress(TriforgeError):
+                await self._take_back()
+            raise
+        await self._take_back()
+
+    async def _take_back(self) -> None:
+        for role in self._lends:
+            await self._apis[role].resume_memory()
 
     async def update_weights(
         self, trained: Mapping[TrainedRole, Trained], origin: int | None = None

@@ -55,7 +55,7 @@ def models_of(group: JudgedGroup, trajectory: Trajectory) -> list[TrainedRole]:
 
 
 def judged_by(group: JudgedGroup) -> set[int]:
-    """The reward model versions that voted on a group or wrote its tests."""
+    """The reward model versions that voted on a group, scored it or wrote its tests."""
     tests = group.tests.tests if group.tests else ()
     written = {span.version for test in tests for span in test.versions}
     return written.union(*map(_voted_by, group.votes))
@@ -74,5 +74,8 @@ def stale_votes(group: JudgedGroup, oldest: int) -> tuple[str, ...]:
 
 
 def _voted_by(votes: TrajectoryVotes | None) -> set[int]:
-    given = (vote for step in (votes.steps if votes else ()) for vote in step.votes)
-    return {span.version for vote in given for span in vote.versions}
+    steps = votes.steps if votes else ()
+    scored = {step.score_version for step in steps if step.score_version is not None}
+    return scored | {
+        span.version for step in steps for vote in step.votes for span in vote.versions
+    }

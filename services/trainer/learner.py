@@ -32,6 +32,7 @@ from services.trainer.token_batches import Floats, Ints
 from services.trainer.training_data import StepData
 from services.trainer.weight_tensors import on_cpu
 from triforge.errors import TrainerError
+from triforge.offload import Offloaded
 from triforge.store.images import ImageStore
 from triforge.types import TrainBatch, TrainRow
 
@@ -58,6 +59,8 @@ class Learner:
         sample: the end of a row of the last step.
         behind: by how many versions these weights are older than the next batch believes, since newer ones were lost.
     """
+
+    _offloaded: Offloaded | None = None  # between two steps with `colocate`
 
     def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks | None = None) -> None:
         self.model, self.initial = model, initial
@@ -220,6 +223,19 @@ class Learner:
             step.tally.skipped += 1
 
     # ---- state ----
+
+    def release_memory(self) -> None:
+        """Between two steps: give back what weights and the optimiser's state take of the device, until `resume_memory`."""
+        models = [m.module for m in (self.model, self._anchor) if isinstance(m, ScoringModel)]
+        weights = [t for m in models for t in (*m.parameters(), *m.buffers())]
+        state = [t for tensors in self._saved().tensors.values() for t in tensors.values()]
+        self._offloaded = Offloaded(weights + state)
+
+    def resume_memory(self) -> None:
+        """Have it again as it was; nothing happens if it is there."""
+        if self._offloaded is not None:
+            self._offloaded.restore()
+            self._offloaded = None
 
     def objective(self, name: str) -> Objective:
         """The objective of that name, with what it has kept."""

@@ -58,7 +58,7 @@ class Learners:
         auxiliary_weights: Mapping[Literal["sp", "id"], float],
         how: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[TrainedRole, Trained]:
-        """Let each model's learner take its step on its rows, at the same time. A model without rows is not trained.
+        """Let each model's learner take its step on its rows, at the same time or with `run.colocate` in turns. A model without rows is not trained.
 
         `how` are fields of the policy's batch that differ from those of a step of RL.
 
@@ -74,7 +74,12 @@ class Learners:
                 weights = auxiliary_weights if role == "policy" else {}
                 batch = await self._batch(role, step, part, versions[role], weights)
                 batches.append(batch.model_copy(update=dict(how)) if role == "policy" else batch)
-        return await self.announce(batches)
+        if not self._config.run.colocate:
+            return await self.announce(batches)
+        found: dict[TrainedRole, Trained] = {}
+        for batch in batches:  # the card is one learner's at a time
+            found |= await self.announce([batch])
+        return found
 
     async def discard(self) -> None:
         """Delete the rows of the last step, which is committed."""
@@ -140,7 +145,6 @@ def batch_of(
     config: RunConfig, run_id: str, role: TrainedRole, step: int, rows: list[TrainRow], **more: Any
 ) -> TrainBatch:
     """What a learner is told of a step of a run; `more` are the batch's own fields of versions, folders and weights."""
-    algorithm = config.algorithm.resolved
     return TrainBatch(
         batch_id=f"{run_id}-{step:05d}-{role}",
         run_id=run_id,
@@ -148,7 +152,7 @@ def batch_of(
         step=step,
         num_rows=len(rows),
         num_tokens=sum(len(row.ids) for row in rows),
-        algorithm=config.reward_algorithm if role == "reward" else algorithm,
+        algorithm=config.algorithm_of(role),
         learner=config.trainer.learner(role),
         critic=config.trainer.critic,
         auxiliary=config.trainer.aux,
@@ -156,6 +160,7 @@ def batch_of(
         temperature=getattr(config.models, role).temperature,
         seed=config.run.seed,
         keep=config.run.keep_checkpoints,
+        colocate=config.run.colocate,
         **more,
     )
 

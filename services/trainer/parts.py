@@ -46,6 +46,12 @@ class WeightsApi(Protocol):
     async def update_weights(self, update: WeightsUpdate) -> WeightsState:
         """Serve another version; returns when its engines are verified to serve it."""
 
+    async def release_memory(self) -> WeightsState:
+        """Have its engines give their memory back."""
+
+    async def resume_memory(self) -> WeightsState:
+        """Have engines that gave their memory back serve again."""
+
     async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         """Sample from what is served, or score prompts."""
 

@@ -143,9 +143,8 @@ class RLoop(Phases):
             return {"first_version": first, "restart": self._untrained}
         await self._enter("fine_tune")
         options, config = self._options, self._config
-        algorithm = config.algorithm.resolved.changed(
-            job="ce", estimator="group", kl_beta=0.0, entropy_bonus=0.0, aggregation="token_mean", off_policy="none",
-        )  # fmt: skip
+        plain = {"kl_beta": 0.0, "entropy_bonus": 0.0, "aggregation": "token_mean"}
+        algorithm = config.algorithm.resolved.of_job("ce").changed(**plain)
         learner = {"epochs": options.epochs, "learning_rate": options.learning_rate}
         return {
             "first_version": first,

@@ -101,6 +101,7 @@ def _step(record: Record, segment: int, start: int, end: int) -> Step:
         segment=segment, start=start, end=end, finish=record.get("finish", "stop"), admissible=tuple(record.get("admissible", ())),
         images=_images(record["images"]), next_images=_images(record["next_images"]),
         state=record.get("state") or "", chosen=record.get("chosen") is not False,
+        considered=tuple(record.get("considered") or ()),
     )  # fmt: skip
 
 
@@ -115,6 +116,7 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
             votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
             privileged=tuple(record.get("privileged", ())),
             score=record.get("step_score"),
+            score_version=record.get("step_score_version"),
             images=tuple(
                 PlacedImage(image=image, start=0, end=1)
                 for image in _images(record["judge_images"])

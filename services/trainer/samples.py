@@ -68,6 +68,8 @@ class SampleOptions:
     reward_limits: Limits
     # models that play
     further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
+    # of those with an objective of their own
+    algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
     trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
     step: int | None = None  # goes on record; the groups' own round if not given
@@ -96,6 +98,7 @@ class SampleOptions:
                 for role, model in models.players.items()
                 if role != "policy"
             },
+            algorithms={r: config.algorithm_of(r) for r in models.players if trainer.job(r)},
             seed=nth_seed(run.seed, step),
             trust=trust,
             step=step,
@@ -114,6 +117,10 @@ class SampleOptions:
     def players(self) -> dict[TrainedRole, tuple[int, Limits]]:
         """Version and limits of each model that plays."""
         return {"policy": (self.policy_version, self.policy_limits), **self.further}
+
+    def algorithm_of(self, role: TrainedRole) -> Algorithm:
+        """By which a model that plays is credited and trained."""
+        return self.algorithms.get(role, self.algorithm)
 
 
 def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
@@ -220,13 +227,18 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         shares = [t.outcome.passed for t in trajectories]
         lengths = [len(t.steps) for t in trajectories]
         policy = program_credit(outcomes, shares, lengths, algorithm=algorithm, played=played)
+        credits = {"policy": policy}
     else:
         oldest = options.reward_version - options.reward_limits.bound
         voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))
-        rules = _without_votes(algorithm) if voteless else algorithm
-        policy = policy_credit(
-            outcomes, votes, algorithm=rules, trust=options.trust, played=played, scores=scores
-        )
+        credits = {
+            role: policy_credit(
+                outcomes, votes, algorithm=_without_votes(rules) if voteless else rules,
+                trust=options.trust, played=played, scores=scores,
+            )
+            for role, rules in {"policy": algorithm, **options.algorithms}.items()
+        }  # fmt: skip
+        policy = credits["policy"]
     blocked = not_for_training(group.played.group.purpose, algorithm)
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
@@ -234,6 +246,7 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
     if tests and by_tests:
         found = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
         of_tests = _samples(_written(tests.prompt_ids, tests.tests), blocked, found)
+    steps = [_step_samples(group, t, blocked, credits) for t in range(len(trajectories))]
     return Credited(
         group=group,
         successes=policy.successes,
@@ -241,8 +254,8 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         spread=policy.spread,
         blocked=blocked,
         voteless=voteless,
-        dead=all(why for row in policy.reasons for why in row),
-        steps=[_samples(_sampled(one), blocked, policy, t) for t, one in enumerate(trajectories)],
+        dead=all(sample.reason for row in steps for sample in row),
+        steps=steps,
         votes=[
             {
                 s.step: _samples(_written(s.prompt_ids, s.votes), blocked, cast, t, s.step)
@@ -252,6 +265,18 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         ],
         tests=of_tests,
     )
+
+
+def _step_samples(
+    group: JudgedGroup, t: int, blocked: str, credits: Mapping[TrainedRole, PolicyCredit]
+) -> list[Sample]:
+    """A trajectory's responses, each with the credit of the model that wrote it, or else the policy's."""
+    trajectory = group.played.trajectories[t]
+    models, places = models_of(group, trajectory), [*_sampled(trajectory)]
+    rows = {role: _samples(places, blocked, found, t) for role, found in credits.items()}
+    return [
+        rows.get(models[step.segment], rows["policy"])[n] for n, step in enumerate(trajectory.steps)
+    ]
 
 
 def _samples(
@@ -329,8 +354,15 @@ def _responses(
             if algorithm.truncated == "mask" and step.finish == "length":
                 leave_out([sample], TRUNCATED)
             by_segment.setdefault(step.segment, []).append(sample)
-        if algorithm.job == "dpo_pair" and any(s.reason not in ("", NO_TOKENS) for s in samples):
-            leave_out(samples, NOT_WHOLE)
+        for role in {*models}:
+            own = [
+                s
+                for s, at in zip(samples, trajectory.steps, strict=True)
+                if models[at.segment] == role
+            ]
+            cut = any(s.reason not in ("", NO_TOKENS) for s in own)
+            if cut and options.algorithm_of(role).job == "dpo_pair":
+                leave_out(own, NOT_WHOLE)
         for number, segment in enumerate(trajectory.segments):
             kept = [sample for sample in by_segment.get(number, ()) if not sample.reason]
             if kept:
@@ -425,7 +457,7 @@ def _player_rows(
     found: list[Candidate], role: TrainedRole, options: SampleOptions, scale: float
 ) -> list[TrainRow]:
     """What a model that plays trains on, its weights times `scale`."""
-    algorithm, (_, limits) = options.algorithm, options.players[role]
+    algorithm, (_, limits) = options.algorithm_of(role), options.players[role]
     draw = drawn_pairs if algorithm.job == "dpo_pair" else drawn
     chosen = draw(found, limits.max_rows, options.seed)
     if algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):

@@ -159,10 +159,12 @@ def _trajectory_records(
             "admissible": list(step.admissible),
             "state": step.state,
             "chosen": step.chosen if step.state else None,
+            "considered": list(step.considered),
             "programs": [],
             "tests": [],
             "judge_images": [],
             "step_score": judged.score if judged else None,
+            "step_score_version": judged.score_version if judged else None,
         } | sample.columns()
         if judged:
             votes_on = zip(judged.votes, credited.votes[t][judged.step], strict=True)

@@ -104,6 +104,8 @@ class TrainLoop:
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
             await _clean_up(self._evaluator.discard())
+        if self._run.step < 1:
+            await asyncio.to_thread(self._action_critic.learn, 0, [])
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
             if self._phases.ended:
                 break
@@ -157,7 +159,8 @@ class TrainLoop:
                 )
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
                 measures |= await self._thoughts(groups)
-            async with self._in_flight.receiving():  # groups of later rounds come in meanwhile
+            # groups of later rounds come in meanwhile
+            async with self._in_flight.receiving(), self._engines.lent():
                 how = await self._phases.batch(step)
                 with phase("train", measures):
                     trained = await self._learners.train(

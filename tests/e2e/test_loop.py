@@ -272,3 +272,16 @@ async def test_an_agent_of_ones_own_is_trained(deployment: Deployment, tmp_path:
     assert len(keys) == len(set(keys)) == 2 * 4 * 4 * 2  # steps, groups, rollouts, turns
     for row in rows:
         assert set(row["policy_versions"]) == {versions[0] + row["step"] - 1}
+
+
+async def test_a_run_on_one_card_has_engines_and_learners_take_turns(
+    deployment: Deployment,
+) -> None:
+    settings = deployment.settings()
+    run = await wait_for(settings, (await submit(settings, steps=2, colocate=True)).id)
+    assert (run.status, run.step) == ("finished", 2), run.reason
+    steps = await _steps(settings, run.id)
+    assert [policy - steps[0][1] for _, policy, _ in steps] == [0, 1, 2]
+    for role in ("policy", "reward"):
+        said = (deployment.state / "logs" / f"{role}-model.log").read_text()
+        assert said.count("the memory of 1 engines is released") == 2, "once a step"

@@ -102,6 +102,10 @@ class FakeService:
         self.role, self._troubles = role, troubles
         self.version, self.uri = 0, f"/models/{role}"
         self.served: list[tuple[int, str]] = []
+        self.released = False
+        self.memory: list[
+            tuple[str, int]
+        ] = []  # what was asked, and the version that was served then
 
     def restart(self) -> None:
         """The engines came up again, with the folder they start from."""
@@ -120,9 +124,20 @@ class FakeService:
             raise ConflictError(
                 f"weights: given version {update.version}, but {self.version} serves"
             )
-        self.version, self.uri = update.version, update.uri
+        self.version, self.uri, self.released = update.version, update.uri, False
         self.served.append((update.version, update.uri))
         self._troubles.meet(f"served {self.role}")
+        return await self.weights()
+
+    async def release_memory(self) -> WeightsState:
+        self.released = True
+        self.memory.append(("release", self.version))
+        self._troubles.meet(f"released {self.role}")
+        return await self.weights()
+
+    async def resume_memory(self) -> WeightsState:
+        self.memory += [("resume", self.version)] if self.released else []
+        self.released = False
         return await self.weights()
 
 

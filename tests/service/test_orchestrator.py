@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +17,10 @@ from services.trainer.learners import Learners
 from services.trainer.untrained import untrained
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fragile import Killed
 from triforge.broker import Broker
 from triforge.config import parse
-from triforge.errors import StorageError, UnavailableError
+from triforge.errors import PolicyError, StorageError, UnavailableError
 from triforge.event_loop import end_task
 from triforge.store.tables import MeasurementRow
 from triforge.store.timelines import read_timeline
@@ -498,3 +499,45 @@ async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(loop: L
     batch = train_batch("m", batch_id="b", version=21, uri=loop.artifacts.write("x", b""))
     trained = await learners.announce([batch])
     assert trained["policy"].ready.version == 22
+
+
+async def test_on_one_card_a_learner_trains_alone_and_engines_serve_before_anything_is_played(
+    loop: Loop,
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def watch(role: str) -> Callable[[], Awaitable[None]]:
+        async def before() -> None:
+            seen.append((role, sum(service.released for service in loop.services.values())))
+            await asyncio.sleep(0.05)  # another learner would begin meanwhile
+            seen.append((role, sum(service.released for service in loop.services.values())))
+
+        return before
+
+    for role, learner in loop.learners.items():
+        learner.before = watch(role)
+    run = await loop.conduct(loop.submit(colocate=True))
+    assert (run.status, versions(loop, run)[-1]) == ("finished", (2, 3, 3))
+    assert seen == [(role, 2) for role in ("policy", "policy", "reward", "reward")] * 2
+    assert [service.memory for service in loop.services.values()] == [[("release", 1), ("release", 2)]] * 2  # fmt: skip
+    assert not any(service.released for service in loop.services.values())
+
+
+@pytest.mark.parametrize("why", ["learner", "service", "killed"])
+async def test_engines_have_their_memory_again_whatever_becomes_of_the_step(
+    loop: Loop, why: str
+) -> None:
+    run = loop.submit(colocate=True)
+    if why == "learner":
+        loop.learners["reward"].error = ErrorInfo(kind="trainer", detail="too little memory")
+        assert (await loop.conduct(run)).reason.endswith("too little memory")
+    elif why == "service":
+        loop.troubles.plan("released reward", PolicyError("start it with --enable-memory-saver"))
+        assert "--enable-memory-saver" in (await loop.conduct(run)).reason
+    else:
+        loop.troubles.plan("released reward", Killed("here"))
+        with pytest.raises(Killed):
+            await loop.conduct(run)
+        loop.services["policy"].released = True  # nobody was left to resume it
+        assert (await loop.conduct(run)).status == "finished"
+    assert not any(service.released for service in loop.services.values())

@@ -110,8 +110,37 @@ async def test_a_batch_may_hold_prompts_that_are_only_scored(model: Path) -> Non
     assert scored == again
     assert (scored.prompt_ids, scored.outputs) == ((6, 7, 8), ())
     assert scored.prompt_logprobs == (-9.0, -9.0)  # as the fake engine scores
+    assert scored.prompt_version == 0
     assert said.outputs
     assert said.prompt_logprobs == ()
+
+
+async def test_a_response_that_is_begun_has_its_whole_text(model: Path) -> None:
+    fake = engine(model, answer=lambda *_: [7, 8], decode=lambda _: "cup")  # the last one ends it
+    async with serving(fake) as (a, _), service(model, a) as url, PolicyClient(url) as client:
+        reply = await client(GenerateRequest(messages=GO.messages))
+        text = reply.outputs[0].text
+        begun = await client(GenerateRequest(prefix_ids=(*reply.prompt_ids, 6), begun=1))
+    assert begun.prompt_ids == (*reply.prompt_ids, 6)
+    assert (begun.outputs[0].ids, text) == (reply.outputs[0].ids, "cup")
+    assert begun.outputs[0].text.endswith(" cup"), begun.outputs[0].text
+    assert begun.outputs[0].text.count(" ") == 1
+
+
+async def test_a_prompt_under_which_weights_change_is_scored_again_by_one_version(
+    model: Path, tmp_path: Path
+) -> None:
+    score = GenerateRequest(prefix_ids=(6, 7, 8), prompt_logprobs=True)
+    fake = engine(model, answer=lambda *_: [5], wait_at=0)
+    folder = shutil.copytree(model, tmp_path / "v1")
+    async with serving(fake) as (a, _), service(model, a) as url, PolicyClient(url) as client:
+        asked = asyncio.create_task(client.generate_many([score]))
+        await fake.reached.wait()
+        fake.wait_at = -1
+        await client.update_weights(WeightsUpdate(version=1, uri=str(folder)))
+        (scored,) = await asked
+    assert scored.prompt_version == 1
+    assert fake.paths().count("/generate") == 2, "the first answer may be of two versions"
 
 
 async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wait(

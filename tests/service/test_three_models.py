@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
+import os
+import sys
+from asyncio.subprocess import DEVNULL
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,18 +15,14 @@ from typing import Any
 
 import pytest
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.learner import Learner, StepReport
-from services.trainer.learner_process import LearnerProcess
 from services.trainer.rollback import Rollbacks, RunRollback
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
-from tests.service.learners import Brief
 from triforge.broker import Broker
 from triforge.config import parse
 from triforge.store.artifacts import ArtifactStore
-from triforge.types import RunState, TrainBatch, TrainedRole
+from triforge.types import RunState, TrainedRole
 
 MOVER = {"path": "/models/mover", "agents": ["mover"]}
 NEVER = 1_000_000
@@ -93,34 +94,41 @@ async def test_a_run_of_three_ends_the_same_wherever_its_orchestrator_dies(loop:
 # ---- real learners ----
 
 
-class Dies(BatchTrainer):
-    """Is killed when it has trained step 2 and before anybody hears of it."""
-
-    def step(self, versions: Any, batch: TrainBatch, *given: Any) -> tuple[Learner, StepReport]:
-        found = super().step(versions, batch, *given)
-        if batch.step == 2:
-            raise Killed
-        return found
-
-
 class Learning:
-    """A learner's process; one that is killed comes up again."""
+    """A learner's process. One that is to die is killed (SIGKILL) in its second step of a run, and comes up again."""
 
-    def __init__(self, broker: Broker, store: ArtifactStore, role: TrainedRole) -> None:
-        self._brief: Any = Brief(broker)
+    def __init__(self, redis_url: str, store: ArtifactStore, role: TrainedRole) -> None:
         self._store, self._role = store, role
+        self._env = os.environ | {
+            "TRIFORGE_REDIS_URL": redis_url, "TRIFORGE_ARTIFACTS_URL": store.root,
+            "TRIFORGE_LEASE_S": "3", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
         self.trained: Counter[Any] = Counter()
         self.dies = False
-        self.deaths = 0
+        self.killed_in: list[str] = []  # batches that it had begun and not come back from
 
     async def serve(self) -> None:
+        command = [sys.executable, "-m", "services.trainer", "learner", "--role", self._role]
         while True:
-            trainer = Dies if self.deaths < self.dies else BatchTrainer
-            process = LearnerProcess(self._brief, self._store, self._role, trainer(self._store))
+            child = await asyncio.create_subprocess_exec(*command, env=self._env, stderr=DEVNULL)
             try:
-                await process.run()
-            except Killed:
-                self.deaths += 1
+                while child.returncode is None:
+                    doomed = self.dies and not self.killed_in
+                    if doomed and f"-00002-{self._role}" in self._begun():
+                        child.kill()
+                        await child.wait()
+                        self.killed_in.append(self._begun())
+                    await asyncio.sleep(0.005)
+            finally:
+                if child.returncode is None:
+                    child.kill()
+                    await child.wait()
+
+    def _begun(self) -> str:
+        """The batch that the learner has noted before its work, and not come back from."""
+        name = f"checkpoints/cursor-{self._role}.json"
+        noted = json.loads(self._store.read(name)) if self._store.exists(name) else {}
+        return str(noted.get("batch_id", ""))
 
 
 def _weights(loop: Loop, run: RunState) -> dict[TrainedRole, list[str]]:
@@ -134,6 +142,7 @@ def _weights(loop: Loop, run: RunState) -> dict[TrainedRole, list[str]]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bit_for_bit(
     broker: Broker, redis_url: str, tmp_path: Path
 ) -> None:
@@ -145,24 +154,26 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
     }
     loop = Loop(broker, redis_url, tmp_path, ["mover"])
     models = {role: {"path": path} for role, path in folders.items()}
+    own = {"mover": {"job": "ce"}}
     loop.config = CONFIG | {
         "models": models | {"mover": models["mover"] | {"agents": ["mover"]}},
-        "trainer": {role: {"learning_rate": 1e-3} for role in folders},
+        "trainer": {
+            role: {"learning_rate": 1e-3, "epochs": 20} | own.get(role, {}) for role in folders
+        },
     }
-    learners = {role: Learning(broker, loop.artifacts, role) for role in loop.roles}
+    learners = {role: Learning(redis_url, loop.artifacts, role) for role in loop.roles}
     loop.learners = dict[str, Any](learners)
     loop.start()
     try:
         clean = await loop.conduct(loop.submit(eval_every=0))
         for learner in learners.values():
             learner.dies = True
-        await loop.stop()
-        loop.start()
         killed = await loop.conduct(loop.submit(eval_every=0))
     finally:
         await loop.close()
     assert (clean.status, killed.status) == ("finished", "finished")
-    assert [learner.deaths for learner in learners.values()] == [1, 1, 1]
+    expected_deaths = [[f"{killed.id}-00002-{role}"] for role in loop.roles]
+    assert [learner.killed_in for learner in learners.values()] == expected_deaths
     expected = _weights(loop, clean)
     assert [len(set(found)) for found in expected.values()] == [2, 2, 2]
     assert _weights(loop, killed) == expected

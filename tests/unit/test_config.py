@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from triforge.config import (
 )
 from triforge.config.base import positions
 from triforge.config.document import RENAMED
+from triforge.environments.trainable import demand_success
 from triforge.errors import ConfigError
 
 
@@ -469,6 +471,18 @@ THREE: Any = {
 }
 
 
+TREE: Any = {
+    "env_adapter": {"strategy": "tree"},
+    "algorithm": {"preset": "at_grpo"},
+    "adaptation": {"controller": "none"},
+}
+BEST: Any = {
+    "env_adapter": {"strategy": "critic_best_of_k"},
+    "algorithm": {"preset": "pa_rl"},
+    "adaptation": {"controller": "none"},
+}
+
+
 def test_a_document_may_have_further_trained_models_which_play_agents_of_the_environment() -> None:
     config = parse(THREE)
     assert config.trained == ("policy", "reward", "mover")
@@ -480,6 +494,27 @@ def test_a_document_may_have_further_trained_models_which_play_agents_of_the_env
     assert parse(json.loads(config.model_dump_json())) == config
     assert parse({}).trained == ("policy", "reward")
     assert parse(THREE | {"algorithm": {"preset": "grpo"}}).trained == ("policy", "mover")
+
+
+def test_a_further_model_may_have_an_objective_of_its_own() -> None:
+    config = parse(THREE | {"trainer": {"mover": {"job": "dpo_pair"}}})
+    own = config.algorithm_of("mover")
+    assert (own.job, own.estimator, own.aggregation, own.kl_beta) == (
+        "dpo_pair",
+        "group",
+        "token_mean",
+        0.0,
+    )
+    assert (
+        config.algorithm_of("policy")
+        == config.algorithm.resolved
+        == parse(THREE).algorithm_of("mover")
+    )
+    assert config.algorithm_of("reward").job == "pg"
+    scores = THREE | {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
+    demand = partial(demand_success, environment="scores")
+    with pytest.raises(ConfigError, match="job = 'ce'"):
+        demand(parse(scores | {"trainer": {"mover": {"job": "ce"}}}))
 
 
 @pytest.mark.parametrize(
@@ -503,6 +538,16 @@ def test_a_document_may_have_further_trained_models_which_play_agents_of_the_env
             THREE | {"algorithm": {"preset": "ppo"}},
             r"given with a critic",
         ),
+        (THREE | {"trainer": {"mover": {"job": "critic"}}}, r"trainer.mover.job: given 'critic'"),
+        ({"trainer": {"reward": {"job": "ce"}}}, r"trainer.reward.job: unknown field"),
+        (
+            THREE | TREE | {"trainer": {"mover": {"job": "ce"}}},
+            r"trainer.mover.job: given 'ce' .*no imitation with 'tree'",
+        ),
+        (
+            THREE | BEST | {"trainer": {"mover": {"job": "pg"}}},
+            r"trainer.mover.job: given 'pg' .*only imitation with 'critic_best_of_k'",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_trained_beside_the_others_is_refused(
@@ -524,3 +569,11 @@ def test_services_of_further_models_are_settings_by_name() -> None:
     assert "a.example" in settings.service_hosts
     with pytest.raises(ConfigError, match="TRIFORGE_MODELS=other="):
         settings.demand_model("other")
+
+
+def test_one_card_for_engines_and_learners_is_of_synchronous_runs() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"run.colocate: given true with run.staleness_bound = 1, allowed only with 0",
+    ):
+        parse({"run": {"colocate": True, "staleness_bound": 1}})

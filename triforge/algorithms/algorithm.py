@@ -94,9 +94,15 @@ class Algorithm(CoreOptions):
 
     def of_implicit_rewards(self, beta: float) -> Self:
         """As the learner of an implicit reward model reads it: pairs of trajectories, beside the policy that sampled them."""
-        return self.changed(
-            job="dpo_pair", dpo_beta=beta, kl_reference="sampled", kl_beta=0.0, kl_placement="loss", entropy_bonus=0.0,
-            estimator="group", vote_weight="constant", aggregation="token_mean", whiten=False, off_policy="none",
+        return self.of_job("dpo_pair").changed(dpo_beta=beta, kl_reference="sampled")
+
+    def of_job(self, job: str) -> Self:
+        """As a learner with that objective reads it: what is imitated is compared with nothing, pairs hold their own distance."""
+        found = self.changed(job=job)
+        if job == "dpo_pair":
+            found = found.changed(kl_beta=0.0, entropy_bonus=0.0, aggregation="token_mean")
+        return found if not found.imitates else found.changed(
+            estimator="group", vote_weight="constant", kl_placement="loss", whiten=False, off_policy="none"
         )  # fmt: skip
 
     def correction(self, staleness_bound: int) -> Correction:

@@ -48,6 +48,9 @@ def train(
         Path | None, typer.Option("--file", "-f", help="Tasks of the new pool: JSON or JSONL.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of tasks and run.")] = None,
+    colocate: Annotated[
+        bool, typer.Option(help="Engines and learners take turns on one card.")
+    ] = False,
     config: OverlayOption = None,
     set_: SetOption = None,
     resume: Annotated[
@@ -65,7 +68,7 @@ def train(
         raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
     trained = run_training(
         model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
-        generate=json_object(generate), options=json_object(options), data=data or "", reward=reward, tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed,
+        generate=json_object(generate), options=json_object(options), data=data or "", reward=reward, tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate,
         config=config, overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=console,
     )  # fmt: skip
     show(trained)

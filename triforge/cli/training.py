@@ -59,6 +59,7 @@ class Training:
     pool: str = ""
     file: Path | None = None
     seed: int | None = None
+    colocate: bool = False
     name: str = ""
     resume: str = ""
     state: Path = Path("var")
@@ -74,6 +75,7 @@ class Training:
             base = merge(base, {"run": {"eval_tasks": self.counts()[1]}})
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
+        run |= {"colocate": self.colocate or None}
         over = {
             "run": {k: v for k, v in run.items() if v is not None},
             "algorithm": {"preset": self.preset} if self.preset else {},
@@ -190,7 +192,7 @@ def train(
         reward: option `reward` of the family, `MODULE:NAME` of a function.
         asked: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`; `resume`, a run to go on with; `export`, a Parquet file of all steps.
+            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: something asked for is impossible, or the run could not be made. A run that fails is no error: see `run`.

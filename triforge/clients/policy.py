@@ -226,11 +226,22 @@ class PolicyClient:
             WeightsError: the folder is not what it should be; the old weights serve on.
             UnavailableError: no engine can be asked.
         """
+        return await self._change("/v1/weights", update)
+
+    async def release_memory(self) -> WeightsState:
+        """Have the engines give their memory back. PolicyError: one cannot."""
+        return await self._change("/v1/memory/release")
+
+    async def resume_memory(self) -> WeightsState:
+        """Have engines that gave their memory back serve again; UnavailableError: none does."""
+        return await self._change("/v1/memory/resume")
+
+    async def _change(self, path: str, body: WeightsUpdate | None = None) -> WeightsState:
         response = await request(
             self._http,
             "POST",
-            "/v1/weights",
-            body=update,
+            path,
+            body=body,
             headers=self._admin,
             deadline_s=self._patience_s,
             repeatable=True,

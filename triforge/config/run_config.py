@@ -58,10 +58,11 @@ class RunConfig(Section):
         needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
         return self.reward.votes if needed else 0
 
-    @property
-    def reward_algorithm(self) -> Algorithm:
-        """The algorithm as the reward model's learner reads it."""
-        algorithm = self.algorithm.resolved
+    def algorithm_of(self, role: Role) -> Algorithm:
+        """The algorithm as the learner of a model reads it."""
+        algorithm, job = self.algorithm.resolved, self.trainer.job(role)
+        if role != "reward":
+            return algorithm.of_job(job) if job else algorithm
         if self.reward.kind == "implicit":
             return algorithm.of_implicit_rewards(self.reward.beta)
         return algorithm.of_reward_model()
@@ -169,6 +170,11 @@ class RunConfig(Section):
                 f"env_adapter.strategy: given 'critic_best_of_k' with algorithm.overrides.job = {preset.job!r}, allowed 'distil' or "
                 "'ce': the best of K samples is no draw of the policy, so its ratios and advantages would be wrong"
             )
+        if section.edits and any(model.regex for model in self.models.players.values()):
+            raise ValueError(
+                f"env_adapter.edits: given {section.edits} with an expression of models.policy.regex, allowed 0: it holds from a "
+                "response's first token on, and not for a tail"
+            )
         if section.played_by != "workers" or self.adaptation.controller != "none":
             raise ValueError(
                 f"env_adapter.strategy: given 'critic_best_of_k' with env_adapter.played_by = {section.played_by!r} and "
@@ -194,11 +200,6 @@ class RunConfig(Section):
                 f"reward.kind: given 'implicit' with algorithm estimator = {preset.estimator!r} and train_reward_model = "
                 f"{preset.train_reward_model}, allowed only with 'fused' (preset 'istar') and true: its scores have no scale of "
                 "their own, and a reward model that learns nothing has none"
-            )
-        if kind == "implicit" and self.run.staleness_bound > 0:
-            raise ValueError(
-                f"reward.kind: given 'implicit' with run.staleness_bound = {self.run.staleness_bound}, allowed only with 0: "
-                "scores of a prompt do not say which version of the reward model gave them"
             )
         if kind in ("log_ratio", "implicit") and policy.temperature != 1.0:
             raise ValueError(
@@ -252,6 +253,15 @@ class RunConfig(Section):
                     raise ValueError(
                         f"models.{name}: given with {what}, which takes the policy for the only model that plays"
                     )
+            strategy, imitates = self.env_adapter.strategy, self.algorithm_of(name).imitates
+            if (strategy == "tree" and imitates) or (
+                strategy == "critic_best_of_k" and not imitates
+            ):
+                raise ValueError(
+                    f"trainer.{name}.job: given {self.trainer.job(name)!r} with env_adapter.strategy = {strategy!r}, allowed no imitation "
+                    "with 'tree', whose candidates are no whole rollouts, and only imitation with 'critic_best_of_k', where "
+                    "the best of K samples is no draw of the model"
+                )
 
     def _demand_phases(self, preset: Algorithm) -> None:
         """Refuse loops whose phases would overlap, or that would fine-tune what is not a policy alone."""
@@ -298,6 +308,11 @@ class RunConfig(Section):
     def _demand_staleness(self, preset: Algorithm) -> None:
         """Refuse bounds that nothing keeps and votes that nothing can stand in for."""
         run = self.run
+        if run.colocate and run.staleness_bound > 0:
+            raise ValueError(
+                f"run.colocate: given true with run.staleness_bound = {run.staleness_bound}, allowed only with 0: nothing can be "
+                "played while a learner has the card"
+            )
         if run.staleness_bound > 0 and preset.off_policy == "none":
             raise ValueError(
                 f"run.staleness_bound: given {run.staleness_bound} with algorithm.overrides.off_policy = 'none', allowed 0, "

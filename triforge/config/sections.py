@@ -64,6 +64,8 @@ class RunSection(Section):
     """Evaluate greedily as well as sampled."""
     keep_checkpoints: Positive = 3
     """Weight versions kept a model."""
+    colocate: bool = False
+    """One card for engines and learners: each has its memory in turn, while the others keep theirs in the machine's. Synchronous runs alone."""
     step_deadline_s: Seconds = 1800.0
     """A step that gathers for longer fails the run with the reason."""
 
@@ -98,7 +100,8 @@ class ModelSection(Section):
 class PlayerSection(ModelSection):
     """A further trained model, under a name of its own, that plays some agents of the environment (docs/training.md).
 
-    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]`; without that section it is trained as the policy is.
+    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]` and `job`, an objective of its own in the place of
+    `algorithm.job`; without that section it is trained as the policy is.
     """
 
     agents: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
@@ -175,6 +178,15 @@ class EnvAdapterSection(Section):
         ),
     ] = Field(8, ge=2, le=64)
     """Responses sampled a turn for the critic to choose from."""
+    edits: Annotated[
+        int,
+        Only(
+            lambda s: s.strategy == "critic_best_of_k" and not s.admissible_only,
+            "strategy = 'critic_best_of_k' and admissible_only = false: nothing else asks a critic, and an expression holds from "
+            "a response's first token on",
+        ),
+    ] = Field(0, ge=0, le=64)
+    """Times that the tail of the response chosen is sampled again, and taken if the critic values it more."""
     team_weight: Annotated[
         float,
         Only(lambda s: s.strategy == "tree", "strategy = 'tree': nothing else weighs candidates"),

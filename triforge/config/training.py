@@ -75,6 +75,13 @@ class LearnerSection(Section):
         return self
 
 
+class PlayerLearnerSection(LearnerSection):
+    """The learner of a further model: the fields of `[trainer.policy]`, and what the model is trained for."""
+
+    job: str = Field("", pattern=r"^(|pg|ce|distil|dpo_pair|[\w.]+:\w+)$")
+    """Its objective, as `algorithm.job` (docs/algorithms.md, "Jobs"); empty is that of the algorithm."""
+
+
 class CriticSection(Section):
     """The critic's optimiser; what is not here it shares with `trainer.policy`. Read with `gae` and `bilevel_gae` only."""
 
@@ -190,7 +197,7 @@ class TrainerSection(Section):
     """The learners, one a trained model; that of the policy may have a critic. A further model has the policy's unless it has a section."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, LearnerSection]
+    __pydantic_extra__: dict[str, PlayerLearnerSection]
     policy: LearnerSection = LearnerSection()
     reward: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
@@ -200,3 +207,7 @@ class TrainerSection(Section):
     def learner(self, role: Role) -> LearnerSection:
         """That of a trained model."""
         return self.reward if role == "reward" else self.__pydantic_extra__.get(role, self.policy)
+
+    def job(self, role: Role) -> str:
+        """The objective that a further model has of its own; empty if none."""
+        return str(getattr(self.learner(role), "job", ""))

@@ -65,7 +65,9 @@ def _training_tasks(pool: PoolState) -> int:
 def demand_success(config: RunConfig, environment: str) -> None:
     """Raise a ConfigError if anything of the run reads success, which `environment` does not tell."""
     algorithm, controller = config.algorithm.resolved, config.adaptation.controller
-    needs = algorithm.needs_success and f"algorithm {algorithm.name!r} ({algorithm.needs_success})"
+    own = (config.algorithm_of(role).needs_success for role in config.models.players)
+    read = next(filter(None, own), "")  # by one of the models that play
+    needs = read and f"algorithm {algorithm.name!r} ({read})"
     needs = needs or ("reward.mode = 'shared'" if config.reward.mode == "shared" else "")
     if needs or controller != "none":
         raise ConfigError(

@@ -52,6 +52,7 @@ class TrainBatch(Message):
     weights of `version` were written (none: the initial folder). `auxiliary_weights` are those of this step.
     `first_version` is a version that a later step may come back to (the base is the initial folder), which stays on the disk;
     with `restart` this batch does: it is trained with those weights and an empty optimiser.
+    With `colocate` the learner gives its device's memory back after the step.
     `temperature` is that of the rows' sampling, `seed` of their order; `keep` weight versions stay on the disk.
     """
 
@@ -79,6 +80,7 @@ class TrainBatch(Message):
     keep: Annotated[int, Field(ge=1)] = 3
     first_version: int | None = None
     restart: bool = False
+    colocate: bool = False
 
 
 class TensorBucket(Message):

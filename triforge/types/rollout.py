@@ -125,7 +125,7 @@ class Step(Message):
 
     In tree rollouts step i of the K trajectories of a group are candidates for one turn: `state` names what was played before
     it, `chosen` the candidate that was played on, and `reward` is what the candidate was compared by. `readings` are
-    numbers of the state that followed.
+    numbers of the state that followed, `considered` the responses that a critic chose from.
     """
 
     index: int
@@ -147,6 +147,7 @@ class Step(Message):
     state: str = ""
     chosen: bool = True
     readings: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
+    considered: tuple[str, ...] = ()
 
 
 class Segment(Message):
@@ -231,7 +232,7 @@ class StepVotes(Message):
     """The m votes on one step; all share `prompt_ids` and the `images` in them.
 
     `privileged` are m votes of the same judge which saw the trajectory's reference; they teach it and credit nobody.
-    `score` stands where the mean vote would, of a source that casts no votes.
+    `score` stands where the mean vote would, of a source that casts no votes; a model that gave it had `score_version`.
     """
 
     step: int
@@ -240,6 +241,7 @@ class StepVotes(Message):
     images: tuple[PlacedImage, ...] = ()
     privileged: tuple[Literal[-1, 0, 1], ...] = ()
     score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    score_version: int | None = None
 
 
 class TrajectoryVotes(Message):

@@ -21,8 +21,10 @@ from triforge.types import GenerateReply, GenerateRequest, Segment, Trajectory
 SCORERS: Registry[StepScorer] = Registry("reward.kind", StepScorer, __name__)  # type: ignore[type-abstract]
 
 
-async def moved(trajectory: Trajectory, generate_many: GenerateMany) -> dict[int, float]:
-    """How much likelier than the policy the reward model's service finds the response of each step, in nats.
+async def moved(
+    trajectory: Trajectory, generate_many: GenerateMany
+) -> dict[int, tuple[float, int]]:
+    """How much likelier than the policy the reward model's service finds the response of each step, in nats; its version.
 
     It scores each segment as one prompt.
 
@@ -34,21 +36,23 @@ async def moved(trajectory: Trajectory, generate_many: GenerateMany) -> dict[int
         GenerateRequest(prefix_ids=s.ids, prompt_logprobs=True, affinity=trajectory.id)
         for s in trajectory.segments
     ]
-    replies, found = await generate_many(requests), dict[int, float]()
+    replies, found = await generate_many(requests), dict[int, tuple[float, int]]()
     scores = [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
     for step in trajectory.steps:
         part, sampled = slice(step.start, step.end), trajectory.segments[step.segment].logprobs
-        found[step.index] = fsum(scores[step.segment][part]) - fsum(sampled[part])
+        given, version = scores[step.segment]
+        found[step.index] = fsum(given[part]) - fsum(sampled[part]), version
     return found
 
 
-def _scores(segment: Segment, reply: GenerateReply) -> tuple[float, ...]:
-    if reply.prompt_ids != segment.ids or len(reply.prompt_logprobs) != len(segment.ids) - 1:
+def _scores(segment: Segment, reply: GenerateReply) -> tuple[tuple[float, ...], int]:
+    count, version = len(reply.prompt_logprobs), reply.prompt_version
+    if reply.prompt_ids != segment.ids or count != len(segment.ids) - 1 or version is None:
         raise RewardError(
-            f"asked for {len(segment.ids) - 1} log-probabilities of a prompt, got {len(reply.prompt_logprobs)}: does the "
+            f"asked for {len(segment.ids) - 1} log-probabilities of a prompt, got {count} of weight version {version}: does the "
             "engine score prompts, and has it the policy's tokenizer?"
         )
-    return (0.0, *reply.prompt_logprobs)
+    return (0.0, *reply.prompt_logprobs), version
 
 
 def demand_samples(reply: GenerateReply, count: int, what: str) -> None:

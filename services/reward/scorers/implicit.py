@@ -6,7 +6,8 @@ The reward model is a language model, trained on pairs of trajectories of a task
 (`triforge.algorithms.imitation.pair_loss`, the role's objective `dpo_pair`), so nobody votes. pi_old is a rolling snapshot: the policy
 that sampled the token, with the log-probability that it was sampled with. The paper's beta scales all steps alike, and the estimator
 `fused` divides by their deviation, so scores are in nats. A step is scored by the weights that the reward model serves then, those
-before this step's update (as the paper's code does; the paper scores after it).
+before this step's update (as the paper's code does; the paper scores after it), and the score carries their version. The record of
+a step has it beside the versions that sampled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ async def score(
     """One score a step. Raises: as `moved`."""
     found = await moved(trajectory, generate_many)
     steps = tuple(
-        StepVotes(step=step, prompt_ids=(), votes=(), score=nats) for step, nats in found.items()
+        StepVotes(step=step, prompt_ids=(), votes=(), score=nats, score_version=version)
+        for step, (nats, version) in found.items()
     )
     return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
 

@@ -31,7 +31,7 @@ async def score(
     found = await moved(trajectory, generate_many)
     steps = tuple(
         StepVotes(step=step, prompt_ids=(), votes=votes_of(-nats, task.votes))
-        for step, nats in found.items()
+        for step, (nats, _) in found.items()
     )
     return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
 

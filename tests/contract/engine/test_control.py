@@ -195,3 +195,17 @@ async def test_two_pauses_need_one_continue(engine: Engine) -> None:
     assert len(tokens(await engine.generate(PROMPT))) == 4
     await engine.control("/continue_generation")
     assert len(tokens(await engine.generate(PROMPT))) == 4
+
+
+async def test_memory_that_was_released_holds_what_is_loaded_after_it_is_back(
+    engine: Engine,
+) -> None:
+    before = await engine.generate(PROMPT)
+    await engine.control("/pause_generation", {"mode": "abort"})
+    await engine.control("/release_memory_occupation")
+    await engine.control("/resume_memory_occupation")
+    await engine.load(engine.folders.start, "0")
+    await engine.control("/continue_generation")
+    after = await engine.generate(PROMPT)
+    assert tokens(after) == tokens(before)
+    assert scores(after) == pytest.approx(scores(before), abs=2e-3)

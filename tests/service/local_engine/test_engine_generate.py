@@ -90,10 +90,10 @@ async def test_the_policy_service_has_a_prompt_scored_without_an_adapter(
         "http://engine",
         transport=httpx.ASGITransport(create_app(engine=engine, served_name="tiny")),
     )
-    found = await service.prompt_logprobs(ids, "")
+    found, version = await service.prompt_logprobs(ids, "")
     await service.close()
     expected = plain_logprobs(plain_model(folder), ids[:1], ids[1:])
-    assert found == pytest.approx(expected, abs=CLOSE)
+    assert (found, version) == (pytest.approx(expected, abs=CLOSE), 0)
 
 
 async def test_a_batch_may_set_everything_for_each_prompt(client: httpx.AsyncClient) -> None:

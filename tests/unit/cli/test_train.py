@@ -276,6 +276,12 @@ def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
+def test_one_card_is_said_in_the_document(tmp_path: Path) -> None:
+    for colocate in (False, True):
+        asked = Training(env="household", colocate=colocate, state=tmp_path)
+        assert asked.document(print)["run"].get("colocate", False) is colocate
+
+
 def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

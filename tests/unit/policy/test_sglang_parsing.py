@@ -34,12 +34,12 @@ def test_what_the_local_engine_says_is_understood() -> None:
 
 @pytest.mark.parametrize("pairs", [[], [[None, 5, None]], [[None, 5], ["x", 6], [-1.0, 7]], None])
 def test_log_probabilities_of_a_prompt_are_all_of_them_or_an_error(pairs: Any) -> None:
-    answer = {"meta_info": {"input_token_logprobs": pairs}}
+    answer = {"meta_info": {"input_token_logprobs": pairs, "weight_version": "4"}}
     with pytest.raises(PolicyError, match="gave no log-probabilities of its prompt"):
         prompt_logprobs_of(answer, [5, 6, 7], "http://a")
 
 
 def test_log_probabilities_of_a_prompt_begin_at_its_second_id() -> None:
     pairs = [[None, 5, None], [-1.5, 6, None], [-2.0, 0, None]]
-    answer = {"meta_info": {"input_token_logprobs": pairs}}
-    assert prompt_logprobs_of(answer, [5, 6, 7], "http://a") == [-1.5, -2.0]
+    answer = {"meta_info": {"input_token_logprobs": pairs, "weight_version": "4"}}
+    assert prompt_logprobs_of(answer, [5, 6, 7], "http://a") == ([-1.5, -2.0], 4)

@@ -87,8 +87,8 @@ async def test_shuffled_votes_are_the_judges_on_other_steps() -> None:
 class Reference:
     """Scores every prompt token with the same log-probability."""
 
-    def __init__(self, logprob: float, *, cut: int = 0) -> None:
-        self.logprob, self.cut = logprob, cut
+    def __init__(self, logprob: float, *, cut: int = 0, version: int | None = 7) -> None:
+        self.logprob, self.cut, self.version = logprob, cut, version
 
     async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         assert all(request.prompt_logprobs and not request.messages for request in requests)
@@ -97,6 +97,7 @@ class Reference:
                 prompt_ids=request.prefix_ids,
                 outputs=(),
                 prompt_logprobs=(self.logprob,) * (len(request.prefix_ids) - 1 - self.cut),
+                prompt_version=self.version,
             )
             for request in requests
         ]
@@ -157,6 +158,7 @@ async def test_an_implicit_reward_is_how_much_likelier_the_reward_model_finds_a_
     played = sampled([[-0.5], [-2.0, -2.0], [0.0, 0.0, 0.0], [-1.0]], [0, 0, 1, 1])
     found = await SCORERS.find("implicit")(played, job(), Reference(-1.0))
     assert [step.score for step in found.steps] == [-0.5, 2.0, -3.0, 0.0]
-    assert [step.votes for step in found.steps] == [()] * 4
-    with pytest.raises(RewardError, match="has it the policy's tokenizer"):
-        await SCORERS.find("implicit")(played, job(), Reference(-1.0, cut=1))
+    assert [(step.votes, step.score_version) for step in found.steps] == [((), 7)] * 4
+    for asked in (Reference(-1.0, cut=1), Reference(-1.0, version=None)):
+        with pytest.raises(RewardError, match="has it the policy's tokenizer"):
+            await SCORERS.find("implicit")(played, job(), asked)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.trainer.judged_groups import judged_by, stale_votes
 from services.trainer.learner import Learner
 from services.trainer.learners import batch_of
 from services.trainer.recording import StepRecord
@@ -29,7 +30,7 @@ SCORES = ((0.8, -0.2), (-0.5, 0.1))  # log-ratios of a success and of a failure
 VERSIONS = {"policy": 5, "reward": 9}
 
 
-def group_of(outcomes: tuple[int, int]) -> JudgedGroup:
+def group_of(outcomes: tuple[int, int], scored_by: int = 9) -> JudgedGroup:
     task = group_task("g", rollouts=2, votes=3).model_copy(update={"reward": CONFIG.reward})
     group = judged(task, outcomes, [[[], []], [[], []]], version=5)
     votes = [
@@ -37,7 +38,7 @@ def group_of(outcomes: tuple[int, int]) -> JudgedGroup:
             trajectory_id=one.id,
             group_id="g",
             steps=tuple(
-                StepVotes(step=n, prompt_ids=(), votes=(), score=score)
+                StepVotes(step=n, prompt_ids=(), votes=(), score=score, score_version=scored_by)
                 for n, score in enumerate(row)
             ),
         )
@@ -73,9 +74,20 @@ def test_the_reward_model_compares_whole_trajectories_with_the_policy_that_sampl
     assert samples.vote_reasons == {}
 
 
+def test_a_score_over_the_bound_is_left_out_as_a_vote_is() -> None:
+    given = DOCUMENT | {"run": {"staleness_bound": 1, "stale_votes": "drop"}}
+    options = SampleOptions.of(parse(given), 1, VERSIONS, 0.0)
+    fresh, old = (build_samples([group_of((1, -1), by)], options) for by in (8, 7))
+    assert (fresh.voteless, old.voteless) == (0, 1)
+    assert [r["advantage"] for r in old.records] == pytest.approx([1.0, 1.0, -1.0, -1.0], abs=1e-6)
+    assert stale_votes(group_of((1, -1), 7), 8) == ("g-00", "g-01")
+    assert judged_by(group_of((1, -1), 7)) == {7}, "so weights of another run are seen"
+
+
 def test_a_record_has_the_scores_and_gives_every_number_again() -> None:
     samples = samples_of((1, -1))
     assert [record["step_score"] for record in samples.records] == [0.8, -0.2, -0.5, 0.1]
+    assert {record["step_score_version"] for record in samples.records} == {9}
     origin, numbers = origin_of(CONFIG), SampleOptions.of(CONFIG, 1, VERSIONS, 0.0).numbers
     record = StepRecord(samples.records, origin["config"], origin["algorithm"], numbers)
     again = credit(1, record).samples
@@ -135,7 +147,6 @@ def test_it_comes_to_prefer_the_success(model_folder: Path, rows: list[TrainRow]
     [
         ({"algorithm": {"preset": "rlanything"}}, "allowed only with 'fused'"),
         ({"models": {"policy": {"temperature": 0.5}}}, "reward.kind: given 'implicit'.*allowed only with 1.0"),
-        ({"run": {"staleness_bound": 1}}, "'implicit' with run.staleness_bound = 1, allowed only with 0"),
         ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.kind"),
         ({"reward": {"kind": "votes", "beta": 0.1}}, "reward.beta: given 0.1, allowed only with"),
     ],
@@ -147,7 +158,7 @@ def test_what_it_cannot_score_is_refused(change: dict[str, Any], sentence: str) 
 
 def test_the_published_settings_are_a_config_of_ours() -> None:
     config = load(Path(__file__).parents[3] / "configs" / "methods" / "istar.toml")
-    algorithm = config.reward_algorithm
+    algorithm = config.algorithm_of("reward")
     assert (algorithm.job, algorithm.dpo_beta) == ("dpo_pair", 0.05)
     assert (config.trainer.policy.learning_rate, config.trainer.reward.learning_rate) == (
         5e-7,

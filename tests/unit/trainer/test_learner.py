@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gc
 import math
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from services.trainer.objectives import Objective, Saved, find_objective, object
 from services.trainer.step import Step, Update
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
+from triforge.offload import Offloaded
 from triforge.types import TrainRow
 
 
@@ -309,3 +313,43 @@ def test_an_objective_is_found_by_its_path_and_trains_the_model(
         find_objective("no.such:Thing")
     with pytest.raises(ConfigError, match="expected a subclass of Objective"):
         find_objective("services.trainer.objectives:Saved")
+
+
+def reached(learner: Learner) -> int:
+    """Bytes behind all tensors that a learner can reach."""
+    seen, found, waiting = set[int](), dict[int, int](), list[object]([learner])
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, (type, ModuleType, FunctionType, Offloaded)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            storage = one.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        waiting += gc.get_referents(one)
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("settings", [{}, {"estimator": "gae"}, {"kl_reference": "initial"}])
+def test_a_learner_between_two_steps_holds_next_to_nothing_and_goes_on_to_the_same_bits(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow], settings: dict[str, Any]
+):
+    told = [
+        row.model_copy(update={"rewards": row.advantages, "ends": (len(row.ids) - 1,)})
+        for row in rows
+    ]
+    found, batch = [], make_batch(kl_beta=0.1, **settings)
+    for colocate in (False, True):
+        learner = Learner.fresh(model_folder)
+        learner.train(batch, told)
+        if colocate:
+            held = reached(learner)
+            learner.release_memory()
+            assert reached(learner) < held / 100, "buffers of a few numbers alone"
+            learner.resume_memory()
+            assert reached(learner) == held
+        learner.train(batch.model_copy(update={"step": 2}), told)
+        found.append(learner.saved().tensors | {"weights": weights_of(learner)})
+    for file, tensors in found[0].items():
+        assert tensors.keys() == found[1][file].keys()
+        assert all(torch.equal(tensor, found[1][file][name]) for name, tensor in tensors.items())

@@ -64,14 +64,16 @@ def row(*images: PlacedImage) -> TrainRow:
     )  # fmt: skip
 
 
-def train(store: ArtifactStore, ranks: Ranks, rows: list[TrainRow]) -> None:
+def train(
+    store: ArtifactStore, ranks: Ranks, rows: list[TrainRow], *, colocate: bool = False
+) -> None:
     uri = write_rows(store, "runs/r/batches/1.parquet", rows)
     before = train_batch(
         "nowhere", batch_id="r-1", run_id="r", version=0, uri=uri, num_rows=len(rows)
     )
     trainer = BatchTrainer(store, ranks)
     trainer.keep(before, Blind())
-    batch = before.model_copy(update={"version": 1})
+    batch = before.model_copy(update={"version": 1, "colocate": colocate})
     trainer.step(CheckpointStore(store, "r", "policy"), batch, lambda: False)
 
 
@@ -105,3 +107,8 @@ def test_ranks_that_hold_a_model_in_two_ways_do_not_begin(store: ArtifactStore) 
 def test_ranks_that_found_other_versions_do_not_mix_them(store: ArtifactStore) -> None:
     with pytest.raises(TrainerError, match="expected one version everywhere"):
         train(store, Pair(other=4), [row()])
+
+
+def test_one_card_is_one_rank(store: ArtifactStore) -> None:
+    with pytest.raises(TrainerError, match="given true with a learner of 2 ranks, expected one"):
+        train(store, Pair(), [row()], colocate=True)

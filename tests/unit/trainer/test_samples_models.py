@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from services.trainer.learners import batch_of
+from services.trainer.objectives import objectives_of
 from services.trainer.recorded_groups import groups_of
 from services.trainer.recording import StepRecord
 from services.trainer.replayed_credit import changes, credit
@@ -9,7 +13,7 @@ from services.trainer.samples import STALE, SampleOptions, Samples, build_sample
 from services.trainer.step_records import origin_of
 from services.trainer.task_source import players
 from tests.unit.trainer.played import group_task, in_turns, judged
-from triforge.config import parse
+from triforge.config import RunConfig, parse
 from triforge.types import JudgedGroup
 
 CONFIG = parse(
@@ -32,8 +36,8 @@ def group_of_two(version: int = 4) -> JudgedGroup:
     return in_turns(judged(task, [1, -1], votes), {"policy": 1, "mover": version})
 
 
-def _samples(group: JudgedGroup) -> Samples:
-    return build_samples([group], SampleOptions.of(CONFIG, 1, VERSIONS, 0.0))
+def _samples(group: JudgedGroup, config: RunConfig = CONFIG) -> Samples:
+    return build_samples([group], SampleOptions.of(config, 1, VERSIONS, 0.0))
 
 
 def test_each_model_is_trained_on_its_own_segments() -> None:
@@ -47,6 +51,31 @@ def test_each_model_is_trained_on_its_own_segments() -> None:
     for role in ("policy", "mover"):
         assert abs(sum(w for row in samples.rows[role] for w in row.weights) - 1.0) < 1e-9
     assert [line["staleness"] for line in samples.lines] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("job", "imitated", "reason"),
+    [("ce", [1.0, 0.0], "not a success"), ("dpo_pair", [1.0, -1.0], "")],
+)
+def test_a_model_with_an_objective_of_its_own_is_credited_by_it_alone(
+    job: str, imitated: list[float], reason: str
+) -> None:
+    plain = _samples(group_of_two())
+    document = CONFIG.model_dump(mode="json")
+    document["trainer"]["mover"]["job"] = job
+    own = parse(document)
+    samples = _samples(group_of_two(), own)
+    assert samples.rows["policy"] == plain.rows["policy"]
+    assert samples.rows["reward"] == plain.rows["reward"]
+    movers = [r for r in samples.records if r["model"] == "mover"]
+    assert [r["advantage"] for r in movers] == [a for a in imitated for _ in range(2)]
+    assert {r["reason"] for r in movers} == {"", reason}
+    assert len(samples.rows["mover"]) == len([a for a in imitated if a])
+    batch = batch_of(own, "r", "mover", 1, samples.rows["mover"], uri="", version=4, model_path="m")
+    assert objectives_of(batch) == ["auxiliary", job]
+    origin, numbers = origin_of(own), SampleOptions.of(own, 1, VERSIONS, 0.0).numbers
+    record = StepRecord(samples.records, origin["config"], origin["algorithm"], numbers)
+    assert credit(1, record).samples.rows == samples.rows
 
 
 def test_the_bound_counts_the_versions_of_the_model_that_wrote() -> None:

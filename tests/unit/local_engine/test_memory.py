@@ -1,0 +1,74 @@
+"""A local engine that gives its memory back: nothing is left, nothing can be asked of it, and it serves on as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.local_engine.scheduler import Scheduler
+from tests.unit.local_engine.models import (
+    build_folder,
+    new_engine,
+    new_scheduler,
+    new_sequence,
+    run_all,
+)
+from triforge.errors import InputError, UnavailableError
+
+PROMPT = list(range(3, 60))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_folder(tmp_path_factory.mktemp("memory") / "a")
+
+
+def said(scheduler: Scheduler) -> tuple[list[int], list[float]]:
+    (found,) = run_all(scheduler, [new_sequence(PROMPT, 1, max_new_tokens=8, ignore_eos=True)])
+    return found.output, found.logprobs
+
+
+@pytest.mark.parametrize("own_llama", [True, False])
+def test_what_is_released_is_gone_and_comes_back_as_it_was(folder: Path, own_llama: bool) -> None:
+    scheduler = new_scheduler(folder, own_llama=own_llama)
+    before, cells = said(scheduler), scheduler.cache.data.nbytes
+    weights = [scheduler.model.tensor(name) for name in scheduler.model.expected()[0]]
+    for _ in range(2):
+        scheduler.release()
+        scheduler.release()  # asked again by a caller that did not hear the answer
+        assert {t.untyped_storage().nbytes() for t in weights} == {0}
+        assert scheduler.cache.data.nbytes < cells
+        assert scheduler.prefixes.tokens == 0
+        scheduler.resume()
+        assert said(scheduler) == before
+
+
+def test_held_rows_keep_the_memory(folder: Path) -> None:
+    scheduler = new_scheduler(folder)
+    scheduler.submit([new_sequence(PROMPT, 1, max_new_tokens=8, ignore_eos=True)])
+    scheduler.step()
+    scheduler.pause("in_place")
+    with pytest.raises(InputError, match="held in place"):
+        scheduler.release()
+    scheduler.pause("abort")
+    scheduler.release()
+
+
+async def test_a_released_engine_is_not_ready_and_reads_no_freed_memory(folder: Path) -> None:
+    engine = new_engine(folder)
+    engine.start()
+    try:
+        row = await engine.rows("model.norm.weight", 1)
+        await engine.release_memory()
+        assert not engine.ready
+        with pytest.raises(UnavailableError, match="resume it first"):
+            await engine.rows("model.norm.weight", 1)
+        with pytest.raises(UnavailableError, match="resume it first"):
+            await engine.swap({"model.norm.weight": torch.ones(32)}, "7")
+        await engine.resume()  # of a policy service that does not know who released it
+        assert engine.ready
+        assert await engine.rows("model.norm.weight", 1) == row
+    finally:
+        engine.stop()
