@@ -19,12 +19,13 @@ SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Compared:
-    """A method beside its baseline, both arms; `measure` says what its curve shows."""
+    """A method beside its baseline, both arms; `measure` says what its curve shows, a `column` of each step."""
 
     method: str
     arm: str
     baseline: str
     measure: str = "success"
+    column: str = "success"
 
 
 def _toy(title: str, world: str, **options: Any) -> Arm:
@@ -49,6 +50,8 @@ _HOUSEHOLD: dict[str, dict[str, Any]] = {
 }
 ARMS: dict[str, Arm] = {
     **_games(),
+    "rloop-maze": _toy("RLoop in the maze", "maze", loop=8),
+    "plain_rl-maze": _toy("plain RL in the maze", "maze", loop=0),
     "window": _toy("levels from a window", "levels", fixed=None),
     "fixed_0_1": _toy("levels 0 and 1", "levels", fixed=(0, 1)),
     "fixed_0_20": _toy("levels 0 to 20", "levels", fixed=(0, 20)),
@@ -70,6 +73,8 @@ COMPARED = (
         for game in ("bandit", "frozen_lake", "sokoban")
     ),
     Compared("RLoop, sokoban", "rloop", "plain_rl"),
+    Compared("RLoop, maze", "rloop-maze", "plain_rl-maze", "pass@32", "pass"),
+    Compared("RLoop, maze", "rloop-maze", "plain_rl-maze", "share of goals forgotten", "forgotten"),
     Compared("RLVE, levels", "window", "fixed_0_1", "share of groups that are undecided"),
     Compared("RLVE, levels", "window", "fixed_0_20", "share of groups that are undecided"),
     Compared("AT-GRPO, plan_path", "tree", "whole"),

@@ -30,14 +30,16 @@ def table(results: Results) -> str:
     )
 
 
-def end(result: Mapping[str, Any]) -> float | None:
+def end(result: Mapping[str, Any], column: str) -> float | None:
     """What is compared of a run."""
-    return at_end("sampled")(result) if result["evaluations"] else quarter(result, _QUARTERS - 1)
+    if result["evaluations"]:
+        return at_end("sampled")(result)
+    return quarter(result, _QUARTERS - 1, column)
 
 
-def quarter(result: Mapping[str, Any], number: int) -> float | None:
+def quarter(result: Mapping[str, Any], number: int, column: str) -> float | None:
     """Mean of a quarter of the curve; a point stands in each quarter that it reaches into."""
-    curve = [step["success"] for step in result["steps"] if "success" in step]
+    curve = [step[column] for step in result["steps"] if column in step]
     first, last = (number * len(curve) // _QUARTERS, -(-(number + 1) * len(curve) // _QUARTERS))
     return fmean(curve[first:last]) if curve else None
 
@@ -48,9 +50,14 @@ def _rows(results: Results, one: Compared) -> list[Sequence[str]]:
         seeds = sum(name == arm for name, _ in results)
         if not seeds:
             continue
-        curve = [cell(summary(results, arm, partial(quarter, number=n))) for n in range(_QUARTERS)]
+        curve = [
+            cell(summary(results, arm, partial(quarter, number=n, column=one.column)))
+            for n in range(_QUARTERS)
+        ]
         less = (
-            cell(difference(results, arm, one.baseline, end), sign=True) if arm == one.arm else ""
+            cell(difference(results, arm, one.baseline, partial(end, column=one.column)), sign=True)
+            if arm == one.arm
+            else ""
         )
         shown = f"{one.method}, {one.measure}" if one.measure != "success" else one.method
         rows.append([shown, f"`{arm}`", f"{seeds}", *curve, less])

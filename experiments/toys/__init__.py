@@ -14,7 +14,7 @@ def play(name: str, arm: Arm, seed: int, *, tell: Tell) -> Result:
     started, result = time.monotonic(), Result(name, seed)
     world = import_module(f"experiments.toys.{arm.config['toy']}")
     for value in world.curve(seed, **arm.config["options"]):
-        result.steps.append({"success": value})
+        result.steps.append(value if isinstance(value, dict) else {"success": value})
         tell({"steps": result.steps[-1]})
     result.seconds = time.monotonic() - started
     tell({"arm": name, "seed": seed, "seconds": result.seconds})

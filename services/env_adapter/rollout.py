@@ -143,7 +143,7 @@ class RolloutWorker:
         critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
         if critic is None:
             return self._generate
-        return BestOfK(self._generate, critic, task.instruction, section.candidates)
+        return BestOfK(self._generate, critic, task.instruction, section.candidates, section.edits)
 
     async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
         """A solution of the task, if the judge is to see one; empty if the family knows none."""

@@ -148,10 +148,20 @@ class Gateway:
         for (_, share), answers in zip(shares, parts, strict=True):
             for position, samples in zip(share, answers, strict=True):
                 reply = _reply(prompts[position], samples)
+                if begun := requests[position].begun:
+                    reply = self._whole(reply, begun)
                 replies[position] = reply, samples
                 tokens = sum(len(output.ids) for output in reply.outputs)
                 self._count(tokens, reply.cached_tokens)
         return [replies[position] for position in range(len(requests))]
+
+    def _whole(self, reply: GenerateReply, begun: int) -> GenerateReply:
+        """The reply with whole texts where the prompt's last ids begin the response; a stop string stays cut off."""
+        decode, head, outputs = self.weights.renderer.decode, reply.prompt_ids[-begun:], []
+        for output in reply.outputs:
+            text, left = decode([*head, *output.ids]), len(decode(output.ids)) - len(output.text)
+            outputs.append(output.model_copy(update={"text": text[: len(text) - max(0, left)]}))
+        return reply.model_copy(update={"outputs": tuple(outputs)})
 
     def _count(self, tokens: int, cached_tokens: int) -> None:
         self.metrics.requests.inc()

@@ -4,7 +4,9 @@
     records of `offline_run` ----------> offline partition ┴-> updates -> runs/<id>/action_critic/<step>.npz
 
 A step that is taken again begins with the file of the one before, and the records say what was played until then, so it learns
-the same again. Actions of the policy at a state are what the rollouts of the group said in it.
+the same again. With an offline run the critic learns from that alone first, as step 0. Actions of the policy at a state are what was
+sampled there: what the rollouts of the group said in it, and the candidates that the critic chose from, kept beside the response, so
+no update samples anew.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import read_step_records, step_record_name
 
 _WIDTH = 512  # features of a text
-_OTHERS = 4  # actions of the policy in one state
+_OTHERS = 8  # actions of the policy in one state
 _COLUMNS = (
     "group_id", "trajectory_id", "step_index", "purpose", "instruction", "observation", "response",
-    "env_reward", "score",
+    "env_reward", "score", "considered",
 )  # fmt: skip
 
 Record = Mapping[str, Any]
@@ -59,7 +61,7 @@ class ActionCritic:
         self._known = -1  # step up to which the replay holds what was played
 
     def learn(self, step: int, records: Sequence[Record]) -> dict[str, float]:
-        """Take the step's records in, learn, and write the critic; returns measures. Blocking.
+        """Take the step's records in, learn, and write the critic; returns measures. Step 0 knows the offline run only. Blocking.
 
         Raises:
             ConfigError: the offline run has no recorded steps.
@@ -76,11 +78,12 @@ class ActionCritic:
         critic = read_critic(self._artifacts, self._run_id, step - 1, self._options)
         critic = critic or CriticEnsemble(_WIDTH, self._options, seed=self._seed)
         rng, found = np.random.default_rng(nth_seed(self._seed, step)), list[dict[str, float]]()
-        for _ in range(self._section.updates):
+        for _ in range(self._section.updates if step else self._section.offline_updates):
             batch = self._replay.draw(self._section.batch, self._section.online_share, rng)
             found.append(critic.update(batch, rng))
         self._artifacts.write(critic_name(self._run_id, step), critic.saved())
-        self._artifacts.delete(critic_name(self._run_id, max(0, step - self._kept)))
+        if step >= self._kept:
+            self._artifacts.delete(critic_name(self._run_id, step - self._kept))
         measures = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
         sizes = {"online": len(self._replay.online), "offline": len(self._replay.offline)}
         return {f"action_critic/{name}": float(n) for name, n in {**measures, **sizes}.items()}
@@ -114,8 +117,9 @@ class ActionCritic:
             said: dict[str, list[str]] = {}
             for record in (record for row in rows for record in row):
                 known = said.setdefault(record["observation"], [])
-                if record["response"] not in known and len(known) < _OTHERS:
-                    known.append(record["response"])
+                for text in (record["response"], *(record.get("considered") or ())):
+                    if text not in known and len(known) < _OTHERS:
+                        known.append(text)
             features = cache(_features)  # a text stands in several transitions
             for row in rows:
                 yield from self._of_trajectory(row, said, features)

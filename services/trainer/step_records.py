@@ -159,6 +159,7 @@ def _trajectory_records(
             "admissible": list(step.admissible),
             "state": step.state,
             "chosen": step.chosen if step.state else None,
+            "considered": list(step.considered),
             "programs": [],
             "tests": [],
             "judge_images": [],

@@ -115,6 +115,18 @@ async def test_a_batch_may_hold_prompts_that_are_only_scored(model: Path) -> Non
     assert said.prompt_logprobs == ()
 
 
+async def test_a_response_that_is_begun_has_its_whole_text(model: Path) -> None:
+    fake = engine(model, answer=lambda *_: [7, 8], decode=lambda _: "cup")  # the last one ends it
+    async with serving(fake) as (a, _), service(model, a) as url, PolicyClient(url) as client:
+        reply = await client(GenerateRequest(messages=GO.messages))
+        text = reply.outputs[0].text
+        begun = await client(GenerateRequest(prefix_ids=(*reply.prompt_ids, 6), begun=1))
+    assert begun.prompt_ids == (*reply.prompt_ids, 6)
+    assert (begun.outputs[0].ids, text) == (reply.outputs[0].ids, "cup")
+    assert begun.outputs[0].text.endswith(" cup"), begun.outputs[0].text
+    assert begun.outputs[0].text.count(" ") == 1
+
+
 async def test_a_prompt_under_which_weights_change_is_scored_again_by_one_version(
     model: Path, tmp_path: Path
 ) -> None:

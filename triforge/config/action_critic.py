@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from triforge.algorithms.registry import Only
 from triforge.config.base import Positive, Section, Share
 
 
@@ -32,5 +35,9 @@ class ActionCriticSection(Section):
     """Of a batch, what the run played itself; the rest is of `offline_run`."""
     offline_run: str = Field("", pattern=r"^[\w-]*$", max_length=200)
     """A run of this deployment whose recorded steps are the offline partition; empty has none."""
+    offline_updates: Annotated[
+        Positive, Only(lambda s: bool(s.offline_run), "an offline_run: nothing is known before")
+    ] = 256
+    """Updates on that partition alone before the first step, whose rollouts the critic chooses already."""
     capacity: Positive = 10_000
     """Transitions kept of either partition, the last ones."""

@@ -170,6 +170,11 @@ class RunConfig(Section):
                 f"env_adapter.strategy: given 'critic_best_of_k' with algorithm.overrides.job = {preset.job!r}, allowed 'distil' or "
                 "'ce': the best of K samples is no draw of the policy, so its ratios and advantages would be wrong"
             )
+        if section.edits and any(model.regex for model in self.models.players.values()):
+            raise ValueError(
+                f"env_adapter.edits: given {section.edits} with an expression of models.policy.regex, allowed 0: it holds from a "
+                "response's first token on, and not for a tail"
+            )
         if section.played_by != "workers" or self.adaptation.controller != "none":
             raise ValueError(
                 f"env_adapter.strategy: given 'critic_best_of_k' with env_adapter.played_by = {section.played_by!r} and "

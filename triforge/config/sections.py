@@ -178,6 +178,15 @@ class EnvAdapterSection(Section):
         ),
     ] = Field(8, ge=2, le=64)
     """Responses sampled a turn for the critic to choose from."""
+    edits: Annotated[
+        int,
+        Only(
+            lambda s: s.strategy == "critic_best_of_k" and not s.admissible_only,
+            "strategy = 'critic_best_of_k' and admissible_only = false: nothing else asks a critic, and an expression holds from "
+            "a response's first token on",
+        ),
+    ] = Field(0, ge=0, le=64)
+    """Times that the tail of the response chosen is sampled again, and taken if the critic values it more."""
     team_weight: Annotated[
         float,
         Only(lambda s: s.strategy == "tree", "strategy = 'tree': nothing else weighs candidates"),

@@ -10,7 +10,8 @@ import numpy as np
 
 from triforge.algorithms.action_critic import CriticEnsemble, CriticOptions, text_features
 from triforge.rollout.protocols import Generate
-from triforge.types import GenerateReply, GenerateRequest
+from triforge.rollout.seeds import derive_seed
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
 
 def critic_state(instruction: str, observation: str) -> str:
@@ -37,31 +38,73 @@ def read_critic(
     artifacts: Artifacts, run_id: str, step: int, options: CriticOptions | None = None
 ) -> CriticEnsemble | None:
     """The newest critic of a run up to a step, none before its first. Blocking."""
-    for earlier in range(step, 0, -1):
+    for earlier in range(step, -1, -1):
         if artifacts.exists(name := critic_name(run_id, earlier)):
             return CriticEnsemble.restored(artifacts.read(name), options)
     return None
 
 
 class BestOfK:
-    """A `Generate` that answers with the best of `candidates` samples, whose ids and log-probabilities are the engine's own."""
+    """A `Generate` that answers with the best of `candidates` samples, then of `edits`; ids and log-probabilities are the engine's own."""
 
     def __init__(
-        self, generate: Generate, critic: CriticEnsemble, instruction: str, candidates: int
+        self,
+        generate: Generate,
+        critic: CriticEnsemble,
+        instruction: str,
+        candidates: int,
+        edits: int = 0,
     ) -> None:
         self._generate, self._critic = generate, critic
-        self._instruction, self._candidates = instruction, candidates
+        self._instruction, self._candidates, self._edits = instruction, candidates, edits
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        """Sample; of equal values the first is taken."""
+        """Sample; of equal values the first is taken. Then the tail of the best is sampled again, and kept if it is worth more."""
         reply = await self._generate(request.model_copy(update={"n": self._candidates}))
         whole = [output for output in reply.outputs if output.finish != "abort"]
         if not whole:
             return reply.model_copy(update={"outputs": reply.outputs[:1]})
-        said = [output.text for output in whole]
-        values = await asyncio.to_thread(self.values, request.messages[-1].text, said)
+        seen = request.messages[-1].text
+        values = await asyncio.to_thread(self.values, seen, [output.text for output in whole])
         best = max(range(len(whole)), key=values.__getitem__)
-        return reply.model_copy(update={"outputs": (whole[best],)})
+        for number in range(self._edits):
+            edit = await self._edited(request, reply, whole[best], number)
+            if edit is None:
+                continue
+            whole.append(edit)
+            values += await asyncio.to_thread(self.values, seen, [edit.text])
+            best = len(whole) - 1 if values[-1] > values[best] else best
+        said = tuple(dict.fromkeys(output.text for output in whole))
+        return reply.model_copy(update={"outputs": (whole[best],), "considered": said})
+
+    async def _edited(
+        self, request: GenerateRequest, reply: GenerateReply, kept: GenerateOutput, number: int
+    ) -> GenerateOutput | None:
+        """A response with another tail by the same model; None of one token, and of a tail that the engine aborts."""
+        if len(kept.ids) < 2:
+            return None
+        seed = derive_seed(request.sampling.seed or 0, "edit", number)
+        cut = 1 + seed % (len(kept.ids) - 1)
+        left = request.sampling.max_new_tokens - cut
+        asked = {
+            "prefix_ids": reply.prompt_ids + kept.ids[:cut], "prefix_images": reply.images, "messages": (), "begun": cut,
+            "sampling": request.sampling.model_copy(update={"seed": seed, "max_new_tokens": left}),
+        }  # fmt: skip
+        (tail,) = (await self._generate(request.model_copy(update=asked))).outputs
+        if tail.finish == "abort":
+            return None
+        heads = (
+            s.model_copy(update={"end": min(s.end, cut)}) for s in kept.versions if s.start < cut
+        )
+        tails = (
+            VersionSpan(version=s.version, start=s.start + cut, end=s.end + cut)
+            for s in tail.versions
+        )
+        return tail.model_copy(
+            update={
+                "ids": kept.ids[:cut] + tail.ids, "logprobs": kept.logprobs[:cut] + tail.logprobs, "versions": (*heads, *tails),
+            }
+        )  # fmt: skip
 
     def values(self, observation: str, responses: Sequence[str]) -> list[float]:
         """Q of each response."""

@@ -83,6 +83,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("agent_id", pa.string()),
     ("state", pa.string()),
     ("chosen", pa.bool_()),
+    ("considered", pa.list_(pa.string())),
     ("step_score", pa.float64()),
     ("step_score_version", pa.int64()),
     ("model", pa.string()),
@@ -104,6 +105,8 @@ says why the response ended (stop, length, abort), `admissible` what the environ
 
 In tree rollouts the steps of one `state` are candidates for one turn, `env_reward` is what they were compared by, and the one
 that is `chosen` was played on.
+
+`considered` are the responses that a critic chose the response from.
 
 `step_score` stands where the mean vote would, of a source that casts no votes; a model that gave it had `step_score_version`."""
 

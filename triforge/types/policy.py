@@ -81,8 +81,8 @@ class GenerateRequest(Message):
     """One prompt, n samples. Produced by: rollout, judge, rewriter. Consumed by: policy service.
 
     `prefix_ids` are echoed exactly as they came back last time, and so are the `prefix_images` in them; only `messages`
-    are rendered and appended. With `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` is whom a caller
-    with several policy services asks; empty is the one that it always asks.
+    are rendered and appended. The last `begun` ids of the prefix begin the response: the text of a sample begins with theirs.
+    With `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` is whom a caller with several policy services asks; empty is the one that it always asks.
     """
 
     prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
@@ -93,6 +93,7 @@ class GenerateRequest(Message):
     affinity: str = ""
     prompt_logprobs: bool = False
     model: Annotated[str, Field(max_length=16)] = ""
+    begun: Annotated[int, Field(ge=0)] = 0
 
 
 class GenerateOutput(Message):
@@ -114,6 +115,7 @@ class GenerateReply(Message):
 
     `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, if they were asked
     for, are those of all its ids but the first, at temperature 1, by the weights of `prompt_version`; `outputs` is empty then.
+    `considered` are texts that a critic chose the output from.
     """
 
     prompt_ids: tuple[int, ...]
@@ -122,3 +124,4 @@ class GenerateReply(Message):
     cached_tokens: int = 0
     prompt_logprobs: tuple[float, ...] = ()
     prompt_version: int | None = None
+    considered: tuple[str, ...] = ()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from itertools import product
-from random import Random
-from statistics import fmean, pstdev
+from statistics import fmean
 
 import pytest
 
+from experiments.toys.maze import STEPS, curve
 from triforge.algorithms.archive import (
     Rollout,
     archive_measures,
@@ -82,98 +79,8 @@ def test_similarity_is_the_share_of_word_sequences_in_common() -> None:
     assert self_similarity(["a"]) == 0.0
 
 
-# ---- the softmax maze: ways from a corner to eight goals, by a policy that shares what it knows between goals ----
-
-SIDE, MOVES, TRIES, STEPS, LOOPS = 4, 6, 4, 8, 3
-TURNS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-GOALS = ((3, 3), (3, 2), (2, 3), (0, 3), (3, 0), (1, 3), (2, 0), (3, 1))
-Cell = tuple[int, int]
-Path = list[tuple[Cell, int]]
-Policy = dict[tuple[int, Cell], list[float]]  # goal (-1: all) and cell -> logit of each turn
-
-
-def policy() -> Policy:
-    cells = product(range(SIDE), range(SIDE))
-    return {(goal, cell): [0.0] * 4 for cell in cells for goal in range(-1, len(GOALS))}
-
-
-def copied(of: Policy) -> Policy:
-    return {place: list(logits) for place, logits in of.items()}
-
-
-def turned(cell: Cell, turn: int) -> Cell:
-    row, column = cell[0] + TURNS[turn][0], cell[1] + TURNS[turn][1]
-    return (row, column) if 0 <= row < SIDE and 0 <= column < SIDE else cell
-
-
-def chances(of: Policy, goal: int, cell: Cell) -> list[float]:
-    weights = [math.exp(a + b) for a, b in zip(of[goal, cell], of[-1, cell], strict=True)]
-    return [weight / sum(weights) for weight in weights]
-
-
-def play(of: Policy, goal: int, rng: Random) -> tuple[Path, bool]:
-    cell, path = (0, 0), Path()
-    for _ in range(MOVES):
-        (turn,) = rng.choices(range(4), chances(of, goal, cell))
-        path.append((cell, turn))
-        cell = turned(cell, turn)
-        if cell == GOALS[goal]:
-            return path, True
-    return path, False
-
-
-def push(of: Policy, goal: int, path: Path, weight: float) -> None:
-    """A step along the gradient of `weight * log p(path)`."""
-    for cell, turn in path:
-        for other, chance in enumerate(chances(of, goal, cell)):
-            for place in ((goal, cell), (-1, cell)):
-                of[place][other] += weight * ((other == turn) - chance)
-
-
-def explore(of: Policy, rng: Random, steps: range) -> list[tuple[Rollout, int, Path]]:
-    """GRPO on each goal in turn; everything that was played."""
-    archive = []
-    for step, goal in product(steps, range(len(GOALS))):
-        played = [play(of, goal, rng) for _ in range(TRIES)]
-        won = [float(success) for _, success in played]
-        for number, (path, success) in enumerate(played):
-            words = " ".join(str(turn) for _, turn in path)
-            archive.append(
-                (Rollout(f"{step}-{goal}-{number}", goal, step, success, words), goal, path)
-            )
-            if pstdev(won):
-                push(of, goal, path, 4.0 * (success - fmean(won)) / pstdev(won) / TRIES)
-    return archive
-
-
-def loops(rng: Random) -> Policy:
-    first = policy()
-    for loop in range(LOOPS):
-        archive = explore(copied(first), rng, range(loop * STEPS, (loop + 1) * STEPS))
-        wanted = {r.id for r in solutions([r for r, *_ in archive], hardest=0.5, distinct=4)}
-        for _ in range(2):
-            for found, goal, path in archive:
-                if found.id in wanted:
-                    push(first, goal, path, 0.3)
-    return first
-
-
-def solved(of: Policy, rng: Random) -> float:
-    """pass@32 over all goals."""
-    tried = [sum(play(of, goal, rng)[1] for _ in range(64)) for goal in range(len(GOALS))]
-    return fmean(pass_at(32, 64, won) for won in tried)
-
-
-def test_loops_solve_as_much_in_32_tries_as_plain_rl_with_as_many_samples(
-    record_property: Callable[[str, object], None],
-) -> None:
-    plain, looped, forgotten = list[float](), list[float](), list[float]()
-    for seed in range(3):
-        one = policy()
-        archive = explore(one, Random(seed), range(LOOPS * STEPS))
-        forgotten.append(archive_measures([r for r, *_ in archive], k=32)["forgotten"])
-        plain.append(solved(one, Random(7)))
-        looped.append(solved(loops(Random(seed)), Random(7)))
-    for name, found in {"plain": plain, "looped": looped, "forgotten": forgotten}.items():
-        record_property(name, found)
+def test_loops_solve_as_much_in_32_tries_as_plain_rl_with_as_many_samples() -> None:
+    ends = {loop: [[*curve(seed, loop=loop)][-1] for seed in range(3)] for loop in (0, STEPS)}
+    plain, looped = ([end["pass"] for end in ends[loop]] for loop in (0, STEPS))
     assert fmean(looped) >= fmean(plain), (looped, plain)
+    assert all(0.0 <= end["forgotten"] <= 1.0 for found in ends.values() for end in found)

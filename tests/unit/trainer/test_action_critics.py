@@ -10,7 +10,7 @@ import pytest
 from services.trainer.action_critics import ActionCritic
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
-from triforge.rollout.best_of_k import critic_name
+from triforge.rollout.best_of_k import critic_name, read_critic
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import step_record_name, write_step_records
 
@@ -84,6 +84,32 @@ def test_a_step_taken_again_learns_the_same(tmp_path: Path, capacity: int, read:
     assert not store.exists(critic_name("run", 1)), "old files go"
 
 
+def test_what_the_critic_chose_from_are_actions_of_the_policy(tmp_path: Path) -> None:
+    rows = [row | {"considered": ["up", "left", "right"]} for row in records(1)]
+    critic = ActionCritic(ArtifactStore(str(tmp_path)), "run", config())
+    critic.learn(1, rows)
+    first = critic._replay.online[0]
+    assert first.following is not None
+    assert (len(first.sampled), len(first.following)) == (4, 3), (
+        "up, down, left, right; without down"
+    )
+
+
+def test_offline_data_teach_a_critic_that_chooses_from_the_first_step_on(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    write_step_records(store, step_record_name("old", 1), records(1))
+    critic = ActionCritic(store, "run", config(offline_run="old", offline_updates=5))
+    assert critic.learn(0, [])["action_critic/online"] == 0
+    offline = read_critic(store, "run", 0)
+    assert offline is not None
+    assert offline.updates == 5
+    critic.learn(1, records(1))
+    online = read_critic(store, "run", 1)
+    assert online is not None
+    assert online.updates == 5 + 3
+    assert ActionCritic(store, "alone", config()).learn(0, []) == {}
+
+
 def test_another_runs_records_are_the_offline_partition(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     for step in (1, 2):
@@ -103,6 +129,15 @@ def test_another_runs_records_are_the_offline_partition(tmp_path: Path) -> None:
         ({"algorithm": {"preset": "grpo"}}, "is no draw of the policy"),
         ({"env_adapter": {"strategy": "group"}}, "nothing else asks it"),
         ({"env_adapter": {"strategy": "group", "candidates": 4}}, "nothing else asks a critic"),
+        ({"env_adapter": {"strategy": "group", "edits": 4}}, "nothing else asks a critic"),
+        (
+            {
+                "env_adapter": DOCUMENT["env_adapter"] | {"edits": 1},
+                "models": {"policy": {"regex": "a|b"}},
+            },
+            "env_adapter.edits: given 1 with an expression",
+        ),
+        ({"trainer": {"action_critic": {"offline_updates": 9}}}, "nothing is known before"),
         ({"adaptation": {"controller": "llm_rewrite"}}, "how difficult a task is"),
     ],
 )
