@@ -28,6 +28,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     TOKENIZERS_PARALLELISM=false \
+    MALLOC_ARENA_MAX=2 \
+    ARROW_DEFAULT_MEMORY_POOL=system \
     TRIFORGE_HOST=0.0.0.0
 # The official image has no compiled standard library, and a read-only container can keep none: each start and each health
 # check would compile it again. Packages are compiled by all cores, where pip takes one; what is no Python of this version

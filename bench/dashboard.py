@@ -4,7 +4,7 @@
     commit  milliseconds of the transaction that ends a step, with and without the lines of its trajectories
     memory  MiB of this process after each round of requests, a request of each page a round
 
-Run: python -m bench.dashboard [--small] [--rounds N]
+Run, with the allocators of services: MALLOC_ARENA_MAX=2 ARROW_DEFAULT_MEMORY_POOL=system python -m bench.dashboard [--small] [--rounds N]
 """
 
 from __future__ import annotations

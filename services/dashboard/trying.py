@@ -42,13 +42,14 @@ class Played(Message):
 
 
 class Tried(Message):
-    """What the form keeps, and of which models and task."""
+    """What the form keeps, and of which models and task; `asked` is the conversation that wants the episode's next answer."""
 
     left: str = ""
     right: str = ""
     task: str = ""
     said: Annotated[tuple[Said, ...], Field(max_length=MOST)] = ()
     played: Annotated[tuple[Played, ...], Field(max_length=MOST)] = ()
+    asked: tuple[ChatMessage, ...] = ()
 
 
 class Trying:
@@ -76,13 +77,14 @@ class Trying:
         if verb == "say":
             tried = await self._said(ask, tried, fields.get("text", ""))
         if verb in ("step", "judge") and tried.task:
-            play = await self._play(key, tried)
-            if verb == "step" and play.asked and len(tried.played) < MOST:
-                reply, beside = await _answers(ask, tried, play.asked, play.asked)
+            further = verb == "step" and len(tried.played) < MOST
+            if not (further and tried.asked):
+                play, tried = await self._play(key, tried)
+            if further and tried.asked:
+                reply, beside = await _answers(ask, tried, tried.asked, tried.asked)
                 played = (*tried.played, Played(reply=reply, beside=beside))
-                tried = tried.model_copy(update={"played": played})
-                play = await self._play(key, tried)
-            judged = await self._judge(key, play.trajectory) if verb == "judge" else None
+                play, tried = await self._play(key, tried.model_copy(update={"played": played}))
+            judged = await self._judge(key, play.trajectory) if play and verb == "judge" else None
         return self._page(
             "try", left=left, right=right, tokens=tokens, task=tried.task, tried=tried, kept=tried.model_dump_json(),
             play=play, judged=judged, live=await self._apis.served(key), most=MOST,
@@ -111,11 +113,12 @@ class Trying:
         answers = await _answers(ask, tried, side(0), side(1))
         return tried.model_copy(update={"said": (*tried.said, Said(text=text, answers=answers))})
 
-    async def _play(self, key: str, tried: Tried) -> TaskPlay:
+    async def _play(self, key: str, tried: Tried) -> tuple[TaskPlay, Tried]:
         """The task as far as it was played; env_adapter plays it, and asks for a key that may submit."""
         path = f"/v1/tasks/{segment(tried.task)}/play"
         body = {"responses": [turn.reply for turn in tried.played]}
-        return TaskPlay.model_validate(await self._apis.post("env_adapter", path, key, body))
+        play = TaskPlay.model_validate(await self._apis.post("env_adapter", path, key, body))
+        return play, tried.model_copy(update={"asked": play.asked})
 
     async def _judge(self, key: str, trajectory: Trajectory) -> Any:
         """What the judge says of each step."""
@@ -163,5 +166,4 @@ def _tried(fields: Mapping[str, str], left: str, right: str) -> Tried:
         raise InputError("kept: expected what the page sent; begin anew at /try") from error
     if (kept.left, kept.right) != (left, right):
         return anew
-    played = kept.played if kept.task == anew.task else ()
-    return anew.model_copy(update={"said": kept.said, "played": played})
+    return kept if kept.task == anew.task else anew.model_copy(update={"said": kept.said})

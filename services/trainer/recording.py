@@ -4,7 +4,7 @@ Layout of a folder:
 
     run.json                      the run's id, what its steps measured, its first versions, where each version lies
     pool.json                     the family, options and tasks of its pool
-    runs/<run>/steps/*.parquet    the record of each step
+    runs/<run>/steps/*.parquet    the record of each step, beside it in logprobs/ the log-probabilities of its training
     weights/  checkpoints/        the versions that were kept, as in the artifact store
     models/<role>/                the models that the run began with
 """
@@ -133,7 +133,8 @@ class Recording:
             name = f"runs/{self.run_id}/steps/{step.step:05d}.parquet"
             target.write(name, self.source(step.step))
             steps.append(step.model_copy(update={"artifacts": {"step_record": name}}))
-        for name in (f"{kind}/{self.run_id}" for kind in ("weights", "checkpoints")):
+        kinds = (f"{kind}/{self.run_id}" for kind in ("weights", "checkpoints"))
+        for name in (*kinds, f"runs/{self.run_id}/logprobs"):
             source = self.artifacts.local_path(name)
             if source.is_dir():
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns(".aside-*"))

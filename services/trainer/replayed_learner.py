@@ -1,4 +1,4 @@
-"""The learner's step once more: loss, gradient norm and all other measures from the weights that the run trained on.
+"""The learner's step once more: all measures, log-probabilities and new weights from the weights that the run trained on.
 
 Those weights are the initial folder's, a version that is still on the disk, or what the replay of the step before has made,
 if that came out bit for bit. The arithmetic is `Learner.train`.
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner
+from services.trainer.learner import Learner, StepReport
 from services.trainer.learners import batch_of
 from services.trainer.lora import LoraShape
 from services.trainer.recording import Recording
@@ -24,6 +25,7 @@ from services.trainer.weight_folders import version_name
 from triforge.config import LearnerSection
 from triforge.errors import TriforgeError
 from triforge.store.images import ImageStore
+from triforge.store.training_logprobs import logprobs_table, recorded_logprobs
 from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow
 
 _TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
@@ -73,8 +75,10 @@ class ReplayedLearner:
             self._held = None
             return Finding(name, "not recomputed", error.detail)
         report = learner.train(batch, rows)
-        bound = rounding_bound(learner, rows, batch.learner)
-        found = self._compare(known, report.metrics, bound)
+        apart = self._apart(learner, batch, report)
+        found = self._compare(
+            known, report.metrics, apart, rounding_bound(learner, rows, batch.learner)
+        )
         self._held = (version + 1, learner) if found.verdict == "same" else None
         return found
 
@@ -104,16 +108,42 @@ class ReplayedLearner:
         images = ImageStore(self._artifacts)
         return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
 
+    def _apart(self, learner: Learner, batch: TrainBatch, report: StepReport) -> dict[str, float]:
+        """How far log-probabilities of tokens and the new weights are from those on record, as far as they are kept.
+
+        Of weights as one vector: where a gradient is all rounding, AdamW steps either way.
+        """
+        apart: dict[str, float] = {}
+        known = recorded_logprobs(self._artifacts, batch.run_id, batch.step)
+        if self._role == "policy" and known.num_rows:
+            mine, apart["log-probabilities"] = logprobs_table(report.logprobs), math.inf
+            if known.drop(["logprobs"]).equals(mine.drop(["logprobs"])):
+                old, new = (np.concatenate(t["logprobs"].to_numpy()) for t in (known, mine))
+                apart["log-probabilities"] = max(abs(new - old) / np.maximum(1.0, abs(old)))
+        number = self._folders.get(batch.version + 1)
+        if number is not None and (self._versions.weights / version_name(number)).is_dir():
+            kept = self._versions.load(number, Path(batch.model_path), LoraShape.of(batch.learner))
+            before, now = (
+                torch.cat([p.detach().flatten() for p in one.model.parameters().values()])
+                for one in (kept, learner)
+            )
+            apart["new weights"] = float((now - before).norm()) / max(1.0, float(before.norm()))
+        return apart
+
     def _compare(
-        self, known: Mapping[str, float], metrics: Mapping[str, float], bound: float
+        self,
+        known: Mapping[str, float],
+        metrics: Mapping[str, float],
+        apart: dict[str, float],
+        bound: float,
     ) -> Finding:
-        """All measures bit for bit; else loss and norm of the gradient within the bound."""
+        """All bit for bit; else what is in `apart`, loss and norm of the gradient within the bound."""
         name = f"{self._role} learner"
         alike = sum(metrics.get(measure) == value for measure, value in known.items())
         said = ", ".join(f"{n} {known[n]:.6g}" for n in ("loss", "grad_norm") if n in known)
-        if alike == len(known):
-            return Finding(name, "same", f"{said}, {alike} measures")
-        apart = {
+        if alike == len(known) and not any(apart.values()):
+            return Finding(name, "same", ", ".join([said, f"{alike} measures", *apart]))
+        apart |= {
             n: abs(metrics.get(n, math.inf) - known[n]) / max(1.0, abs(known[n]))
             for n in ("loss", "grad_norm")
             if n in known

@@ -20,6 +20,7 @@ import yaml
 from services.trainer.smollm2 import WHEEL
 from triforge import __version__
 from triforge.config import Settings
+from triforge.supervisor.layout import PROCESS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -256,6 +257,11 @@ def stages() -> dict[str, list[str]]:
         elif name and line and not line.startswith("#"):
             found[name].append(line)
     return found
+
+
+def test_images_have_the_variables_that_processes_of_one_machine_are_started_with() -> None:
+    for name, value in PROCESS.items():
+        assert f" {name}={value}" in DOCKERFILE
 
 
 def watched_targets() -> set[str]:

@@ -23,15 +23,16 @@ def _name(run_id: str, step: int) -> str:
     return f"runs/{run_id}/logprobs/{step:05d}.parquet"
 
 
-def write_logprobs(store: ArtifactStore, run_id: str, step: int, rows: Iterable[Row]) -> None:
-    """Write a step's rows: key (trajectory/segment), places of tokens in the segment, log-probability of each."""
+def logprobs_table(rows: Iterable[Row]) -> pa.Table:
+    """A step's rows: key (trajectory/segment), places of tokens in the segment, log-probability of each."""
     columns = [pa.array(column) for column in ([*found] for found in zip(*rows, strict=True))]
+    return pa.table(columns or [[], [], []], names=_SCHEMA.names).cast(_SCHEMA)
+
+
+def write_logprobs(store: ArtifactStore, run_id: str, step: int, rows: Iterable[Row]) -> None:
+    """Write a step's rows."""
     sink = io.BytesIO()
-    pq.write_table(
-        pa.table(columns or [[], [], []], names=_SCHEMA.names).cast(_SCHEMA),
-        sink,
-        compression="zstd",
-    )
+    pq.write_table(logprobs_table(rows), sink, compression="zstd")
     store.write(_name(run_id, step), sink.getvalue())
 
 
@@ -39,7 +40,7 @@ def read_logprobs(
     store: ArtifactStore, run_id: str, step: int, trajectory_id: str
 ) -> dict[int, dict[int, float]]:
     """`[segment][place]` of a trajectory's tokens; empty where nothing of it is on record."""
-    table, found = _read(store, run_id, step), dict[int, dict[int, float]]()
+    table, found = recorded_logprobs(store, run_id, step), dict[int, dict[int, float]]()
     for number, key in enumerate(table.column("key").to_pylist()):
         name, _, segment = key.rpartition("/")
         if name == trajectory_id:
@@ -48,7 +49,8 @@ def read_logprobs(
     return found
 
 
-def _read(store: ArtifactStore, run_id: str, step: int) -> pa.Table:
+def recorded_logprobs(store: ArtifactStore, run_id: str, step: int) -> pa.Table:
+    """What `write_logprobs` has written; empty where nothing is on record."""
     name = _name(run_id, step)
     try:
         return pq.read_table(io.BytesIO(store.read(name)), schema=_SCHEMA, use_threads=False)

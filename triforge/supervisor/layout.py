@@ -59,6 +59,10 @@ BROKER = "valkey"  # folder below the state folder in which the deployment's own
 _APIS = (
     "policy_model_url", "reward_model_url", "rewriter_model_url", "reward_url", "env_adapter_url", "trainer_url", "dashboard_url",
 )  # fmt: skip
+# As in the Dockerfile. glibc's arenas, one a thread else, and Arrow's own pool keep what was freed, more with every request.
+PROCESS = {
+    "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +173,7 @@ def plan_layout(
     further = [role for role in config.models.players if role != "policy"]
     for role in further:
         ports.claim(_port(settings.model_url(role)), f"TRIFORGE_MODELS for {role}")
-    env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = settings.environment() | PROCESS
     roles: tuple[Role, ...] = ("policy", "reward", "rewriter", *further)
     for role in (r for r in roles if settings.has(f"{r}_model")):
         specs += _model_processes(role, config, settings, env, ports)

@@ -137,6 +137,10 @@ async def test_a_task_is_played_step_by_step_beside_another_model_and_judged(
         page = await send(browser, page, verb="step", task="t-1")
         assert page.status_code == 200, page.text
         assert len(models.prompts("policy_model")) == number  # what was played is not sampled again
+        plays = [body["responses"] for host, _, body in models.asked if host == "env_adapter"]
+        assert [len(given) for given in plays] == [
+            *range(number + 1)
+        ]  # the opening, and each step once
         assert ("✓ success" in page.text) == (number == 6)
     assert EVIL not in page.text
     assert html.escape(EVIL) in page.text

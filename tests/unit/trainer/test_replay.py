@@ -25,6 +25,7 @@ from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.tables import PoolRow, TaskRow
+from triforge.store.training_logprobs import recorded_logprobs
 
 RECORDED = (
     Path(__file__).parents[2] / "recorded_run"
@@ -54,14 +55,14 @@ def test_the_recorded_run_comes_out_as_it_was_recorded(recording: Recording) -> 
         assert learnt[1:] == (["same"] * 2 if learnt[0] == "same" else ["not recomputed"] * 2)
 
 
-def change_first(recording: Recording, column: str, change: Any) -> None:
-    """Change a column of the first step's record."""
-    path = recording.artifacts.local_path(recording.steps[0].artifacts["step_record"])
+def change_first(recording: Recording, column: str, change: Any, kind: str = "steps") -> None:
+    """Change a column of the first step's record, or of a file beside it."""
+    path = recording.artifacts.local_path(f"runs/{recording.run_id}/{kind}/00001.parquet")
     table = pq.read_table(path)
     place = table.schema.get_field_index(column)
     values = [change(value) for value in table.column(column).to_pylist()]
-    kind = table.schema.field(column)
-    pq.write_table(table.set_column(place, kind, pa.array(values, kind.type)), path)
+    about = table.schema.field(column)
+    pq.write_table(table.set_column(place, about, pa.array(values, about.type)), path)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +90,24 @@ def test_another_loss_on_record_differs(recording: Recording) -> None:
     assert found[1, "reward learner"] in ("same", "rounding")
 
 
-def test_a_step_alone_begins_with_weights_that_are_kept(recording: Recording) -> None:
-    gone = verdicts(recording, 2)
-    assert gone[2, "policy learner"] == "not recomputed"
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        ("logprobs", lambda values: [*values[:-1], values[-1] + 0.001]),
+        ("places", lambda values: [n + 1 for n in values]),
+    ],
+)
+def test_another_log_probability_or_another_token_on_record_differs(
+    recording: Recording, column: str, change: Any
+) -> None:
+    change_first(recording, column, change, "logprobs")
+    found = verdicts(recording, 1)
+    assert found[1, "policy learner"] == "differs"
+    assert found[1, "reward learner"] in ("same", "rounding")
+
+
+def publish(recording: Recording, moved: float = 0.0) -> None:
+    """Keep the version of the first step, with one weight moved."""
     record = recording.read(1)
     again = credit(1, record)
     rows, version = again.samples.rows["policy"], int(record.numbers["policy_version"])
@@ -101,9 +117,26 @@ def test_a_step_alone_begins_with_weights_that_are_kept(recording: Recording) ->
     )  # fmt: skip
     learner = Learner.fresh(Path(batch.model_path))
     report = learner.train(batch, rows)
+    next(iter(learner.model.parameters().values())).data[0, 0] += moved
     CheckpointStore(recording.artifacts, recording.run_id, "policy").publish(
         learner, batch, report, keep=2
     )
+
+
+@pytest.mark.parametrize(("moved", "expected"), [(0.0, ("same", "rounding")), (0.1, ("differs",))])
+def test_new_weights_are_compared_with_those_that_are_kept(
+    recording: Recording, moved: float, expected: tuple[str, ...]
+) -> None:
+    publish(recording, moved)
+    found = [finding for _, finding in replay(recording, 1, learners=True)]
+    assert found[1].verdict in expected
+    assert "new weights" in found[1].said
+
+
+def test_a_step_alone_begins_with_weights_that_are_kept(recording: Recording) -> None:
+    gone = verdicts(recording, 2)
+    assert gone[2, "policy learner"] == "not recomputed"
+    publish(recording)
     assert verdicts(recording, 2)[2, "policy learner"] in ("same", "rounding")
     assert verdicts(recording, 2)[2, "reward learner"] == "not recomputed"
 
@@ -165,6 +198,8 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
             ))  # fmt: skip
     with pytest.raises(NotFoundError):
         Recording.of_run(store, artifacts, run.id)
+    logprobs = recording.artifacts.local_path(f"runs/{recording.run_id}/logprobs")
+    shutil.copytree(logprobs, artifacts.local_path(f"runs/{run.id}/logprobs"))
     notes = {"paths": dict(recording.paths), "base": dict(recording.base)}
     store.begin(run.id, state=notes, versions={"policy": 1, "reward": 1})
     for step in recording.steps:
@@ -180,6 +215,7 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
     shutil.rmtree(tmp_path / "artifacts")
     sent = Recording.of_folder(tmp_path / "sent")
     assert sent.folders == recording.folders
+    assert recorded_logprobs(sent.artifacts, run.id, 3).num_rows
     tasks = [{"params": {"n": 0}}, {"params": {"n": 1}}]
     assert sent.pool == {"environment": "f", "options": {"o": 1}, "tasks": tasks}
     assert verdicts(sent, 1) == verdicts(recording, 1)
