@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import DEVNULL
 from collections import Counter
@@ -95,7 +96,7 @@ async def test_a_run_of_three_ends_the_same_wherever_its_orchestrator_dies(loop:
 
 
 class Learning:
-    """A learner's process. One that is to die is killed (SIGKILL) in its second step of a run, and comes up again."""
+    """A learner's process. One that is to die is killed (SIGKILL) in a step after the first, and comes up again."""
 
     def __init__(self, redis_url: str, store: ArtifactStore, role: TrainedRole) -> None:
         self._store, self._role = store, role
@@ -114,10 +115,14 @@ class Learning:
             try:
                 while child.returncode is None:
                     doomed = self.dies and not self.killed_in
-                    if doomed and f"-00002-{self._role}" in self._begun():
-                        child.kill()
-                        await child.wait()
-                        self.killed_in.append(self._begun())
+                    if doomed and "-00001-" not in (self._begun() or "-00001-"):
+                        child.send_signal(signal.SIGSTOP)  # so that it is in the step when it dies
+                        if begun := self._begun():
+                            child.kill()
+                            await child.wait()
+                            self.killed_in.append(begun)
+                        else:
+                            child.send_signal(signal.SIGCONT)
                     await asyncio.sleep(0.005)
             finally:
                 if child.returncode is None:
@@ -143,6 +148,7 @@ def _weights(loop: Loop, run: RunState) -> dict[TrainedRole, list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bit_for_bit(
     broker: Broker, redis_url: str, tmp_path: Path
 ) -> None:
@@ -155,6 +161,7 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
     loop = Loop(broker, redis_url, tmp_path, ["mover"])
     models = {role: {"path": path} for role, path in folders.items()}
     own = {"mover": {"job": "ce"}}
+    long = {"steps": 4, "eval_every": 0, "keep_checkpoints": 4}
     loop.config = CONFIG | {
         "models": models | {"mover": models["mover"] | {"agents": ["mover"]}},
         "trainer": {
@@ -165,17 +172,18 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
     loop.learners = dict[str, Any](learners)
     loop.start()
     try:
-        clean = await loop.conduct(loop.submit(eval_every=0))
+        clean = await loop.conduct(loop.submit(**long))
         for learner in learners.values():
             learner.dies = True
-        killed = await loop.conduct(loop.submit(eval_every=0))
+        killed = await loop.conduct(loop.submit(**long))
     finally:
         await loop.close()
     assert (clean.status, killed.status) == ("finished", "finished")
-    expected_deaths = [[f"{killed.id}-00002-{role}"] for role in loop.roles]
-    assert [learner.killed_in for learner in learners.values()] == expected_deaths
+    for role, learner in learners.items():
+        (batch,) = learner.killed_in
+        assert (batch.startswith(killed.id), batch.endswith(role)) == (True, True)
     expected = _weights(loop, clean)
-    assert [len(set(found)) for found in expected.values()] == [2, 2, 2]
+    assert [len(set(found)) for found in expected.values()] == [4, 4, 4]
     assert _weights(loop, killed) == expected
     assert parse(clean.config).trained == ("policy", "reward", "mover")
     back = Rollbacks(loop.store, loop.artifacts, loop.services)
