@@ -14,8 +14,8 @@ import os
 import sys
 from pathlib import Path
 
-from bench.gpu.results import Results, table
-from bench.gpu.supervise import PARTS, prepare, run_part
+from bench.gpu.results import carry, run_all, table
+from bench.gpu.supervise import PARTS, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without")
-    add("--list", action="store_true", help="parts and cases, and what each of them is")
     add("--cases", default="", help="only cases whose name begins with one of these, by commas")
     add("--rehearse", action="store_true", help="on the CPU, with tiny shapes")
     add("--resume", action="store_true", help="leave out what has a result")
@@ -48,19 +47,18 @@ def main(arguments: list[str] | None = None) -> int:
 
         return pack(options.pack, options.python, model=options.with_model)
     environ = prepare(options.packages, rehearse=options.rehearse)
-    if options.list:
-        return run_part("", None, environ, rehearse=options.rehearse)
     kept = ROOT / "var/gpu" / ("rehearsal" if options.rehearse else "")
     out = options.out or Path(os.environ.get("OUT") or kept)
-    results = Results(out, [kept] if options.resume else [], fresh=not options.resume)
+    if options.resume:
+        carry(out, kept)
     if not options.table:
-        results.run_all(
-            options.parts or list(PARTS), environ, rehearse=options.rehearse, chosen=options.cases,
-            seconds=options.seconds, total=options.total or float("inf"),
+        run_all(
+            out, options.parts or list(PARTS), environ, resume=options.resume, rehearse=options.rehearse,
+            chosen=options.cases, seconds=options.seconds, total=options.total or float("inf"),
         )  # fmt: skip
-    text, failed = table(results.folder)
+    text, failed = table(out)
     print(text)
-    if results.folder == kept:
+    if out == kept and kept.is_dir():
         (kept / "table.md").write_text(text + "\n")
     return int(failed)
 

@@ -1,4 +1,4 @@
-"""The local engine on the device: the contract, what it says beside the CPU, and how fast it decodes."""
+"""The local engine on the device: the contract, and what it says beside the CPU."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import random
 import re
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.gpu.device import DEVICE, emptied, synchronize
+from bench.gpu.device import DEVICE, emptied
 from bench.gpu.models import SHAPES, Shape, llama_folder, smaller
 from bench.gpu.supervise import ROOT
 from services.local_engine.model import Model, load_model
@@ -39,35 +38,40 @@ def _contract(only: list[str], _: Path) -> dict[str, Any]:
     return {"passed": int(re.findall(r"(\d+) passed", last)[0])}
 
 
-def decode(
-    model: Model, requests: int, prompt: int, new: int, *, greedy: bool = False
-) -> tuple[float, list[Sequence]]:
-    """Seconds and sequences of so many requests side by side."""
+def scheduler_of(model: Model, requests: int) -> Scheduler:
+    """Room for so many requests side by side."""
     limits = Limits(max_running=requests, max_total_tokens=1 << 20, max_prefill_tokens=8192)
-    scheduler, draw, made = Scheduler(model, limits, "0"), random.Random(3), []
-    params = SamplingParams(max_new_tokens=new, temperature=0.0 if greedy else 1.0, ignore_eos=True)
+    return Scheduler(model, limits, "0")
+
+
+def decode(
+    scheduler: Scheduler, requests: int, prompt: int, new: int, temperature: float = 1.0
+) -> list[Sequence]:
+    """So many random requests side by side, to their end."""
+    draw, made = random.Random(3), []
+    params = SamplingParams(max_new_tokens=new, temperature=temperature, ignore_eos=True)
     for number in range(requests):
-        ids = [draw.randrange(3, model.vocab_size) for _ in range(prompt)]
+        ids = [draw.randrange(3, scheduler.model.vocab_size) for _ in range(prompt)]
         asked = Prompt(ids, params, str(number), return_logprob=True)
         made.append(Sequence(asked, str(number), number, new, frozenset()))
-    synchronize()
-    started = time.perf_counter()
     scheduler.submit(made)
     while not scheduler.idle:
         scheduler.step()
-    synchronize()
-    return time.perf_counter() - started, made
+    return made
 
 
 def _agree(shape: Shape, scratch: Path) -> dict[str, Any]:
     """Greedy tokens and their log-probabilities: this device in float32 and bfloat16, beside the CPU in float32."""
     folder = llama_folder(scratch, shape)
-    wanted = decode(load_model(folder)[0], 6, 40, 12, greedy=True)[1]
+
+    def said(**where: Any) -> list[Sequence]:
+        return decode(scheduler_of(load_model(folder, **where)[0], 6), 6, 40, 12, temperature=0.0)
+
+    wanted = said()
     found: dict[str, Any] = {}
     for dtype, bound in _BOUNDS.items():
         with emptied():
-            model, _ = load_model(folder, device=DEVICE, dtype=dtype)
-            rows = decode(model, 6, 40, 12, greedy=True)[1]
+            rows = said(device=DEVICE, dtype=dtype)
         off = max(abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(rows, wanted, strict=True))
         same = sum(a.output == b.output for a, b in zip(rows, wanted, strict=True))
         kind = str(dtype).removeprefix("torch.")
@@ -78,22 +82,11 @@ def _agree(shape: Shape, scratch: Path) -> dict[str, Any]:
     return found
 
 
-def _decode(name: str, requests: int, prompt: int, new: int, scratch: Path) -> dict[str, Any]:
-    """Requests side by side, sixty-four on a GPU: tokens a second, prompts included in the time."""
-    folder = llama_folder(scratch, SHAPES[name])
-    model, _ = load_model(folder, device=DEVICE, dtype=torch.bfloat16)
-    decode(model, 4, 8, 4)
-    seconds, made = decode(model, requests, prompt, new)
-    return {"tokens_per_s": sum(len(seq.output) for seq in made) / seconds, "seconds": seconds}
-
-
 CASES = {
     "agree": partial(_agree, smaller(SHAPES["0.6B"], 4)),
-    "decode-0.6B": partial(_decode, "0.6B", 64, 256, 256),
     "contract": partial(_contract, []),
 }
 REHEARSAL = {
     "agree": partial(_agree, SHAPES["tiny"]),
-    "decode-tiny": partial(_decode, "tiny", 4, 8, 6),
     "contract": partial(_contract, ["-k", "refus"]),
 }

@@ -24,7 +24,6 @@ from services.trainer.learner import Learner
 from services.trainer.lora import LoraShape
 from services.trainer.model import ScoringModel
 from services.trainer.packed_attention import varlen_kernel
-from services.trainer.step_cost import StepCost
 from services.trainer.token_batches import Sequences
 from triforge.store.artifacts import ArtifactStore
 
@@ -158,19 +157,8 @@ def _resume(shape: Shape, scratch: Path) -> dict[str, Any]:
     return {"tensors_equal": len(straight.model.parameters())}
 
 
-def _phases(shape: Shape, scratch: Path) -> dict[str, Any]:
-    """The phases of a step add up to its time: the device's work is counted where it is done."""
-    folder = Folder(shape, scratch)
-    learner = Learner.fresh(folder.model, Ranks(DEVICE))
-    assert isinstance(StepCost(learner.model.shape, learner.model.device).seconds, dict)
-    for _ in range(2):
-        metrics = learner.train(*folder.batch()).metrics
-    shown = ("seconds", "seconds_forward", "seconds_backward", "seconds_other")
-    return {n: metrics[n] for n in shown}
-
-
 _KINDS = {
-    "float32": _float32, "bfloat16": _bfloat16, "fsdp": _fsdp, "lora": _lora, "resume": _resume, "phases": _phases,
+    "float32": _float32, "bfloat16": _bfloat16, "fsdp": _fsdp, "lora": _lora, "resume": _resume,
 }  # fmt: skip
 CASES = {name: partial(case, smaller(SHAPES["0.6B"], 4)) for name, case in _KINDS.items()}
 REHEARSAL = {name: partial(case, SHAPES["tiny"]) for name, case in _KINDS.items()}

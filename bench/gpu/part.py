@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.results import read, write
-from bench.gpu.supervise import PARTS, SkipCase
+from bench.gpu.supervise import SkipCase
 
 Case = Callable[[Path], dict[str, Any]]
 _LIMIT_S = {"loop": 470.0, "weights": 420.0}  # of one case, unless its part has less left
@@ -45,11 +45,6 @@ def cases_of(part: str, *, rehearse: bool) -> dict[str, Case]:
     return found
 
 
-def summary(case: Any) -> str:
-    """What a case is."""
-    return str(getattr(case, "func", case).__doc__).splitlines()[0]
-
-
 def run(case: Case) -> dict[str, Any]:
     """The figures of a case, which finds an empty device and an empty folder."""
     device = importlib.import_module("bench.gpu.device")
@@ -59,17 +54,7 @@ def run(case: Case) -> dict[str, Any]:
     return figures | ({"peak_gib": peak} if peak else {})
 
 
-def _list(*, rehearse: bool) -> int:
-    for part in PARTS:
-        print(part)
-        for name, case in cases_of(part, rehearse=rehearse).items():
-            print(f"    {name:28s} {summary(case)}")
-    return 0
-
-
 def main(part: str, path: str, rehearse: bool, chosen: str) -> int:
-    if not part:
-        return _list(rehearse=rehearse)
     file = Path(path)
     document = read(file)
     document["machine"] = machine()

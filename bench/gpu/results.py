@@ -29,41 +29,39 @@ def write(path: Path, document: dict[str, Any]) -> None:
     aside.replace(path)
 
 
-class Results:
-    """The results of one folder; with `fresh` those of the parts that are run begin empty. `run` is `run_part`."""
+def carry(folder: Path, earlier: Path) -> None:
+    """Go on with the results of another folder where this one has none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in earlier.glob("*.json"):
+        if not (folder / path.name).exists():
+            (folder / path.name).write_bytes(path.read_bytes())
 
-    def __init__(
-        self, folder: Path, earlier: list[Path], *, fresh: bool, run: Run = run_part
-    ) -> None:
-        self.folder, self._fresh, self._run = folder, fresh, run
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in (p for other in earlier if other != folder for p in other.glob("*.json")):
-            if not (folder / path.name).exists():
-                (folder / path.name).write_bytes(path.read_bytes())
 
-    def run_all(
-        self, parts: list[str], environ: dict[str, str], *, rehearse: bool, chosen: str, seconds: float, total: float,
-    ) -> None:  # fmt: skip
-        """Run parts one after the other, each again from the case behind one that ended its process."""
-        ends = time.monotonic() + total
-        for part in parts:
-            path = self.folder / f"{part}.json"
+def run_all(
+    folder: Path, parts: list[str], environ: dict[str, str], *, resume: bool, rehearse: bool, chosen: str,
+    seconds: float, total: float, run: Run = run_part,
+) -> None:  # fmt: skip
+    """Run parts one after the other, each again from the case behind one that ended its process."""
+    ends = time.monotonic() + total
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        path = folder / f"{part}.json"
+        document = read(path)
+        done = {n: c for n, c in document["cases"].items() if c["status"] in ("ok", "skipped")}
+        write(path, document | {"cases": done if resume else {}})
+        until = min(ends, time.monotonic() + seconds)
+        while time.monotonic() < until:
+            print(f"== {part}", flush=True)
+            code = run(part, path, environ, rehearse=rehearse, chosen=chosen, until=until)
             document = read(path)
-            done = {n: c for n, c in document["cases"].items() if c["status"] in ("ok", "skipped")}
-            write(path, document | {"cases": {} if self._fresh else done})
-            until = min(ends, time.monotonic() + seconds)
-            while time.monotonic() < until:
-                print(f"== {part}", flush=True)
-                code = self._run(part, path, environ, rehearse=rehearse, chosen=chosen, until=until)
-                document = read(path)
-                running = [c for c in document["cases"].values() if c["status"] == "running"]
-                for case in running:
-                    case |= {"status": "failed", "why": _how(code)}
-                if code and not document["cases"]:
-                    document["cases"]["begin"] = {"status": "failed", "why": _how(code)}
-                write(path, document)
-                if code == 0 or not running:
-                    break
+            running = [c for c in document["cases"].values() if c["status"] == "running"]
+            for case in running:
+                case |= {"status": "failed", "why": _how(code)}
+            if code and not document["cases"]:
+                document["cases"]["begin"] = {"status": "failed", "why": _how(code)}
+            write(path, document)
+            if code == 0 or not running:
+                break
 
 
 def _how(code: int | None) -> str:

@@ -64,15 +64,13 @@ def _metadata() -> str:
 
 
 def run_part(
-    part: str, path: Path | None, environ: dict[str, str], *, rehearse: bool, chosen: str = "", until: float = float("inf"),
+    part: str, path: Path, environ: dict[str, str], *, rehearse: bool, chosen: str, until: float,
 ) -> int | None:  # fmt: skip
     """Run it until it ends or its time is over; the exit code, None for one that was ended here."""
-    given = (part, str(path or ""), str(int(rehearse)), chosen)
-    command = [sys.executable, "-m", "bench.gpu.part", *given]
-    left = None if until == float("inf") else until - time.monotonic()
+    command = [sys.executable, "-m", "bench.gpu.part", part, str(path), str(int(rehearse)), chosen]
     child = subprocess.Popen(command, env=environ, cwd=ROOT, start_new_session=True)
     try:
-        return child.wait(left)
+        return child.wait(until - time.monotonic())
     except subprocess.TimeoutExpired:
         return None
     finally:

@@ -1,4 +1,4 @@
-"""What the learner reaches: tokens a second, model-FLOP utilisation and memory, on random weights; the card's own ceilings."""
+"""What the learner reaches: tokens a second, model-FLOP utilisation and memory, on random weights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from bench.gpu.device import DEVICE, timed
+from bench.gpu.device import DEVICE
 from bench.gpu.models import SHAPES, module, qwen_folder, rows, spread
 from bench.gpu.supervise import ROOT, SkipCase
 from bench.trainer import batch_of
@@ -66,31 +65,11 @@ def _update(name: str, lora: int, tokens: int, recompute: bool, _: Path) -> dict
     return figures(learner(name, lora=lora), given, tokens, **options)
 
 
-def _ceilings(size: int, _: Path) -> dict[str, Any]:
-    """A large bfloat16 matrix product and a large copy: what this card does at most."""
-    a, b = (torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
-    source = torch.randn(size, 16 * size, device=DEVICE)
-    target = torch.empty_like(source)
-
-    def best(work: Callable[[], object]) -> float:
-        took: dict[str, float] = {}
-        for turn in range(8):
-            with timed(took, str(turn)):
-                work()
-        return min(took.values())
-
-    return {
-        "bf16_tflops": 2.0 * size**3 / best(lambda: a @ b) / 1e12,
-        "copy_gb_s": 2.0 * source.nbytes / best(lambda: target.copy_(source)) / 1e9,
-    }
-
-
 def _trl(name: str, tokens: int, scratch: Path) -> dict[str, Any]:
     """The same rows by TRL's GRPOTrainer, eight to a pass, in a process of its own."""
     if importlib.util.find_spec("trl") is None:
         raise SkipCase("trl is not importable (--pack carries it)")
     folder = qwen_folder(chatml_folder(scratch / "model"), SHAPES[name])
-    assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen3"
     work = scratch / "work.json"
     given = rows(spread(tokens), SHAPES[name].vocabulary)
     work.write_text(json.dumps({"model": str(folder), "rows": given}))
@@ -115,11 +94,8 @@ _PLAN = [
     ("1.7B", 0, 16384, True), ("1.7B", 16, 16384, True), ("1.7B", 0, 65536, True),
     ("4B", 16, 16384, True), ("4B", 0, 16384, True), ("4B", 16, 65536, True),
 ]  # fmt: skip
-CASES = {
-    "ceilings": partial(_ceilings, 8192), **_updates(_PLAN), "trl-0.6B-full": partial(_trl, "0.6B", 16384),
-}  # fmt: skip
+CASES = {**_updates(_PLAN), "trl-0.6B-full": partial(_trl, "0.6B", 16384)}
 REHEARSAL = {
-    "ceilings": partial(_ceilings, 128),
     **_updates([("tiny", 0, 256, False), ("tiny", 16, 256, True)]),
     "trl-tiny-full": partial(_trl, "tiny", 256),
 }

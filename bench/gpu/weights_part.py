@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import shutil
 import statistics
@@ -22,7 +21,6 @@ import torch.multiprocessing as mp
 
 from bench.gpu.device import DEVICE, free, synchronize, timed
 from bench.gpu.models import SHAPES, Shape, llama_folder, tensor_sizes
-from bench.gpu.supervise import SkipCase
 from bench.reload import Load, counter, deployment, logprob, publish
 from services.trainer.broadcast import Broadcaster, open_api
 from triforge.clients.policy import PolicyClient
@@ -41,19 +39,11 @@ def _folders(root: Path, shape: Shape, *, distinct: bool) -> list[Path]:
     return [first, root / "b"]
 
 
-def _demand(root: Path, shape: Shape) -> None:
-    wanted = 5 * sum(map(math.prod, tensor_sizes(shape).values()))
-    left = shutil.disk_usage(root).free
-    if left < wanted:
-        raise SkipCase(f"{root} has {left / 2**30:.0f} GiB free, expected {wanted / 2**30:.0f}")
-
-
 def _update(
     name: str, way: str, updates: int, clients: int, distinct: bool, root: Path
 ) -> dict[str, Any]:
     """Versions published one after the other while clients sample."""
     took: dict[str, float] = {}
-    _demand(root, SHAPES[name])
     with timed(took, "folders_s"):
         folders = _folders(root, SHAPES[name], distinct=distinct)
     free()  # the engine is another process

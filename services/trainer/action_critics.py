@@ -11,10 +11,10 @@ no update samples anew.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import count, groupby, takewhile
+from itertools import chain, count, groupby, takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -40,7 +40,7 @@ _WIDTH = 512  # features of a text
 _OTHERS = 8  # actions of the policy in one state
 _COLUMNS = (
     "group_id", "trajectory_id", "step_index", "purpose", "instruction", "observation", "response",
-    "env_reward", "score", "considered",
+    "env_reward", "score", "considered", "agent_id",
 )  # fmt: skip
 
 Record = Mapping[str, Any]
@@ -115,27 +115,28 @@ class ActionCritic:
         for _, group in groupby(measured, itemgetter("group_id")):
             rows = [[*own] for _, own in groupby(group, itemgetter("trajectory_id"))]
             said: dict[str, list[str]] = {}
-            for record in (record for row in rows for record in row):
-                known = said.setdefault(record["observation"], [])
+            states = [_states(row) for row in rows]
+            for state, record in zip(chain(*states), chain(*rows), strict=True):
+                known = said.setdefault(state, [])
                 for text in (record["response"], *(record.get("considered") or ())):
                     if text not in known and len(known) < _OTHERS:
                         known.append(text)
             features = cache(_features)  # a text stands in several transitions
-            for row in rows:
-                yield from self._of_trajectory(row, said, features)
+            for own, row in zip(states, rows, strict=True):
+                yield from self._of_trajectory(row, own, said, features)
 
     def _of_trajectory(
-        self, row: Sequence[Record], said: Mapping[str, list[str]], features: Features
+        self,
+        row: Sequence[Record],
+        states: Sequence[str],
+        said: Mapping[str, list[str]],
+        features: Features,
     ) -> Iterator[Transition]:
         """Its steps; what the score is beyond their rewards is earned by the last one."""
         rewards = [record["env_reward"] or 0.0 for record in row]
         rewards[-1] += row[-1]["score"] - sum(rewards)
         values = returns_of(rewards, self._options.gamma)
-        states = [critic_state(record["instruction"], record["observation"]) for record in row]
-        others = [
-            np.stack([features(state, text) for text in said[record["observation"]]])
-            for state, record in zip(states, row, strict=True)
-        ]
+        others = [np.stack([features(state, text) for text in said[state]]) for state in states]
         for n, record in enumerate(row):
             yield Transition(
                 taken=features(states[n], record["response"]),
@@ -144,6 +145,16 @@ class ActionCritic:
                 reward=rewards[n],
                 value=values[n],
             )
+
+
+def _states(row: Sequence[Record]) -> list[str]:
+    """What the critic reads of each step's state; the past is that of the agent that answers."""
+    pasts, found = defaultdict[str | None, list[str]](list), list[str]()
+    for record in row:
+        past, seen = pasts[record.get("agent_id")], record["observation"]
+        found.append(critic_state(record["instruction"], past, seen))
+        past += (seen, record["response"])
+    return found
 
 
 def _features(state: str, action: str) -> Floats:

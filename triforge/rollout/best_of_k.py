@@ -14,14 +14,17 @@ from triforge.rollout.seeds import derive_seed
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
 
-def critic_state(instruction: str, observation: str) -> str:
-    """What the critic reads of a state, when it learns and when it is asked."""
-    return f"{instruction}\n{observation}"
+def critic_state(instruction: str, past: Sequence[str], observation: str) -> str:
+    """What the critic reads of a state, when it learns and when it is asked; `past` are observations and responses in turn."""
+    return "\n".join((*past[-2 * _TURNS :], instruction, observation))
 
 
 def critic_name(run_id: str, step: int) -> str:
     """Where the critic of a run lies after a step."""
     return f"runs/{run_id}/action_critic/{step:05d}.npz"
+
+
+_TURNS = 3  # of the past that the critic reads
 
 
 class Artifacts(Protocol):
@@ -57,6 +60,9 @@ class BestOfK:
     ) -> None:
         self._generate, self._critic = generate, critic
         self._instruction, self._candidates, self._edits = instruction, candidates, edits
+        self._past: dict[
+            tuple[int, ...], tuple[str, ...]
+        ] = {}  # of the conversations that are played, by their ids
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample; of equal values the first is taken. Then the tail of the best is sampled again, and kept if it is worth more."""
@@ -64,16 +70,18 @@ class BestOfK:
         whole = [output for output in reply.outputs if output.finish != "abort"]
         if not whole:
             return reply.model_copy(update={"outputs": reply.outputs[:1]})
-        seen = request.messages[-1].text
-        values = await asyncio.to_thread(self.values, seen, [output.text for output in whole])
+        past, seen = self._past.get(request.prefix_ids, ()), request.messages[-1].text
+        state = critic_state(self._instruction, past, seen)
+        values = await asyncio.to_thread(self.values, state, [output.text for output in whole])
         best = max(range(len(whole)), key=values.__getitem__)
         for number in range(self._edits):
             edit = await self._edited(request, reply, whole[best], number)
             if edit is None:
                 continue
             whole.append(edit)
-            values += await asyncio.to_thread(self.values, seen, [edit.text])
+            values += await asyncio.to_thread(self.values, state, [edit.text])
             best = len(whole) - 1 if values[-1] > values[best] else best
+        self._past[reply.prompt_ids + whole[best].ids] = (*past, seen, whole[best].text)
         said = tuple(dict.fromkeys(output.text for output in whole))
         return reply.model_copy(update={"outputs": (whole[best],), "considered": said})
 
@@ -106,8 +114,7 @@ class BestOfK:
             }
         )  # fmt: skip
 
-    def values(self, observation: str, responses: Sequence[str]) -> list[float]:
+    def values(self, state: str, responses: Sequence[str]) -> list[float]:
         """Q of each response."""
-        state = critic_state(self._instruction, observation)
         rows = [text_features(state, text, self._critic.width) for text in responses]
         return [float(value) for value in self._critic.values(np.stack(rows))]

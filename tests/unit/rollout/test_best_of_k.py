@@ -20,7 +20,7 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.types import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
 OPTIONS = CriticOptions(members=2, hidden=8, learning_rate=0.02)
-STATE = critic_state("reach 3", "the count is 1")
+STATE = critic_state("reach 3", (), "the count is 1")
 
 
 class Several:
@@ -56,9 +56,9 @@ def taught() -> CriticEnsemble:
 
 
 class Noting(BestOfK):
-    def values(self, observation: str, responses: Sequence[str]) -> list[float]:
-        self.thread = threading.current_thread()
-        return super().values(observation, responses)
+    def values(self, state: str, responses: Sequence[str]) -> list[float]:
+        self.thread, self.state = threading.current_thread(), state
+        return super().values(state, responses)
 
 
 async def test_the_critics_choice_among_whole_samples_is_played() -> None:
@@ -70,6 +70,10 @@ async def test_the_critics_choice_among_whole_samples_is_played() -> None:
     (output,) = reply.outputs
     assert (output.text, output.ids) == ("up", (3,))
     assert acting.thread is not threading.current_thread(), "other episodes go on meanwhile"
+    said = ChatMessage(role="user", content="the count is 2")
+    again = GenerateRequest(prefix_ids=(*reply.prompt_ids, *output.ids), messages=(said,))
+    await acting(again)
+    assert acting.state == critic_state("reach 3", ("the count is 1", "up"), "the count is 2")
 
 
 class Tails:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.trainer.action_critics import ActionCritic
+from services.trainer.action_critics import ActionCritic, _states
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
-from triforge.rollout.best_of_k import critic_name, read_critic
+from triforge.rollout.best_of_k import critic_name, critic_state, read_critic
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import step_record_name, write_step_records
 
@@ -93,6 +93,15 @@ def test_what_the_critic_chose_from_are_actions_of_the_policy(tmp_path: Path) ->
     assert (len(first.sampled), len(first.following)) == (4, 3), (
         "up, down, left, right; without down"
     )
+
+
+def test_the_critic_reads_what_an_agent_has_seen_and_said_before() -> None:
+    rows = [
+        {"instruction": "i", "observation": f"o{n}", "response": f"r{n}", "agent_id": agent}
+        for n, agent in enumerate(("a", "b", "a"))
+    ]
+    expected = [((), "o0"), ((), "o1"), (("o0", "r0"), "o2")]
+    assert _states(rows) == [critic_state("i", past, seen) for past, seen in expected]
 
 
 def test_offline_data_teach_a_critic_that_chooses_from_the_first_step_on(tmp_path: Path) -> None:
