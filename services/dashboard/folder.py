@@ -23,20 +23,13 @@ from triforge.errors import InputError, TriforgeError
 
 _HOST: Final = "http://dashboard"
 _ANSWER_S: Final = 60.0
-_LINK: Final = re.compile(
-    r'\b(href|src)="([^"]*)"'
-)  # texts have no quotes of their own: they are escaped
+# texts have no quotes of their own: they are escaped
+_LINK: Final = re.compile(r'\b(href|src)="([^"]*)"')
 _FORM: Final = re.compile(r"<form\b.*?</form>", re.DOTALL)
 _ANCHOR: Final = re.compile(r"<a\b.*?</a>", re.DOTALL)
 _LIVE: Final = re.compile(r'<script src="/assets/live\.js"[^>]*></script>|<p id="now"[^>]*>.*?</p>')
-_VIEWS: Final = {
-    "step",
-    "task",
-    "purpose",
-    "outcome",
-    "against",
-    "cursor",
-}  # not each order and colour
+# not each order and colour
+_VIEWS: Final = frozenset(("step", "task", "purpose", "outcome", "against", "cursor"))
 _POLICY: Final = (
     "<meta http-equiv=\"content-security-policy\" content=\"default-src 'none'; style-src 'self' file:; "
     "script-src 'self' file:; img-src 'self' file: data:\">"

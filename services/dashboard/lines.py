@@ -19,9 +19,8 @@ class View:
     """What a reader chose for the curves of a page."""
 
     time: bool = False  # since the first step, along the bottom; else the number of a step
-    smooth: float = (
-        0.0  # what is left of the value before in the next one; what was measured stays faint
-    )
+    # what is left of the value before in the next one; what was measured stays faint
+    smooth: float = 0.0
 
     def bottom(self, steps: Sequence[RunStep]) -> str:
         """What is along the bottom."""

@@ -43,20 +43,11 @@ TEMPLATES = Path(__file__).with_name("html")
 TASK_STATES: tuple[str, ...] = get_args(TaskState)
 REWRITE_STATES: tuple[str, ...] = get_args(ProposalState)
 COLUMNS = (
-    ("success", "success"),
-    ("score", "score"),
-    ("in band", "in_band"),
-    ("rows trained on", "rows/policy"),
-    ("judge bal.", "judge/balanced"),
-    ("unreadable votes", "judge/invalid"),
-    ("votes trained on", "votes/trained_share"),
-    ("held out, sampled", "eval/sampled"),
-    ("held out, greedy", "eval/greedy"),
-    ("score, held out", "eval/sampled_score"),
-    ("not measured", "infrastructure_failures"),
-    ("play s", "seconds/play"),
-    ("train s", "seconds/train"),
-)
+    ("success", "success"), ("score", "score"), ("in band", "in_band"), ("rows trained on", "rows/policy"),
+    ("judge bal.", "judge/balanced"), ("unreadable votes", "judge/invalid"), ("votes trained on", "votes/trained_share"),
+    ("held out, sampled", "eval/sampled"), ("held out, greedy", "eval/greedy"), ("score, held out", "eval/sampled_score"),
+    ("not measured", "infrastructure_failures"), ("play s", "seconds/play"), ("train s", "seconds/train"),
+)  # fmt: skip
 
 
 def drawn(charts: Sequence[Chart]) -> str:

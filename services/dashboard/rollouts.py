@@ -35,14 +35,8 @@ COLOURS: Final = {
     "sampled": "log-probability at sampling", "training": "log-probability at training", "ratio": "ratio",
     "mask": "trained on", "version": "version of the weights",
 }  # fmt: skip
-_LOGPROBS: Final = (
-    -0.01,
-    -0.1,
-    -0.5,
-    -1.0,
-    -2.0,
-    -4.0,
-)  # bounds of the colours, from certain to surprising
+# bounds of the colours: from certain to surprising, from less likely than at sampling to more
+_LOGPROBS: Final = (-0.01, -0.1, -0.5, -1.0, -2.0, -4.0)
 _RATIOS: Final = (0.5, 0.8, 0.95, 1.05, 1.25, 2.0)
 _PAGE: Final = 50
 

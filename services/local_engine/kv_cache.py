@@ -60,13 +60,13 @@ class SlotCache:
         self._allocate(4, 64)
 
     def _allocate(self, rows: int, capacity: int) -> None:
-        self.rows, self.capacity = rows, capacity
         shape = self.layers, rows, capacity, 2, self.kv_heads, self.head_dim
         if (self.device.type, self.dtype) == ("cpu", torch.float32):
             # The kernel hands out numpy's zeros on first touch; torch.zeros would touch them all.
             self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
         else:
             self.data = torch.zeros(shape, device=self.device, dtype=self.dtype)
+        self.rows, self.capacity = rows, capacity  # now that there was memory for them
         cell = 2 * self.kv_heads * self.head_dim
         self.flat = [self.data[i].view(rows * capacity, cell) for i in range(self.layers)]
         self.keys = [self.data[i, :, :, 0].transpose(1, 2) for i in range(self.layers)]

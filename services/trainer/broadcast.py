@@ -21,6 +21,7 @@ import logging
 import math
 import socket
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
@@ -169,7 +170,7 @@ class _Sending(threading.Thread):
                 for bucket in self._buckets:
                     flat = _flat(file, bucket)
                     flat = flat.to(self._device) if self._backend == "nccl" else flat
-                    self._group.broadcast([flat], dist.BroadcastOptions()).wait(self._timeout)
+                    self._complete(self._group.broadcast([flat], dist.BroadcastOptions()))
             self.state = "sent"
         except (RuntimeError, SafetensorError, OSError) as error:  # torch's distributed errors
             said = str(error).partition("\n")[0] or type(error).__name__
@@ -177,6 +178,18 @@ class _Sending(threading.Thread):
             log.warning("broadcast %s %s", self.group, self.state)
         finally:
             self._group = self._server = None
+
+    def _complete(self, work: Any) -> None:
+        """Return when a bucket is sent. NCCL's own `wait` blocks its stream alone, and at its limit the whole process ends."""
+        ends = time.monotonic() + self._timeout.total_seconds()
+        while not work.is_completed():
+            if time.monotonic() > ends:
+                self._group.abort()
+                raise RuntimeError(
+                    f"a bucket was not taken within {self._timeout.total_seconds():g} s"
+                )
+            time.sleep(0.001)
+        work.wait()
 
     def _meet(self) -> Any:
         device = "cpu" if self._backend == "gloo" else "cuda"
@@ -188,7 +201,7 @@ class _Sending(threading.Thread):
         if self._backend == "gloo":
             return dist.ProcessGroupGloo(store, 0, self._size, self._timeout)
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = self._timeout
+        options._timeout = 2 * self._timeout  # `_complete` comes before
         return dist.ProcessGroupNCCL(store, 0, self._size, options)
 
 

@@ -226,6 +226,8 @@ class Learner:
 
     def release_memory(self) -> None:
         """Between two steps: give back what weights and the optimiser's state take of the device, until `resume_memory`."""
+        if self._offloaded is not None:
+            return
         models = [m.module for m in (self.model, self._anchor) if isinstance(m, ScoringModel)]
         weights = [t for m in models for t in (*m.parameters(), *m.buffers())]
         state = [t for tensors in self._saved().tensors.values() for t in tensors.values()]
@@ -287,7 +289,9 @@ class Learner:
         """
         self._optimiser.restore(saved.tensors["optimizer"], saved.state["counters"])
         self.adaptive_kl.beta = saved.state.get("kl_beta")
-        self._restored = saved
+        # AdamW has copies of its own; on the CPU these would stay for good.
+        kept = {file: own for file, own in saved.tensors.items() if file != "optimizer"}
+        self._restored = Saved(kept, saved.state)
 
     def publish(self, target: Path, about: dict[str, object]) -> str:
         """Write the weights as a version; see `ScoringModel.publish`."""

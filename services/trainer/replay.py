@@ -9,16 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from services.trainer.recording import Recording, StepRecord
-from services.trainer.replayed_credit import (
-    VERDICTS,
-    Change,
-    Credited,
-    Finding,
-    changes,
-    compare,
-    credit,
-)
+from services.trainer.recording import Recording
+from services.trainer.replayed_credit import VERDICTS, Change, Finding, changes, compare, credit
 from services.trainer.run_store import RunStore
 from triforge.config import Settings
 from triforge.errors import InputError
@@ -36,14 +28,17 @@ def replay(
         InputError: the run has no step `only`; a record is older than what it has to say.
         NotFoundError: a record is gone.
     """
-    trained = _Learners(recording) if learners else None
+    trained = {}
+    if learners:
+        from services.trainer.replayed_learner import ReplayedLearner  # noqa: PLC0415 (brings torch)
+
+        trained = {role: ReplayedLearner(recording, role) for role in recording.paths}
     for step in _steps(recording, only):
         record = recording.read(step.step)
         credited = credit(step.step, record)
         yield step.step, compare(record, credited.samples.records, credited.config)
-        for role in recording.paths if trained else ():
-            assert trained is not None
-            found = trained.step(role, step, record, credited)
+        for role, learner in trained.items():
+            found = learner.step(step, credited, int(record.numbers[f"{role}_version"]))
             if found is not None:
                 yield step.step, found
 
@@ -69,20 +64,6 @@ def _steps(recording: Recording, only: int | None) -> list[RunStep]:
     return found
 
 
-class _Learners:
-    def __init__(self, recording: Recording) -> None:
-        from services.trainer.replayed_learner import ReplayedLearner  # noqa: PLC0415 (brings torch)
-
-        self._known = {role: ReplayedLearner(recording, role) for role in recording.paths}
-
-    def step(
-        self, role: TrainedRole, step: RunStep, record: StepRecord, credited: Credited
-    ) -> Finding | None:
-        if role not in self._known:
-            return None
-        return self._known[role].step(step, credited, int(record.numbers[f"{role}_version"]))
-
-
 # ---- the command ----
 
 
@@ -104,27 +85,24 @@ def main(arguments: Sequence[str]) -> int:
     if given.what_if:
         _say_changes(recording, given.what_if, given.step)
         return 0
-    learners = not given.credit_only
     counts: Counter[tuple[str, str]] = Counter()
-    for step, found in _found(recording, given, learners=learners):
+    if given.replay_rollouts:
+        from services.trainer.replayed_rollouts import replay_rollouts  # noqa: PLC0415 (starts processes)
+
+        if given.step or given.credit_only:
+            raise InputError(
+                "--replay-rollouts: given with --step or --credit-only, expected alone: it plays all steps"
+            )
+        results = iter(asyncio.run(replay_rollouts(recording)))
+    else:
+        results = replay(recording, given.step, learners=not given.credit_only)
+    for step, found in results:
         counts[found.part, found.verdict] += 1
         _say(f"step {step:>4}  {found.part:<14}  {found.verdict:<14}  {found.said}")
     for part in dict.fromkeys(part for part, _ in counts):
         said = [f"{counts[part, v]} {v}" for v in VERDICTS if counts[part, v]]
         _say(f"{part}: {', '.join(said)}")
-    if not (learners or given.replay_rollouts):
-        _say("losses and gradients are not recomputed: --credit-only")
     return int(any(verdict == "differs" for _, verdict in counts))
-
-
-def _found(
-    recording: Recording, given: argparse.Namespace, *, learners: bool
-) -> Iterator[tuple[int, Finding]]:
-    if not given.replay_rollouts:
-        return replay(recording, given.step, learners=learners)
-    from services.trainer.replayed_rollouts import replay_rollouts  # noqa: PLC0415 (starts processes)
-
-    return iter(asyncio.run(replay_rollouts(recording)))
 
 
 def _recording(run: str) -> Recording:

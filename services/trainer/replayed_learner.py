@@ -39,9 +39,8 @@ class ReplayedLearner:
         self._recording, self._role, self._artifacts = recording, role, recording.artifacts
         self._versions = CheckpointStore(self._artifacts, recording.run_id, role)
         self._folders = recording.folders.get(role, {})
-        self._held: tuple[int, Learner] | None = (
-            None  # the number of a folder, and who came to it bit for bit
-        )
+        # the number of a folder, and who came to it bit for bit
+        self._held: tuple[int, Learner] | None = None
         self._auxiliary: AuxiliaryMaker | None = None
 
     def step(self, step: RunStep, credited: Credited, version: int) -> Finding | None:

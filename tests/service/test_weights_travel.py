@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -24,7 +25,7 @@ from services.policy.sglang import SGLangEngine
 from services.policy.weight_folder import Version
 from services.policy.weight_loader import Broadcasts, Seat, Way, WeightLoader
 from services.policy.weight_sync import WeightSync
-from services.trainer.broadcast import Broadcaster, create_api, open_api
+from services.trainer.broadcast import Broadcaster, _Sending, create_api, open_api
 from tests.fake_engine import FakeEngine
 from tests.unit.local_engine.models import (
     build_folder,
@@ -348,3 +349,28 @@ async def test_a_learners_api_sends_nothing_but_published_weights(
             reply = await http.post("/v1/broadcasts", json=body, headers=headers)
             assert (reply.status_code, sentence in reply.json()["detail"]) == (status, True)
         assert (await http.delete("/v1/broadcasts/none", headers=key)).status_code == 404
+
+
+def test_a_bucket_that_nobody_takes_ends_the_broadcast_and_not_the_learner(folders: Path) -> None:
+    """As NCCL has it: the work is never complete, and waiting for it would return at once."""
+
+    class Hangs:
+        aborted = False
+
+        def is_completed(self) -> bool:
+            return False
+
+        def wait(self) -> None:
+            raise AssertionError("it is not sent")
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    sending = _Sending(
+        folders / "v000001" / "model.safetensors", [], group="g", size=2, backend="gloo",
+        device=torch.device("cpu"), timeout=timedelta(milliseconds=20),
+    )  # fmt: skip
+    sending._group = group = Hangs()
+    with pytest.raises(RuntimeError, match=r"not taken within 0.02 s"):
+        sending._complete(group)
+    assert group.aborted

@@ -14,10 +14,7 @@ from triforge.cli.options import STATE, StateOption
 
 
 def replay(
-    run: Annotated[
-        str,
-        typer.Argument(help="Id of a run, or a folder of --save."),
-    ],
+    run: Annotated[str, typer.Argument(help="Id of a run, or a folder of --save.")],
     step: Annotated[int | None, typer.Option(min=1, help="Only this training step.")] = None,
     what_if: Annotated[
         list[str] | None,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from services.local_engine.kv_cache import SlotCache
 from services.local_engine.scheduler import Scheduler
 from tests.unit.local_engine.models import (
     build_folder,
@@ -72,3 +73,13 @@ async def test_a_released_engine_is_not_ready_and_reads_no_freed_memory(folder: 
         assert await engine.rows("model.norm.weight", 1) == row
     finally:
         engine.stop()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cache_that_found_no_memory_to_grow_is_as_it_was(dtype: torch.dtype) -> None:
+    """Else it would be written behind its end, which on a GPU is the end of the process."""
+    cache = SlotCache(2, 2, 8, torch.device("cpu"), dtype)
+    held = cache.rows, cache.capacity
+    with pytest.raises((MemoryError, RuntimeError)):
+        cache.reserve(4, 1 << 44, [])
+    assert (cache.rows, cache.capacity) == held == tuple(cache.data.shape[1:3])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -345,6 +346,7 @@ def test_a_learner_between_two_steps_holds_next_to_nothing_and_goes_on_to_the_sa
         if colocate:
             held = reached(learner)
             learner.release_memory()
+            learner.release_memory()
             assert reached(learner) < held / 100, "buffers of a few numbers alone"
             learner.resume_memory()
             assert reached(learner) == held
@@ -353,3 +355,21 @@ def test_a_learner_between_two_steps_holds_next_to_nothing_and_goes_on_to_the_sa
     for file, tensors in found[0].items():
         assert tensors.keys() == found[1][file].keys()
         assert all(torch.equal(tensor, found[1][file][name]) for name, tensor in tensors.items())
+
+
+def test_what_a_checkpoint_held_of_the_optimiser_is_not_kept_beside_it(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner, again = Learner.fresh(model_folder), Learner.fresh(model_folder)
+    learner.train(make_batch(), rows)
+    saved = Saved(
+        {
+            file: {n: t.clone() for n, t in own.items()}
+            for file, own in learner.saved().tensors.items()
+        },
+        learner.saved().state,
+    )
+    held = weakref.ref(saved.tensors["optimizer"]["lm_head.weight.exp_avg"])
+    again.restore(saved)
+    del saved
+    assert held() is None

@@ -223,9 +223,13 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
         sent.save(tmp_path / "sent")
 
 
-def test_the_command_says_what_it_could_not_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_a_step_and_says_what_it_cannot_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main([str(RECORDED), "--credit-only", "--step", "2"]) == 0
-    assert "not recomputed: --credit-only" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[1:] == ["credit: 1 same"]
+    with pytest.raises(InputError, match="plays all steps"):
+        main([str(RECORDED), "--replay-rollouts", "--step", "2"])
     with pytest.raises(InputError, match="--step"):
         main([str(RECORDED), "--step", "9"])
     with pytest.raises(InputError, match="--save"):
