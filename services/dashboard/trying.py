@@ -133,7 +133,7 @@ class Trying:
 def _tokens(fields: Mapping[str, str]) -> int:
     given = fields.get("tokens") or "64"
     low, high = _TOKENS
-    if not given.isdecimal() or not low <= int(given[:9]) <= high:
+    if len(given) > 4 or not given.isdecimal() or not low <= int(given) <= high:
         raise InputError(f"tokens: given {given[:20]!r}, expected {low} to {high}")
     return int(given)
 

@@ -228,19 +228,23 @@ class WeightSync:
             await self._pool.idle(member)
             member.released = True
             self._broken.add(member)
+            asked = False
             try:
                 await member.engine.pause("abort")
+                asked = True
                 await member.engine.release_memory()
-            except (PolicyError, InputError):  # it has not; the watch brings it back
-                member.released = False
+            except TriforgeError as error:
+                # one that was not asked, or refused, has it still; the watch brings it back
+                member.released = asked and not isinstance(error, (PolicyError, InputError))
                 raise
 
     async def resume_memory(self) -> WeightsState:
         """Have the engines serve again that gave their memory back. UnavailableError: none does."""
         async with self._lock:
             self._known()
-            if not self._pool.serving():
-                await self._take_back()
+            lent = any(member.released for member in self._pool.members)
+            await self._take_back()
+            if lent or not self._pool.serving():
                 await self.look()
                 await self.ready()
             return self.state()

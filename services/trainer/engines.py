@@ -121,8 +121,11 @@ class Engines:
         await self._take_back()
 
     async def _take_back(self) -> None:
-        for role in self._lends:
-            await self._apis[role].resume_memory()
+        asked = (self._apis[role].resume_memory() for role in self._lends)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for error in found:  # all are asked before one ends this
+            if isinstance(error, BaseException):
+                raise error
 
     async def update_weights(
         self, trained: Mapping[TrainedRole, Trained], origin: int | None = None

@@ -29,6 +29,10 @@ from triforge.store.training_logprobs import logprobs_table, recorded_logprobs
 from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow
 
 _TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
+_WEIGHTS: Final = "new weights"
+_TURNED: Final = (
+    0.5  # of the step's length; a step that was not taken is 1 apart, one the other way 2
+)
 _CERTAIN: Final = 6.0  # standard deviations of a sum's rounding error
 
 
@@ -73,8 +77,13 @@ class ReplayedLearner:
         except TriforgeError as error:
             self._held = None
             return Finding(name, "not recomputed", error.detail)
+        start = _weights(learner)
         report = learner.train(batch, rows)
-        apart = self._apart(learner, batch, report)
+        try:
+            apart = self._apart(learner, batch, report, start)
+        except TriforgeError as error:  # damaged, or taken away by a run that goes on
+            self._held = None
+            return Finding(name, "not recomputed", error.detail)
         found = self._compare(
             known, report.metrics, apart, rounding_bound(learner, rows, batch.learner)
         )
@@ -107,10 +116,12 @@ class ReplayedLearner:
         images = ImageStore(self._artifacts)
         return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
 
-    def _apart(self, learner: Learner, batch: TrainBatch, report: StepReport) -> dict[str, float]:
+    def _apart(
+        self, learner: Learner, batch: TrainBatch, report: StepReport, start: torch.Tensor
+    ) -> dict[str, float]:
         """How far log-probabilities of tokens and the new weights are from those on record, as far as they are kept.
 
-        Of weights as one vector: where a gradient is all rounding, AdamW steps either way.
+        Of weights as one vector, in lengths of the step: where a gradient is all rounding, AdamW steps either way.
         """
         apart: dict[str, float] = {}
         known = recorded_logprobs(self._artifacts, batch.run_id, batch.step)
@@ -122,11 +133,9 @@ class ReplayedLearner:
         number = self._folders.get(batch.version + 1)
         if number is not None and (self._versions.weights / version_name(number)).is_dir():
             kept = self._versions.load(number, Path(batch.model_path), LoraShape.of(batch.learner))
-            before, now = (
-                torch.cat([p.detach().flatten() for p in one.model.parameters().values()])
-                for one in (kept, learner)
-            )
-            apart["new weights"] = float((now - before).norm()) / max(1.0, float(before.norm()))
+            end = _weights(learner)
+            way = float((end - start).norm()) or 1.0
+            apart[_WEIGHTS] = float((end - _weights(kept)).norm()) / way
         return apart
 
     def _compare(
@@ -148,9 +157,14 @@ class ReplayedLearner:
             if n in known
         }
         shown = ", ".join(f"{n} by {value:.2g}" for n, value in apart.items())
-        within = all(value <= bound for value in apart.values())
+        bounds = {_WEIGHTS: _TURNED}
+        within = all(value <= bounds.get(n, bound) for n, value in apart.items())
         said += f"; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same"
         return Finding(name, "rounding" if within else "differs", said)
+
+
+def _weights(learner: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in learner.model.parameters().values()])
 
 
 def rounding_bound(learner: Learner, rows: Sequence[TrainRow], settings: LearnerSection) -> float:

@@ -49,8 +49,8 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[
-        bool, typer.Option(help="Engines and learners take turns on one card.")
-    ] = False,
+        bool | None, typer.Option(help="Engines and learners take turns on one card.")
+    ] = None,
     config: OverlayOption = None,
     set_: SetOption = None,
     resume: Annotated[

@@ -59,7 +59,7 @@ class Training:
     pool: str = ""
     file: Path | None = None
     seed: int | None = None
-    colocate: bool = False
+    colocate: bool | None = None
     name: str = ""
     resume: str = ""
     state: Path = Path("var")
@@ -75,7 +75,7 @@ class Training:
             base = merge(base, {"run": {"eval_tasks": self.counts()[1]}})
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
-        run |= {"colocate": self.colocate or None}
+        run |= {"colocate": self.colocate}
         over = {
             "run": {k: v for k, v in run.items() if v is not None},
             "algorithm": {"preset": self.preset} if self.preset else {},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
@@ -47,6 +49,10 @@ def read_critic(
     return None
 
 
+def _digest(ids: Sequence[int]) -> bytes:
+    return blake2b(array("q", ids).tobytes(), digest_size=16).digest()
+
+
 class BestOfK:
     """A `Generate` that answers with the best of `candidates` samples, then of `edits`; ids and log-probabilities are the engine's own."""
 
@@ -60,9 +66,7 @@ class BestOfK:
     ) -> None:
         self._generate, self._critic = generate, critic
         self._instruction, self._candidates, self._edits = instruction, candidates, edits
-        self._past: dict[
-            tuple[int, ...], tuple[str, ...]
-        ] = {}  # of the conversations that are played, by their ids
+        self._past: dict[bytes, tuple[str, ...]] = {}  # of the conversations that are played
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample; of equal values the first is taken. Then the tail of the best is sampled again, and kept if it is worth more."""
@@ -70,7 +74,7 @@ class BestOfK:
         whole = [output for output in reply.outputs if output.finish != "abort"]
         if not whole:
             return reply.model_copy(update={"outputs": reply.outputs[:1]})
-        past, seen = self._past.get(request.prefix_ids, ()), request.messages[-1].text
+        past, seen = self._past.get(_digest(request.prefix_ids), ()), request.messages[-1].text
         state = critic_state(self._instruction, past, seen)
         values = await asyncio.to_thread(self.values, state, [output.text for output in whole])
         best = max(range(len(whole)), key=values.__getitem__)
@@ -81,7 +85,7 @@ class BestOfK:
             whole.append(edit)
             values += await asyncio.to_thread(self.values, state, [edit.text])
             best = len(whole) - 1 if values[-1] > values[best] else best
-        self._past[reply.prompt_ids + whole[best].ids] = (*past, seen, whole[best].text)
+        self._past[_digest(reply.prompt_ids + whole[best].ids)] = (*past, seen, whole[best].text)
         said = tuple(dict.fromkeys(output.text for output in whole))
         return reply.model_copy(update={"outputs": (whole[best],), "considered": said})
 

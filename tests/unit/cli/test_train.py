@@ -277,9 +277,9 @@ def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
 
 
 def test_one_card_is_said_in_the_document(tmp_path: Path) -> None:
-    for colocate in (False, True):
+    for colocate in (None, False, True):
         asked = Training(env="household", colocate=colocate, state=tmp_path)
-        assert asked.document(print)["run"].get("colocate", False) is colocate
+        assert asked.document(print)["run"].get("colocate") is colocate
 
 
 def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(

@@ -197,6 +197,7 @@ async def test_what_other_models_said_or_another_task_heard_is_left_behind(
         ({"verb": "say", "text": "x"}, {"origin": "http://evil.example"}, 403),
         ({"verb": "say", "text": "x", "left": "trainer"}, {}, 422),
         ({"verb": "say", "text": "x", "tokens": "0"}, {}, 422),
+        ({"verb": "say", "text": "x", "tokens": "000000001999999"}, {}, 422),
         ({"verb": "step", "task": "t", "kept": "[]"}, {}, 422),
         ({"verb": "step", "task": "t", "kept": '{"played": [{"reply": 1}]}'}, {}, 422),
     ],

@@ -16,7 +16,7 @@ from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
 from tests.fake_engine import FakeEngine, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
-from triforge.errors import PolicyError, UnavailableError
+from triforge.errors import PolicyError, TriforgeError, UnavailableError
 from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
@@ -77,6 +77,33 @@ async def test_an_engine_that_keeps_its_memory_is_refused_and_serves_on(
         await service.weights.release_memory()
     assert (await service.weights.resume_memory()).ready == 1
     assert "/resume_memory_occupation" not in service.fakes[0].paths()
+
+
+async def test_an_engine_that_was_not_asked_for_its_memory_is_asked_again(
+    make_service: MakeService,
+) -> None:
+    service = make_service(FakeEngine())
+    await service.start()
+    service.fakes[0].gone = True
+    with pytest.raises(TriforgeError):
+        await service.weights.release_memory()
+    service.fakes[0].gone = False
+    await service.weights.look()
+    await service.weights.release_memory()
+    assert service.fakes[0].released
+
+
+async def test_engines_are_taken_back_while_another_one_serves(make_service: MakeService) -> None:
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
+    await service.weights.release_memory()
+    joined, lent = service.pool.members
+    joined.released = False
+    await joined.engine.resume_memory()
+    await service.weights.look()
+    assert joined.serving
+    assert not lent.serving
+    assert (await service.weights.resume_memory()).ready == 2
 
 
 @pytest.mark.parametrize("drain_s", [30.0, 0.0])

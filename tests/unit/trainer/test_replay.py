@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
@@ -106,8 +107,8 @@ def test_another_log_probability_or_another_token_on_record_differs(
     assert found[1, "reward learner"] in ("same", "rounding")
 
 
-def publish(recording: Recording, moved: float = 0.0) -> None:
-    """Keep the version of the first step, with one weight moved."""
+def publish(recording: Recording, taken: float = 1.0) -> None:
+    """Keep the version of the first step, the step taken so far."""
     record = recording.read(1)
     again = credit(1, record)
     rows, version = again.samples.rows["policy"], int(record.numbers["policy_version"])
@@ -116,18 +117,21 @@ def publish(recording: Recording, moved: float = 0.0) -> None:
         model_path=recording.paths["policy"], base_version=version,
     )  # fmt: skip
     learner = Learner.fresh(Path(batch.model_path))
+    parameters = learner.model.parameters().values()
+    start = [parameter.detach().clone() for parameter in parameters]
     report = learner.train(batch, rows)
-    next(iter(learner.model.parameters().values())).data[0, 0] += moved
+    for parameter, before in zip(parameters, start, strict=True):
+        parameter.data = torch.lerp(before, parameter.data, taken)
     CheckpointStore(recording.artifacts, recording.run_id, "policy").publish(
         learner, batch, report, keep=2
     )
 
 
-@pytest.mark.parametrize(("moved", "expected"), [(0.0, ("same", "rounding")), (0.1, ("differs",))])
+@pytest.mark.parametrize(("taken", "expected"), [(1.0, ("same", "rounding")), (0.0, ("differs",)), (-1.0, ("differs",)), (2.0, ("differs",))])  # fmt: skip
 def test_new_weights_are_compared_with_those_that_are_kept(
-    recording: Recording, moved: float, expected: tuple[str, ...]
+    recording: Recording, taken: float, expected: tuple[str, ...]
 ) -> None:
-    publish(recording, moved)
+    publish(recording, taken)
     found = [finding for _, finding in replay(recording, 1, learners=True)]
     assert found[1].verdict in expected
     assert "new weights" in found[1].said
