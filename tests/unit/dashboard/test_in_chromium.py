@@ -22,6 +22,7 @@ from tests.unit.dashboard.test_pages import SERVICES, Deployment, golden
 from triforge.supervisor.layout import free_port
 
 webdriver = pytest.importorskip("selenium.webdriver")
+wait = pytest.importorskip("selenium.webdriver.support.wait")
 pytestmark = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
     reason="apt-get install chromium chromium-driver",
@@ -183,7 +184,9 @@ def test_a_task_is_pinned_from_its_page(browser: Any, address: str, canned: Depl
     form = browser.find_element("css selector", ".act")
     form.find_element("name", "reason").send_keys('<b>&"well known')
     form.find_element("css selector", "[value=pin]").click()
-    assert browser.current_url.endswith(f"/tasks/{task}")
+    wait.WebDriverWait(browser, 30).until(
+        lambda shown: shown.current_url.endswith(f"/tasks/{task}")
+    )
     assert canned.changed[-1] == (f"/v1/tasks/{task}/pin", {"reason": '<b>&"well known'})
 
 
