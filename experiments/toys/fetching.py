@@ -1,4 +1,4 @@
-"""PA-RL in a text environment: a table of logits runs errands in the household, offline and then online, word by word.
+"""PA-RL in a text environment: a table of logits fetches things in the household, offline and then online, word by word.
 
 Rollouts, records, critic, its choice and its edits are the product's own; a table learns here, not a language model.
 """
@@ -130,7 +130,7 @@ class Writer:
 
 
 def demonstrated(seed: int) -> list[Chat]:
-    """Thirty careless demonstrations of each errand: a third of the commands are drawn at random."""
+    """Thirty careless demonstrations of each task: a third of the commands are drawn at random."""
     shown = demonstrations(PARAMS * 30, seed=seed, random_rate=0.3)
     texts = [[message["content"] for message in one.messages] for one in shown]
     return [[*zip(row[::2], row[1::2], strict=False)] for row in texts]
@@ -139,7 +139,7 @@ def demonstrated(seed: int) -> list[Chat]:
 async def play(
     policy: Generate, seed: int, step: int, critic: CriticEnsemble | None = None
 ) -> Samples:
-    """A group of each errand, by the policy or by the critic's choice among what it says, credited."""
+    """A group of each task, by the policy or by the critic's choice among what it says, credited."""
     found = []
     for n, params in enumerate(PARAMS):
         said, part = FAMILY.validate(params).instruction, CONFIG.env_adapter
