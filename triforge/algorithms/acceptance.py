@@ -114,12 +114,6 @@ class SequentialTest:
     def __init__(
         self, direction: Direction, *, low: float, high: float, alpha: float, max_rollouts: int
     ) -> None:
-        if direction not in ("harder", "easier"):
-            raise InputError(f"direction: given {direction!r}, allowed 'harder' or 'easier'")
-        if max_rollouts < 1 or not 0.0 < alpha < 1.0:
-            raise InputError(
-                f"max_rollouts and alpha: given {max_rollouts} and {alpha}, expected at least 1 and between 0 and 1"
-            )
         self._harder, self._word = direction == "harder", direction
         self._low, self._high = low, high
         self._alpha, self._max = alpha, max_rollouts

@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from triforge.algorithms.core import Aggregation
-from triforge.errors import InputError
 
 
 def token_weights(
     counts: Sequence[int],
     aggregation: Aggregation,
     *,
-    units: Sequence[Hashable] | None = None,
-    length: int = 0,
+    units: Sequence[Hashable] = (),
+    length: int = 1,
 ) -> list[float]:
     """The weight of one token of each step response; but for `step_sum` those of all tokens sum to 1.
 
@@ -31,24 +30,13 @@ def token_weights(
     `token_mean` is `1 / sum(n)`, `step_mean` is `1 / (N * n)`, `step_sum` is `1 / (N * length)`. `trajectory_mean` and
     `task_mean` are `1 / (U * tokens of the response's unit)`, `units` being the trajectory or task of each response, U many.
     """
-    if any(count < 0 for count in counts):
-        raise InputError(f"counts: given {min(counts)}, expected token counts of at least 0")
     if aggregation == "step_sum":
-        if length < 1:
-            raise InputError(
-                f"length: given {length}, expected at least 1 token: step_sum divides by it"
-            )
         responses = sum(count > 0 for count in counts)
         return [1.0 / (responses * length) if count else 0.0 for count in counts]
     if aggregation == "token_mean":
         units = ["all"] * len(counts)
     elif aggregation == "step_mean":
         units = range(len(counts))
-    elif units is None or len(units) != len(counts):
-        raise InputError(
-            f"units: given {None if units is None else len(units)}, expected {len(counts)}, one a response: "
-            f"{aggregation} averages over them"
-        )
     tokens: Counter[Hashable] = Counter()
     for unit, count in zip(units, counts, strict=True):
         tokens[unit] += count

@@ -20,7 +20,6 @@ from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from triforge.algorithms.prefix_tree import SHORTEST, Order
-from triforge.errors import InputError
 
 _PASS = 32  # what a pass costs by itself (its gradients are added up, its kernels are small) is a budget over this
 # shares of the budget, the lengths of stretches that are tried
@@ -156,10 +155,6 @@ def deal(
     `scored` are, by row, the tokens whose log-probability is wanted. Rows longer than `token_budget` cells widen it to their
     length. A rank may be left without any: there are few rows, or what they share is nearly all of them.
     """
-    if token_budget < 1 or ranks < 1:
-        raise InputError(
-            f"deal: given token_budget {token_budget} and {ranks} ranks, expected at least 1 of both"
-        )
     if not order.order:
         return [Deal([], 0.0) for _ in range(ranks)]
     longest = max(order.lengths)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Sequence
 
-from triforge.errors import InputError
-
 
 def micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[list[int]]:
     """Group rows, by their numbers, into padded rectangles of at most `token_budget` cells (rows times width).
@@ -37,8 +35,6 @@ def minibatches(
     `rows` is how many there are, or the trained tokens of each (then the parts differ by at most the largest row in tokens).
     Where there are fewer rows than `num_updates` there are fewer parts. Rows with equal marks in `together` share a part.
     """
-    if num_updates < 1:
-        raise InputError(f"num_updates: given {num_updates}, expected at least 1")
     sizes = [1] * rows if isinstance(rows, int) else list(rows)
     if together is not None:
         units: dict[Hashable, list[int]] = {}

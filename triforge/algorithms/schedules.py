@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from triforge.errors import InputError
-
 Schedule = Literal["constant", "linear", "cosine"]
 
 _LARGEST_ERROR = 0.2  # that a step counts
@@ -35,13 +33,8 @@ def learning_rate(
     """The step size of an update, counted from 0 over the whole run.
 
     A linear rise to `highest` over the first `warmup` updates, of which the first has `highest / warmup`; then the
-    schedule's fall to `final_share * highest` after `total` updates.
+    schedule's fall to `final_share * highest` after `total` updates, which are more than those.
     """
-    if schedule != "constant" and total <= warmup:
-        raise InputError(
-            f"schedule_updates: given {total} with schedule {schedule!r} and {warmup} updates of warm-up, expected more "
-            "updates than those: they say where the fall ends"
-        )
     if update < warmup:
         return highest * (update + 1) / warmup
     left = _fallen(schedule, min(1.0, (update - warmup) / max(1, total - warmup)))

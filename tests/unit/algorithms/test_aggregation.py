@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triforge.algorithms.aggregation import token_weights
-from triforge.errors import InputError
 
 LOSSES = [[1, 1], [2, 2, 2, 2]]
 
@@ -36,15 +35,6 @@ def test_means_over_trajectories_let_a_long_one_speak_no_louder():
     assert token_weights([1, 1, 0], "trajectory_mean", units=["a", "a", "b"]) == [0.5, 0.5, 0.0]
 
 
-def test_what_a_rule_reads_must_be_given():
-    with pytest.raises(InputError, match="units: given None, expected 2"):
-        token_weights([1, 2], "task_mean")
-    with pytest.raises(InputError, match="units: given 1, expected 2"):
-        token_weights([1, 2], "trajectory_mean", units=["a"])
-    with pytest.raises(InputError, match="length: given 0, expected at least 1"):
-        token_weights([1, 2], "step_sum")
-
-
 def test_step_mean_gives_every_response_the_same_say():
     assert token_weights([2, 4], "step_mean") == [1 / 4, 1 / 8]
 
@@ -67,8 +57,3 @@ def test_empty_responses_weigh_nothing_and_change_nothing(aggregation):
 def test_the_weights_of_all_tokens_sum_to_one(counts, aggregation):
     weights = token_weights(counts, aggregation)
     assert math.fsum(w * c for w, c in zip(weights, counts, strict=True)) == pytest.approx(1.0)
-
-
-def test_negative_counts_are_refused():
-    with pytest.raises(InputError, match="given -1"):
-        token_weights([3, -1], "token_mean")

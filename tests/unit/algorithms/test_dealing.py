@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from triforge.algorithms.dealing import Deal, Price, deal, spread
 from triforge.algorithms.prefix_tree import Order, pack
-from triforge.errors import InputError
 
 PASS = 32  # a pass costs a 32nd of the budget
 
@@ -159,9 +158,3 @@ def test_the_dearest_comes_first() -> None:
 
 def test_no_rows_are_no_passes() -> None:
     assert dealt([], 10, 2) == [Deal([], 0.0), Deal([], 0.0)]
-
-
-@pytest.mark.parametrize(("budget", "ranks"), [(0, 1), (1, 0)])
-def test_impossible_input_is_refused(budget: int, ranks: int) -> None:
-    with pytest.raises(InputError, match=f"given token_budget {budget} and {ranks} ranks"):
-        dealt(group(1, 20, [1]), budget, ranks)

@@ -2,12 +2,10 @@
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triforge.algorithms.packing import micro_batches, minibatches
-from triforge.errors import InputError
 
 lengths = st.lists(st.integers(1, 40), max_size=40)
 
@@ -80,11 +78,6 @@ def test_the_largest_row_may_land_in_any_update():
     first = [0 in minibatches([9, 4, 3, 2], num_updates=2, seed=seed)[0] for seed in range(20)]
     assert True in first
     assert False in first
-
-
-def test_no_update_is_refused():
-    with pytest.raises(InputError, match="given 0"):
-        minibatches(3, num_updates=0, seed=1)
 
 
 def test_rows_that_belong_together_share_an_update():

@@ -3,7 +3,8 @@
 import pytest
 
 from triforge.algorithms.schedules import learning_rate
-from triforge.errors import InputError
+from triforge.config import parse
+from triforge.errors import ConfigError
 
 
 def test_a_constant_step_size_rises_and_stays():
@@ -25,5 +26,6 @@ def test_a_cosine_is_half_way_down_in_the_middle():
 
 
 def test_a_fall_without_an_end_is_refused():
-    with pytest.raises(InputError, match="schedule_updates: given 5"):
-        learning_rate(0, highest=1.0, schedule="linear", warmup=5, total=5)
+    given = {"schedule": "linear", "warmup_updates": 5, "schedule_updates": 5}
+    with pytest.raises(ConfigError, match="schedule_updates: given 5"):
+        parse({"trainer": {"policy": given}})
