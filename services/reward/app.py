@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -60,23 +61,16 @@ def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
         return await api.judge(request)
 
 
+@dataclass(frozen=True, slots=True)
 class JudgeApi:
     """Answers `POST /v1/judge`."""
 
-    def __init__(
-        self,
-        generate_many: GenerateMany,
-        *,
-        sampling: Sampling,
-        votes: int = 3,
-        prompt: PromptKind = "rubric",
-        deadline_s: float = 300.0,
-    ) -> None:
-        self._generate_many = generate_many
-        self._sampling = sampling
-        self._votes = votes
-        self._prompt = prompt
-        self._deadline_s = deadline_s
+    generate_many: GenerateMany
+    _: KW_ONLY
+    sampling: Sampling
+    votes: int = 3
+    prompt: PromptKind = "rubric"
+    deadline_s: float = 300.0
 
     async def judge(self, request: JudgeRequest) -> JudgeReply:
         """Vote on every step.
@@ -86,7 +80,7 @@ class JudgeApi:
             RewardError: no votes within the deadline.
             UnavailableError: the policy service is away.
         """
-        votes = request.votes or self._votes
+        votes = request.votes or self.votes
         if len(request.steps) * votes > MAX_VOTES:
             raise InputError(
                 f"steps x votes: given {len(request.steps)} x {votes}, allowed at most {MAX_VOTES}; "
@@ -98,18 +92,18 @@ class JudgeApi:
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         try:
             with JUDGE_SECONDS.time():
-                async with asyncio.timeout(self._deadline_s):
+                async with asyncio.timeout(self.deadline_s):
                     judged = await vote(
                         episode,
-                        self._generate_many,
-                        kind=request.prompt or self._prompt,
+                        self.generate_many,
+                        kind=request.prompt or self.prompt,
                         votes=votes,
-                        sampling=self._sampling,
+                        sampling=self.sampling,
                         seed=seed,
                     )
         except TimeoutError:
             raise RewardError(
-                f"no votes within {self._deadline_s:g} s; reward.deadline_s sets the limit"
+                f"no votes within {self.deadline_s:g} s; reward.deadline_s sets the limit"
             ) from None
         count_votes(judged)
         return _reply(judged)

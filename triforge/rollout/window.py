@@ -60,6 +60,11 @@ class Window:
     Args:
         staleness_bound: S, how many versions a trained token may lag behind; 0 is synchronous.
         versions: active version of each of the run's models, in an order of the caller's.
+
+    Attributes:
+        step: how many steps are done.
+        versions: the live version of each model.
+        training: the batch that a step has begun with, None between two steps.
     """
 
     def __init__(
@@ -77,22 +82,12 @@ class Window:
                 "expected nothing below 0 and no step past the last"
             )
         self._bound, self._steps, self._late = staleness_bound, steps, late
-        self._step, self._versions = step, tuple(versions)
+        self.step, self.versions = step, tuple(versions)
         # Places of the steps to come whose round was offered; the keys run from step + 1 to the newest round.
         self._places: dict[int, int] = {}
         self._offers: dict[str, Offer] = {}  # insertion order is age
         self._arrived: set[str] = set()
-        self._training: tuple[str, ...] | None = None
-
-    @property
-    def step(self) -> int:
-        """How many steps are done."""
-        return self._step
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """The live version of each model."""
-        return self._versions
+        self.training: tuple[str, ...] | None = None
 
     @property
     def offers(self) -> dict[str, Offer]:
@@ -104,20 +99,15 @@ class Window:
         """Groups that were offered and have not arrived, oldest first."""
         return tuple(group for group in self._offers if group not in self._arrived)
 
-    @property
-    def training(self) -> tuple[str, ...] | None:
-        """The batch that a step has begun with, None between two steps."""
-        return self._training
-
     def next_round(self) -> int | None:
         """The round that may be offered now, if there is room for one."""
         return next(iter(self.open_rounds()), None)
 
     def open_rounds(self) -> range:
         """The rounds that may be offered now."""
-        newest = self._step + len(self._places)
-        last = min(self._steps, self._step + self._bound + 1)
-        return range(newest + 1, last + 1) if self._training is None else range(0)
+        newest = self.step + len(self._places)
+        last = min(self._steps, self.step + self._bound + 1)
+        return range(newest + 1, last + 1) if self.training is None else range(0)
 
     def offer(self, group_ids: Sequence[str]) -> None:
         """Put the groups of `next_round()`, perhaps none, in flight at the live versions.
@@ -132,7 +122,7 @@ class Window:
                 f"(run.staleness_bound {self._bound} keeps {self._bound + 1} in flight)"
             )
         for group in group_ids:
-            self._offers[group] = Offer(number, self._step, self._versions)
+            self._offers[group] = Offer(number, self.step, self.versions)
         self._places[number] = len(group_ids)
 
     def arrived(self, group_id: str) -> None:
@@ -143,11 +133,11 @@ class Window:
 
     def batch(self) -> tuple[str, ...] | None:
         """The groups to train on next, oldest first; None while some have to be waited for or a step is under way."""
-        if self._training is not None or self._step + 1 not in self._places:
+        if self.training is not None or self.step + 1 not in self._places:
             return None
         ready = [group for group in self._offers if group in self._arrived]
-        chosen = tuple(ready[: self._places[self._step + 1]])
-        if len(chosen) < self._places[self._step + 1] or not self._leaves_room(chosen):
+        chosen = tuple(ready[: self._places[self.step + 1]])
+        if len(chosen) < self._places[self.step + 1] or not self._leaves_room(chosen):
             return None
         return chosen
 
@@ -156,7 +146,7 @@ class Window:
         chosen = self.batch()
         if chosen is None:
             raise ConflictError("window: a step was begun before its batch was there")
-        self._training = chosen
+        self.training = chosen
         return chosen
 
     def advance(self, *versions: int) -> None:
@@ -165,34 +155,34 @@ class Window:
         A version is the next one, or the same when the step had nothing to learn from. A ConflictError says that no step
         was begun, or that a version skips.
         """
-        if self._training is None:
+        if self.training is None:
             raise ConflictError(
                 f"window: given versions {versions} without a trained batch, expected begin() first"
             )
-        for given, live in zip(versions, self._versions, strict=True):
+        for given, live in zip(versions, self.versions, strict=True):
             if given not in (live, live + 1):
                 raise ConflictError(
                     f"window: given version {given} after {live}, expected {live + 1}"
                 )
-        for group in self._training:
+        for group in self.training:
             del self._offers[group]
             self._arrived.discard(group)
-        self._training = None
-        self._step += 1
-        del self._places[self._step]
-        self._versions = versions
+        self.training = None
+        self.step += 1
+        del self._places[self.step]
+        self.versions = versions
 
     def renumber(self, *versions: int) -> None:
         """The same weights have other numbers now: what is in flight is played afresh, under these.
 
         No group becomes older by it: when it has to be trained on does not change.
         """
-        self._versions = versions
+        self.versions = versions
         self._offers = {
             group: Offer(offer.round, offer.step, versions) for group, offer in self._offers.items()
         }
         self._arrived.clear()
-        self._training = None
+        self.training = None
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as JSON-able values."""
@@ -200,11 +190,11 @@ class Window:
             "staleness_bound": self._bound,
             "steps": self._steps,
             "late": self._late,
-            "step": self._step,
-            "versions": list(self._versions),
+            "step": self.step,
+            "versions": list(self.versions),
             "places": [[number, count] for number, count in self._places.items()],
             "offers": [[name, o.round, o.step, *o.versions] for name, o in self._offers.items()],
-            "training": None if self._training is None else list(self._training),
+            "training": None if self.training is None else list(self.training),
         }
 
     @classmethod
@@ -224,13 +214,13 @@ class Window:
                 for name, number, step, *versions in state["offers"]
             }
             pinned = state["training"]
-            window._training = None if pinned is None else tuple(pinned)
+            window.training = None if pinned is None else tuple(pinned)
             possible = window._is_possible()
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"window: given a snapshot that does not parse ({error})") from None
         if not possible:
             raise InputError(
-                f"window: given a snapshot at step {window._step} with {len(window._offers)} groups in flight that "
+                f"window: given a snapshot at step {window.step} with {len(window._offers)} groups in flight that "
                 "contradicts its own bounds"
             )
         return window
@@ -241,8 +231,8 @@ class Window:
             return True
         due = [o.step + self._bound + 1 for group, o in self._offers.items() if group not in chosen]
         room = 0
-        for step in range(self._step + 1, self._step + self._bound + 2):
-            room += self._places.get(step, 0) if step > self._step + 1 else 0
+        for step in range(self.step + 1, self.step + self._bound + 2):
+            room += self._places.get(step, 0) if step > self.step + 1 else 0
             if sum(last <= step for last in due) > room:
                 return False
         return True
@@ -250,15 +240,15 @@ class Window:
     def _is_possible(self) -> bool:
         rounds = list(self._places)
         return (
-            rounds == list(range(self._step + 1, self._step + 1 + len(rounds)))
+            rounds == list(range(self.step + 1, self.step + 1 + len(rounds)))
             and len(rounds) <= self._bound + 1
             and sum(self._places.values()) == len(self._offers)
-            and set(self._training or ()) <= self._offers.keys()
-            and (self._training is None or len(self._training) == self._places[self._step + 1])
-            and all(0 <= o.step <= self._step for o in self._offers.values())
+            and set(self.training or ()) <= self._offers.keys()
+            and (self.training is None or len(self.training) == self._places[self.step + 1])
+            and all(0 <= o.step <= self.step for o in self._offers.values())
             and all(
-                len(o.versions) == len(self._versions)
-                and all(then <= now for then, now in zip(o.versions, self._versions, strict=True))
+                len(o.versions) == len(self.versions)
+                and all(then <= now for then, now in zip(o.versions, self.versions, strict=True))
                 for o in self._offers.values()
             )
         )
