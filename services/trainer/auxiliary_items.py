@@ -5,27 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
-from services.trainer.auxiliary_rows import OBJECTIVES, Transition, begins, body, item
+from services.trainer.auxiliary_rows import OBJECTIVES, Transcript, Transition, item, transition
 from triforge.algorithms.auxiliary import draw_evenly
 from triforge.config import AuxiliarySection
 from triforge.config.document import checked
 from triforge.errors import InputError
-
-
-class _Step(BaseModel):
-    observation: str
-    response: str
-    action: str = ""
-    next_observation: str
-
-
-class _Transcript(BaseModel):
-    instruction: Annotated[str, Field(min_length=1)]
-    steps: tuple[_Step, ...]
 
 
 def write_items(
@@ -46,7 +34,8 @@ def write_items(
     section = checked(AuxiliarySection, {"measure": True, **options})
     found: dict[tuple[object, ...], Transition] = {}
     for number, transcript in _read(source):
-        for made in _transitions(f"{number}", transcript, section):
+        for index in range(len(transcript.steps) - 1):  # all but the last, as a run's own
+            made = transition(transcript, index, section, f"{number}", f"{number}")
             found.setdefault(made.content, made)
     different = list(found.values())
     chosen = draw_evenly(
@@ -62,36 +51,15 @@ def write_items(
     return len(chats)
 
 
-def _read(source: Path) -> Iterator[tuple[int, _Transcript]]:
+def _read(source: Path) -> Iterator[tuple[int, Transcript]]:
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{source}: cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
         try:
-            yield number, _Transcript.model_validate_json(line)
+            yield number, Transcript.model_validate_json(line)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"])) or "line"
             raise InputError(f"{source}: line {number}: {field}: {first['msg']}") from None
-
-
-def _transitions(
-    name: str, transcript: _Transcript, section: AuxiliarySection
-) -> Iterator[Transition]:
-    """All steps but the last, as a run's own."""
-    steps = transcript.steps
-    for index, step in enumerate(steps[:-1]):
-        before = steps[max(0, index - section.history) : index]
-        yield Transition(
-            key=f"{name}/{index}",
-            trajectory_id=name,
-            step=index,
-            task_id=name,
-            instruction=transcript.instruction,
-            past=tuple((body(s.observation, section), s.action or s.response) for s in before),
-            observation=body(step.observation, section),
-            action=step.action or step.response,
-            next_observation=body(step.next_observation, section),
-            idle=begins(step.next_observation, section.noop_texts),
-        )

@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, Field
 
 from services.trainer.samples import training_groups
 from services.trainer.step_records import UNKNOWN
@@ -136,6 +138,22 @@ def auxiliary_rows(
 # ---- transitions ----
 
 
+class TranscriptStep(BaseModel):
+    """A step of a `Transcript`."""
+
+    observation: str
+    response: str
+    action: str = ""
+    next_observation: str
+
+
+class Transcript(BaseModel):
+    """What was played, in text form."""
+
+    instruction: Annotated[str, Field(min_length=1)]
+    steps: tuple[TranscriptStep, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transition:
     """One step of one trajectory.
@@ -184,7 +202,7 @@ def draw_transitions(
         if why := _unfit(trajectory, index, section):
             drawn.left_out[why] += 1
             continue
-        made = _transition(trajectory, index, section)
+        made = transition(trajectory, index, section, trajectory.id, trajectory.task_id)
         drawn.left_out[REPEATED] += made.content in kept
         kept.setdefault(made.content, made)
     different = list(kept.values())
@@ -237,18 +255,21 @@ def _unfit(trajectory: Trajectory, index: int, section: AuxiliarySection) -> str
     return next((why for applies, why in rules if applies), "")
 
 
-def _transition(trajectory: Trajectory, index: int, section: AuxiliarySection) -> Transition:
-    step = trajectory.steps[index]
-    before = trajectory.steps[max(0, index - section.history) : index]
+def transition(
+    played: Trajectory | Transcript, index: int, section: AuxiliarySection, name: str, task: str
+) -> Transition:
+    """The step of that index of the trajectory `name`."""
+    step = played.steps[index]
+    before = played.steps[max(0, index - section.history) : index]
     return Transition(
-        key=f"{trajectory.id}/{index}",
-        trajectory_id=trajectory.id,
+        key=f"{name}/{index}",
+        trajectory_id=name,
         step=index,
-        task_id=trajectory.task_id,
-        instruction=trajectory.instruction,
+        task_id=task,
+        instruction=played.instruction,
         past=tuple((body(s.observation, section), s.action or s.response) for s in before),
         observation=body(step.observation, section),
-        action=step.action,
+        action=step.action or step.response,
         next_observation=body(step.next_observation, section),
         idle=begins(step.next_observation, section.noop_texts),
     )

@@ -166,9 +166,7 @@ class Engines:
         if active.version <= version:
             return None
         folders = self._folders(role)
-        known = self._store.find_weights(self._run_id, role, version)
-        served = folders.number(active.uri)
-        own = folders.number(known[0]) if known else None
+        served, own = folders.number(active.uri), folders.number_of(version)
         return served if served is not None and own is not None and served < own else None
 
     async def _go_back(self, role: TrainedRole, origin: int, least: int, *, step: int) -> None:

@@ -13,13 +13,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar, get_args
+from typing import Final, Generic, TypeVar, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from triforge.broker import QUEUES
+from services.trainer.run_store import RunStore
+from triforge.broker import QUEUES, Broker
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import RunStatus, RunStep, TrainedRole
@@ -144,23 +145,6 @@ PUBLISHED: Final = Gauge(
 # ---- the deployment as a whole ----
 
 
-class Counts(Protocol):
-    """The part of the run store that is needed."""
-
-    def count_by_status(self) -> dict[str, int]:
-        """How many runs are in each status."""
-
-
-class Queues(Protocol):
-    """The part of the broker that is needed."""
-
-    async def depth(self, queue: str) -> int:
-        """Jobs waiting in a queue."""
-
-    async def oldest_s(self, queue: str) -> float:
-        """How long its oldest job has waited."""
-
-
 class _Look(Generic[_T]):
     """A look that blocks, in a thread, one at a time.
 
@@ -190,8 +174,8 @@ class DeploymentGauges:
 
     def __init__(
         self,
-        queues: Queues,
-        store: Counts,
+        queues: Broker,
+        store: RunStore,
         artifacts: ArtifactStore,
         registry: CollectorRegistry = REGISTRY,
         *,

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from triforge.broker import unit_tests_id
-from triforge.types import JudgedGroup, TrainedRole, Trajectory, TrajectoryVotes
+from triforge.types import JudgedGroup, StepVotes, TrainedRole, Trajectory, TrajectoryVotes
 
 
 def vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
     """`[step][vote]` in {-1, 0, +1}; empty where a step was not judged."""
-    by_step: dict[int, list[int]] = {
-        v.step: [vote.value for vote in v.votes] for v in (votes.steps if votes else ())
-    }
-    return [by_step.get(step.index, []) for step in trajectory.steps]
+    judged = _judged(trajectory, votes)
+    return [[vote.value for vote in step.votes] if step else [] for step in judged]
 
 
 def step_scores(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[float | None]:
     """The scores of a source that casts no votes, None where it gave none."""
-    by_step = {v.step: v.score for v in (votes.steps if votes else ())}
-    return [by_step.get(step.index) for step in trajectory.steps]
+    return [step.score if step else None for step in _judged(trajectory, votes)]
 
 
 def privileged_votes(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
     """The same of the votes that were cast with a reference solution in sight."""
-    by_step: dict[int, list[int]] = {
-        v.step: [*v.privileged] for v in (votes.steps if votes else ())
-    }
-    return [by_step.get(step.index, []) for step in trajectory.steps]
+    return [[*step.privileged] if step else [] for step in _judged(trajectory, votes)]
+
+
+def _judged(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[StepVotes | None]:
+    by_step = {step.step: step for step in (votes.steps if votes else ())}
+    return [by_step.get(step.index) for step in trajectory.steps]
 
 
 def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:

@@ -126,19 +126,13 @@ class Learners:
         name = f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
         self._written.append(uri)
+        folders = Versions(self._parts.store, self._parts.artifacts, self._run_id, role)
         return batch_of(
             self._config, self._run_id, role, step, rows,
             uri=uri, version=version, model_path=self._notes["paths"][role], base_version=self._notes["base"][role],
-            folder_version=await asyncio.to_thread(self._folder_of, role, version),
+            folder_version=await asyncio.to_thread(folders.number_of, version),
             auxiliary_weights=dict(auxiliary_weights),
         )  # fmt: skip
-
-    def _folder_of(self, role: TrainedRole, version: int) -> int | None:
-        """The number under which what serves now was written; None for the initial folder."""
-        store = self._parts.store
-        found = store.find_weights(self._run_id, role, version)
-        folders = Versions(store, self._parts.artifacts, self._run_id, role)
-        return folders.number(found[0]) if found else None
 
 
 def batch_of(

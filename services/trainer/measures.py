@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any, Final
 
 from services.trainer.gauges import PROGRESS
@@ -295,7 +296,7 @@ class VoteHistory:
         kept = [entry for entry in self._entries() if entry[0] < step]
         while kept and sum(len(rows) for _, rows in kept[1:]) >= self._algorithm.trust_groups:
             del kept[0]
-        judged = [list(g.as_row()) for g in groups if g.successes + g.failures]
+        judged = [list(astuple(g)) for g in groups if g.successes + g.failures]
         self._notes[self.NOTE] = [*kept, [step, judged]]
 
     def measure(self, step: int, groups: Iterable[JudgedGroup]) -> dict[str, float]:

@@ -107,7 +107,8 @@ class RLoop(Phases):
     async def begin(self, step: int, version: int) -> None:
         """The first step of a loop notes the weights that the loop comes back to."""
         loop, _ = self._place(step)
-        folder = await self._folder(version)
+        versions = Versions(self._parts.store, self._parts.artifacts, self._run_id, "policy")
+        folder = await asyncio.to_thread(versions.number_of, version)
         if self._state["loop"] != loop:
             await self._enter("explore", loop=loop, first=folder)
         self._untrained = loop > 0 and folder == self._state["first"]
@@ -184,13 +185,6 @@ class RLoop(Phases):
         log.info("loop %d: %s", self._state["loop"] + 1, phase)
         note = self._parts.store.note
         await asyncio.to_thread(note, self._run_id, self.NOTE, dict(self._state))
-
-    async def _folder(self, version: int) -> int | None:
-        """The number that the policy's version was written under; None for the initial folder."""
-        parts, run_id = self._parts, self._run_id
-        found = await asyncio.to_thread(parts.store.find_weights, run_id, "policy", version)
-        folders = Versions(parts.store, parts.artifacts, run_id, "policy")
-        return folders.number(found[0]) if found else None
 
     def _files(self, step: int) -> list[str]:
         """The records of the loop's committed steps."""

