@@ -31,13 +31,12 @@ from triforge.algorithms.action_critic import (
 )
 from triforge.config import RunConfig
 from triforge.errors import ConfigError
-from triforge.rollout.best_of_k import critic_name, critic_state, read_critic
+from triforge.rollout.best_of_k import OTHERS, critic_name, critic_state, read_critic
 from triforge.rollout.seeds import nth_seed
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import read_step_records, step_record_name
 
 _WIDTH = 512  # features of a text
-_OTHERS = 8  # actions of the policy in one state
 _COLUMNS = (
     "group_id", "trajectory_id", "step_index", "purpose", "instruction", "observation", "response",
     "env_reward", "score", "considered", "agent_id",
@@ -119,7 +118,7 @@ class ActionCritic:
             for state, record in zip(chain(*states), chain(*rows), strict=True):
                 known = said.setdefault(state, [])
                 for text in (record["response"], *(record.get("considered") or ())):
-                    if text not in known and len(known) < _OTHERS:
+                    if text not in known and len(known) < OTHERS:
                         known.append(text)
             features = cache(_features)  # a text stands in several transitions
             for own, row in zip(states, rows, strict=True):

@@ -91,6 +91,7 @@ class Orchestrator:
             await self._end(run, "finished", reason)
         except StopRequested as stop:
             await self._end(run, "stopped", str(stop) or "stopped on request")
+            await self._take_back(run)
         except Superseded:
             raise
         except UnavailableError as error:
@@ -145,6 +146,13 @@ class Orchestrator:
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
         ENDED_RUNS.labels(status).inc()
         log.info("the run is %s%s", status, f": {reason}" if reason else "")
+
+    async def _take_back(self, run: RunState) -> None:
+        """Have engines serve again whose memory was lent when an orchestrator of the run was killed."""
+        config = parse(run.config)
+        for role in config.trained if config.run.colocate else ():
+            with contextlib.suppress(TriforgeError):
+                await self._parts.apis[role].resume_memory()
 
     async def _wait(self, run: RunState, reason: str) -> None:
         """Say once what the run waits for, if there is anybody to hear it."""

@@ -77,7 +77,8 @@ class ReplayedLearner:
         except TriforgeError as error:
             self._held = None
             return Finding(name, "not recomputed", error.detail)
-        start = _weights(learner)
+        made = self._folders.get(batch.version + 1)
+        start = _weights(learner) if self._lies(made) else None
         report = learner.train(batch, rows)
         try:
             apart = self._apart(learner, batch, report, start)
@@ -107,7 +108,7 @@ class ReplayedLearner:
         if held and held[0] == number:
             return held[1]
         if number is not None:
-            if (self._versions.weights / version_name(number)).is_dir():
+            if self._lies(number):
                 return self._versions.load(number, initial, shape)
             raise TriforgeError(
                 f"the weights of version {batch.version} are gone (run.keep_checkpoints); a replay of all steps comes to them "
@@ -116,8 +117,11 @@ class ReplayedLearner:
         images = ImageStore(self._artifacts)
         return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
 
+    def _lies(self, number: int | None) -> bool:
+        return number is not None and (self._versions.weights / version_name(number)).is_dir()
+
     def _apart(
-        self, learner: Learner, batch: TrainBatch, report: StepReport, start: torch.Tensor
+        self, learner: Learner, batch: TrainBatch, report: StepReport, start: torch.Tensor | None
     ) -> dict[str, float]:
         """How far log-probabilities of tokens and the new weights are from those on record, as far as they are kept.
 
@@ -130,8 +134,8 @@ class ReplayedLearner:
             if known.drop(["logprobs"]).equals(mine.drop(["logprobs"])):
                 old, new = (np.concatenate(t["logprobs"].to_numpy()) for t in (known, mine))
                 apart["log-probabilities"] = max(abs(new - old) / np.maximum(1.0, abs(old)))
-        number = self._folders.get(batch.version + 1)
-        if number is not None and (self._versions.weights / version_name(number)).is_dir():
+        if start is not None:
+            number = self._folders[batch.version + 1]
             kept = self._versions.load(number, Path(batch.model_path), LoraShape.of(batch.learner))
             end = _weights(learner)
             way = float((end - start).norm()) or 1.0

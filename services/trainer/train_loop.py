@@ -100,12 +100,11 @@ class TrainLoop:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions)
             measures = evaluation.measures | self._monitor.measure(0, evaluation.measures)
+            measures |= await asyncio.to_thread(self._action_critic.learn, 0, [])
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
             await _clean_up(self._evaluator.discard())
-        if self._run.step < 1:
-            await asyncio.to_thread(self._action_critic.learn, 0, [])
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
             if self._phases.ended:
                 break

@@ -27,6 +27,7 @@ def critic_name(run_id: str, step: int) -> str:
 
 
 _TURNS = 3  # of the past that the critic reads
+OTHERS = 8  # actions of the policy in one state that the critic learns from
 
 
 class Artifacts(Protocol):
@@ -86,7 +87,7 @@ class BestOfK:
             values += await asyncio.to_thread(self.values, state, [edit.text])
             best = len(whole) - 1 if values[-1] > values[best] else best
         self._past[_digest(reply.prompt_ids + whole[best].ids)] = (*past, seen, whole[best].text)
-        said = tuple(dict.fromkeys(output.text for output in whole))
+        said = tuple(dict.fromkeys(output.text for output in whole))[:OTHERS]
         return reply.model_copy(update={"outputs": (whole[best],), "considered": said})
 
     async def _edited(
