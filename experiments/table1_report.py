@@ -46,16 +46,15 @@ _LEVEL = 0.05
 
 def write(results: Results, settings: Table1Settings, page: Page) -> str:
     """The whole page as Markdown, of results by arm and seed."""
-    further = [name for name in ARMS if name not in MAIN]
+    ran = _ran(results)
+    further = [name for name in ran if name not in MAIN]
     parts = [
         f"The plan was there before: [table1-plan.md](table1-plan.md); {settings.steps} steps a run.\n",
         "## Success\n",
         _success(results, MAIN),
         "## The planned tests\n",
         tests(results),
-        "## Further arms\n",
-        _success(results, further),
-        _beside(results),
+        *(["## Further arms\n", _success(results, further), _beside(results)] if further else []),
         "## The judge\n",
         gate(results),
         "## What is played\n",
@@ -102,6 +101,10 @@ def _test(found: Test | None) -> list[str]:
     return [found.mean.text(sign=True), f"{found.t:.2f}", f"{found.p:.4f}"]
 
 
+def _ran(results: Results) -> list[str]:
+    return [name for name in ARMS if any(arm == name for arm, _ in results)]
+
+
 def _success(results: Results, arms: Sequence[str]) -> str:
     values = [at_start(PRIMARY), *map(at_end, MEASURES)]
     rows = [[f"{ARMS[n].title} (`{n}`)", *cells(results, n, values)] for n in arms]
@@ -113,6 +116,7 @@ def _beside(results: Results) -> str:
         [f"`{name}` - `{base}`"]
         + [cell(difference(results, name, base, at_end(m)), sign=True) for m in MEASURES]
         for name, base in BASELINES.items()
+        if name in _ran(results)
     ]
     return markdown(("difference", *MEASURES.values()), rows)
 
@@ -171,7 +175,7 @@ _LOOP: dict[str, Value] = {
 def _loop(results: Results) -> str:
     rows = [
         [f"`{name}`", *cells(results, name, _LOOP.values()), null_control(results, name)]
-        for name in ARMS
+        for name in _ran(results)
     ]
     return (
         "Solved: the share of tasks at which a policy of another seed, warmed up on demonstrations without a mistake, succeeds in at "
