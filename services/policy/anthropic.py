@@ -9,22 +9,18 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from services.policy.engine import Partial
-from services.policy.openai import ChatRequest, unsent
+from services.policy.openai import ChatRequest, TypedEvents, typed_event
+from services.policy.openai_fields import Strict
 from services.policy.tools import Said
 from triforge.types import GenerateReply
-from triforge.web.problems import input_error
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Block(_Strict):
+class _Block(Strict):
     cache_control: dict[str, Any] | None = None  # changes nothing of an answer
 
 
@@ -34,7 +30,7 @@ class _Text(_Block):
     citations: None = None
 
 
-class _Source(_Strict):
+class _Source(Strict):
     type: Literal["base64"]
     media_type: str
     data: str
@@ -69,7 +65,7 @@ _Content = (
 )
 
 
-class _Message(_Strict):
+class _Message(Strict):
     role: Literal["user", "assistant"]
     content: _Content
 
@@ -122,7 +118,7 @@ class _Tool(_Block):
         return {"type": "function", "function": {**function, **said}}
 
 
-class _Choice(_Strict):
+class _Choice(Strict):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -133,11 +129,11 @@ class _Choice(_Strict):
         return "required" if self.type == "any" else self.type
 
 
-class _Thinking(_Strict):
+class _Thinking(Strict):
     type: Literal["disabled"]
 
 
-class MessagesRequest(_Strict):
+class MessagesRequest(Strict):
     """Body of `POST /sessions/{id}/v1/messages`."""
 
     model: str = ""
@@ -175,10 +171,7 @@ class MessagesRequest(_Strict):
             "tool_choice": self.tool_choice.chat() if self.tool_choice else None,
             "parallel_tool_calls": False if alone else None,
         }
-        try:
-            return ChatRequest.model_validate(given)
-        except ValidationError as error:
-            raise input_error(error) from None
+        return ChatRequest.of(given)
 
 
 def message(body: ChatRequest, reply: GenerateReply, *, model: str, name: str) -> dict[str, Any]:
@@ -222,34 +215,19 @@ def _usage(prompt: int, sampled: int, cached: int) -> dict[str, int]:
     }
 
 
-class MessageDeltas:
-    """What is new in each piece of a streamed answer, as Anthropic's events."""
+class MessageDeltas(TypedEvents):
+    """Anthropic's events."""
 
-    def __init__(self, body: ChatRequest, *, model: str, name: str) -> None:
-        self._body, self._model, self._name = body, model, name
-        self._sent: str | None = None  # text; None before the message has begun
-        self._blocks = 0
-
-    def take(self, number: int, piece: Partial) -> list[str]:  # noqa: ARG002 - there is one sample
-        """The events of a piece."""
-        found = self._begin(piece)
-        answer = self._body.said_so_far(piece, f"{self._name}-0")
-        sent = self._sent or ""
-        new = unsent(answer.text, sent)
-        if new:
-            found += [] if sent else self._open({"type": "text", "text": ""})
-            found.append(self._delta({"type": "text_delta", "text": new}))
-            self._sent = sent + new
-        if piece.finish is not None:
-            found += self._end(answer, piece)
-        return found
+    _blocks = 0
 
     def _begin(self, piece: Partial) -> list[str]:
-        if self._sent is not None:
-            return []
-        self._sent = ""
         usage = _usage(piece.prompt_tokens, 0, piece.cached_tokens)
-        return [_event("message_start", message={**_head(self._model, self._name), "usage": usage})]
+        whole = {**_head(self._model, self._name), "usage": usage}
+        return [typed_event("message_start", message=whole)]
+
+    def _text(self, new: str) -> list[str]:
+        begin = [] if self._sent else self._open({"type": "text", "text": ""})
+        return [*begin, self._delta({"type": "text_delta", "text": new})]
 
     def _end(self, answer: Said, piece: Partial) -> list[str]:
         found = [self._close()] if self._sent else []
@@ -263,22 +241,18 @@ class MessageDeltas:
         assert piece.finish is not None
         stop = {"stop_reason": _STOPS[answer.finish(piece.finish)], "stop_sequence": None}
         usage = _usage(piece.prompt_tokens, len(piece.ids), piece.cached_tokens)
-        return [*found, _event("message_delta", delta=stop, usage=usage)]
+        return [*found, typed_event("message_delta", delta=stop, usage=usage)]
 
     def end(self) -> list[str]:
         """The events after the last piece."""
-        return [_event("message_stop")]
+        return [typed_event("message_stop")]
 
     def _open(self, block: dict[str, Any]) -> list[str]:
-        return [_event("content_block_start", index=self._blocks, content_block=block)]
+        return [typed_event("content_block_start", index=self._blocks, content_block=block)]
 
     def _delta(self, delta: dict[str, Any]) -> str:
-        return _event("content_block_delta", index=self._blocks, delta=delta)
+        return typed_event("content_block_delta", index=self._blocks, delta=delta)
 
     def _close(self) -> str:
         self._blocks += 1
-        return _event("content_block_stop", index=self._blocks - 1)
-
-
-def _event(kind: str, **body: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **body})}\n\n"
+        return typed_event("content_block_stop", index=self._blocks - 1)

@@ -11,58 +11,47 @@ import json
 import logging
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from services.policy.engine import Partial, Tops
-from services.policy.openai_fields import OpenAIRequest
+from services.policy.openai_fields import OpenAIRequest, Strict
 from services.policy.tools import PastCall, Said, Tool, begun, call_schema, forced, said
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
-from triforge.types import (
-    ChatMessage,
-    GenerateReply,
-    GenerateRequest,
-    ImagePart,
-    ImageRef,
-    PlacedImage,
-    TextPart,
-)
+from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage
 from triforge.vision.files import describe, from_data_uri
-from triforge.web.problems import readable_error
+from triforge.web.problems import input_error, readable_error
 
 _log = logging.getLogger(__name__)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Text(_Strict):
+class _Text(Strict):
     type: Literal["text"]
     text: str
 
 
-class _Url(_Strict):
+class _Url(Strict):
     url: str
     detail: Literal["auto"] | None = None
 
 
-class _Image(_Strict):
+class _Image(Strict):
     type: Literal["image_url"]
     image_url: _Url
 
-    def part(self, held: dict[str, bytes]) -> ImagePart:
+    def ref(self, held: dict[str, bytes]) -> ImageRef:
         data = from_data_uri(self.image_url.url, where="image_url")
         image = describe(data, where="image_url")
         held[image.id] = data
-        return ImagePart(image=image)
+        return image
 
 
-class _ChatMessage(_Strict):
+class _ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] | None = None
     tool_calls: list[PastCall] | None = None
@@ -84,11 +73,6 @@ class _ChatMessage(_Strict):
         if self.content is None and not self.tool_calls:
             raise ValueError("content: given none, expected text")
         return self
-
-    @property
-    def tooled(self) -> bool:
-        """Whether it calls a tool or is what one has answered."""
-        return self.role == "tool" or bool(self.tool_calls)
 
     @property
     def pictured(self) -> bool:
@@ -113,20 +97,7 @@ class _ChatMessage(_Strict):
     def images(self, held: dict[str, bytes]) -> tuple[ImageRef, ...]:
         """Its images; their bytes go to `held`."""
         parts = self.content if isinstance(self.content, list) else []
-        return tuple(part.part(held).image for part in parts if isinstance(part, _Image))
-
-    def plain(self, held: dict[str, bytes]) -> ChatMessage:
-        """As our own message; the bytes of its images go to `held`."""
-        role = "system" if self.role == "developer" else self.role
-        assert role != "tool"
-        assert self.content is not None
-        if isinstance(self.content, str) or all(isinstance(p, _Text) for p in self.content):
-            return ChatMessage(role=role, content=self._text())
-        parts = (
-            TextPart(text=part.text) if isinstance(part, _Text) else part.part(held)
-            for part in self.content
-        )
-        return ChatMessage(role=role, content=tuple(parts))
+        return tuple(part.ref(held) for part in parts if isinstance(part, _Image))
 
     def _text(self) -> str:
         if isinstance(self.content, str):
@@ -134,14 +105,14 @@ class _ChatMessage(_Strict):
         return "".join(part.text for part in self.content or () if isinstance(part, _Text))
 
 
-class _JsonSchema(_Strict):
+class _JsonSchema(Strict):
     name: str = "answer"
     description: str | None = None
     strict: bool | None = None  # it always is
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class _ResponseFormat(_Strict):
+class _ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
 
@@ -161,11 +132,11 @@ class _ResponseFormat(_Strict):
         return None
 
 
-class _Named(_Strict):
+class _Named(Strict):
     name: str
 
 
-class _Choice(_Strict):
+class _Choice(Strict):
     type: Literal["function"]
     function: _Named
 
@@ -214,8 +185,10 @@ class ChatRequest(OpenAIRequest):
         return [] if self.tool_choice == "none" else self.tools or []
 
     def request(self, held: dict[str, bytes], renderer: Renderer) -> GenerateRequest:
-        """As our own request; the bytes of its images go to `held`, by id. `renderer` shows tools to the model."""
-        return self.unprompted().model_copy(update=self._prompt(held, renderer))
+        """As our own request; the bytes of its images go to `held`, by id."""
+        wanted = self.unprompted()
+        ids, placed = self.prompt(renderer, self.images(held))
+        return wanted.model_copy(update={"prefix_ids": tuple(ids), "prefix_images": placed})
 
     def unprompted(self) -> GenerateRequest:
         """All of our own request but its prompt."""
@@ -231,15 +204,6 @@ class ChatRequest(OpenAIRequest):
         )
         return GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
 
-    def _prompt(self, held: dict[str, bytes], renderer: Renderer) -> dict[str, Any]:
-        """Messages that the service renders, or ids where there are tools."""
-        if not self.tooled:
-            return {"messages": tuple(self.plain(held))}
-        if not self.pictured:
-            return {"prefix_ids": tuple(self.prompt_ids(renderer))}
-        ids, placed = self.prompt_seen(renderer, self.images(held))
-        return {"prefix_ids": tuple(ids), "prefix_images": placed}
-
     @property
     def pictured(self) -> bool:
         """Whether any message holds images."""
@@ -249,7 +213,7 @@ class ChatRequest(OpenAIRequest):
         """The images of each message; their bytes go to `held`, by id."""
         return [message.images(held) for message in self.messages]
 
-    def prompt_seen(
+    def prompt(
         self,
         renderer: Renderer,
         images: Sequence[Sequence[ImageRef]],
@@ -257,23 +221,16 @@ class ChatRequest(OpenAIRequest):
         seen: Sequence[PlacedImage] = (),
         held: int = 0,
     ) -> tuple[list[int], tuple[PlacedImage, ...]]:
-        """`prompt_ids` with the images of each message, those of the prefix `seen` already: the ids, and where which image stands."""
+        """The ids of the conversation, and where which image stands.
+
+        With a `prefix` that holds the first `held` messages, and the images that it has `seen`: it and what the others add.
+        """
+        if not self.pictured:
+            return self._ids(renderer, prefix, held), ()
         new = [image for one in images[held:] for image in one]
-        return renderer.seeing(prefix, seen, new, lambda ids: self.prompt_ids(renderer, ids, held))
+        return renderer.seeing(prefix, seen, new, lambda ids: self._ids(renderer, ids, held))
 
-    @property
-    def tooled(self) -> bool:
-        """Whether tools are offered, called or have answered, which no message of ours can hold."""
-        return bool(self._offered()) or any(message.tooled for message in self.messages)
-
-    def plain(self, held: dict[str, bytes]) -> list[ChatMessage]:
-        """The messages as ours; the bytes of their images go to `held`, by id."""
-        return [message.plain(held) for message in self.messages]
-
-    def prompt_ids(
-        self, renderer: Renderer, prefix: Sequence[int] = (), held: int = 0
-    ) -> list[int]:
-        """The ids of the conversation; with a `prefix` that holds the first messages, it and what the others add."""
+    def _ids(self, renderer: Renderer, prefix: Sequence[int], held: int) -> list[int]:
         shown = [message.shown(seeing=True) for message in self.messages[held:]]
         try:
             tools = [tool.model_dump() for tool in self._offered()]
@@ -284,6 +241,14 @@ class ChatRequest(OpenAIRequest):
             if isinstance(error, TriforgeError):
                 raise
             raise InputError("tools: given ones that are nested too deep") from None
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Self:
+        """The request that another dialect's request asks for."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise input_error(error) from None
 
     def _raise_if_unsupported(self) -> None:
         if self.tools and self.parallel_tool_calls is False and not self.forced:
@@ -401,6 +366,40 @@ def unsent(text: str, sent: str) -> str:
     return text.removeprefix(sent) if text.startswith(sent) else ""
 
 
+class TypedEvents(ABC):
+    """What is new in each piece of a streamed answer of one sample, as events with types."""
+
+    def __init__(self, body: ChatRequest, *, model: str, name: str) -> None:
+        self._body, self._model, self._name = body, model, name
+        self._sent = ""  # text
+        self._begun = False
+
+    def take(self, number: int, piece: Partial) -> list[str]:  # noqa: ARG002 - there is one sample
+        """The events of a piece."""
+        found = [] if self._begun else self._begin(piece)
+        self._begun = True
+        answer = self._body.said_so_far(piece, f"{self._name}-0")
+        new = unsent(answer.text, self._sent)
+        if new:
+            found += self._text(new)
+            self._sent += new
+        if piece.finish is not None:
+            found += self._end(answer, piece)
+        return found
+
+    @abstractmethod
+    def _begin(self, piece: Partial) -> list[str]:
+        """The events before everything else."""
+
+    @abstractmethod
+    def _text(self, new: str) -> list[str]:
+        """The events of further text; none was `_sent` before the first."""
+
+    @abstractmethod
+    def _end(self, answer: Said, piece: Partial) -> list[str]:
+        """The events of the last piece, behind its text."""
+
+
 class Deltas:
     """What is new in each piece of a streamed answer, as `chat.completion.chunk` events."""
 
@@ -506,3 +505,8 @@ def ended(first: dict[str, Any], counts: dict[str, Any] | None) -> list[str]:
 def event(body: dict[str, Any]) -> str:
     """One server-sent event."""
     return f"data: {json.dumps(body)}\n\n"
+
+
+def typed_event(kind: str, **body: Any) -> str:
+    """One server-sent event with a type."""
+    return f"event: {kind}\n" + event({"type": kind, **body})

@@ -20,19 +20,21 @@ _Penalty = Annotated[float, Field(ge=-2.0, le=2.0)] | None
 _Tokens = Annotated[int, Field(ge=1, le=131072)] | None
 
 
-class StreamOptions(BaseModel):
-    """What a stream has beside its answer."""
+class Strict(BaseModel):
+    """Refuses fields that it does not know."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class StreamOptions(Strict):
+    """What a stream has beside its answer."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class OpenAIRequest(BaseModel):
+class OpenAIRequest(Strict):
     """The fields that both dialects have. A field that is neither here nor in a subclass is refused."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str = ""
     n: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -69,10 +71,6 @@ class OpenAIRequest(BaseModel):
         if refused:
             raise ValueError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
         return {name: value for name, value in given.items() if name not in _UNSUPPORTED}
-
-    def demand_model(self, role: str) -> None:
-        """NotFoundError for a model that is not this service's one."""
-        demand_model(self.model or role, role)
 
     def sampling(self, **more: Any) -> Sampling:
         """How to sample; `more` are fields of `Sampling` by name. What is None is left to its default."""

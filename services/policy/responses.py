@@ -5,27 +5,22 @@ Nothing is stored between requests but the session itself: a request brings its 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from services.policy.engine import Partial
-from services.policy.openai import ChatRequest, unsent
+from services.policy.openai import ChatRequest, TypedEvents, typed_event
+from services.policy.openai_fields import Strict
 from services.policy.tools import Call, Said
 from triforge.types import GenerateReply
-from triforge.web.problems import input_error
 
 _Status = Literal["in_progress", "completed", "incomplete"] | None
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Part(_Strict):
+class _Part(Strict):
     type: Literal["input_text", "output_text", "text"]
     text: str
     annotations: list[Any] | None = None
@@ -35,7 +30,7 @@ class _Part(_Strict):
         return {"type": "text", "text": self.text}
 
 
-class _Image(_Strict):
+class _Image(Strict):
     type: Literal["input_image"]
     image_url: str
     detail: Literal["auto"] | None = None
@@ -47,7 +42,7 @@ class _Image(_Strict):
 _Parts = list[Annotated[_Part | _Image, Field(discriminator="type")]]
 
 
-class _Item(_Strict):
+class _Item(Strict):
     id: str | None = None
     status: _Status = None
 
@@ -73,7 +68,7 @@ class _FunctionOutput(_Item):
     output: str | _Parts
 
 
-class _Function(_Strict):
+class _Function(Strict):
     type: Literal["function"]
     name: str
     description: str | None = None
@@ -86,12 +81,12 @@ class _Function(_Strict):
         return {"type": "function", "function": {**function, **said}}
 
 
-class _Choice(_Strict):
+class _Choice(Strict):
     type: Literal["function"]
     name: str
 
 
-class _Format(_Strict):
+class _Format(Strict):
     type: Literal["text", "json_object", "json_schema"]
     name: str = "answer"
     description: str | None = None
@@ -104,12 +99,12 @@ class _Format(_Strict):
         return {"type": self.type, "json_schema": {"name": self.name, "schema": self.schema_}}
 
 
-class _Shape(_Strict):
+class _Shape(Strict):
     format: _Format | None = None
     verbosity: None = None
 
 
-class ResponsesRequest(_Strict):
+class ResponsesRequest(Strict):
     """Body of `POST /sessions/{id}/v1/responses`."""
 
     model: str = ""
@@ -150,10 +145,7 @@ class ResponsesRequest(_Strict):
             "parallel_tool_calls": self.parallel_tool_calls,
             "response_format": shape.chat() if shape else None,
         }
-        try:
-            return ChatRequest.model_validate(given)
-        except ValidationError as error:
-            raise input_error(error) from None
+        return ChatRequest.of(given)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         """What a model has said in a row, text and calls, is one message."""
@@ -267,39 +259,25 @@ def _call_item(call: Call, status: str = "completed") -> dict[str, Any]:
     }
 
 
-class ResponseDeltas:
-    """What is new in each piece of a streamed answer, as OpenAI's events of responses."""
+class ResponseDeltas(TypedEvents):
+    """OpenAI's events of responses."""
 
     def __init__(self, body: ChatRequest, *, model: str, name: str) -> None:
-        self._body, self._model, self._name = body, model, name
-        self._sent: str | None = None  # text; None before the response has begun
+        super().__init__(body, model=model, name=name)
         self._items: list[dict[str, Any]] = []
         self._count = 0
-
-    def take(self, number: int, piece: Partial) -> list[str]:  # noqa: ARG002 - there is one sample
-        """The events of a piece."""
-        found = self._begin()
-        answer = self._body.said_so_far(piece, f"{self._name}-0")
-        sent = self._sent or ""
-        new = unsent(answer.text, sent)
-        if new:
-            found += [] if sent else self._open()
-            found.append(self._of_text("response.output_text.delta", delta=new, logprobs=[]))
-            self._sent = sent + new
-        if piece.finish is not None:
-            found += self._end(answer, piece)
-        return found
 
     def end(self) -> list[str]:
         """Nothing follows the last piece."""
         return []
 
-    def _begin(self) -> list[str]:
-        if self._sent is not None:
-            return []
-        self._sent = ""
+    def _begin(self, piece: Partial) -> list[str]:  # noqa: ARG002
         whole = _whole(self._body, self._model, self._name, [], None, None)
         return [self._event(f"response.{k}", response=whole) for k in ("created", "in_progress")]
+
+    def _text(self, new: str) -> list[str]:
+        delta = self._of_text("response.output_text.delta", delta=new, logprobs=[])
+        return [*([] if self._sent else self._open()), delta]
 
     def _open(self) -> list[str]:
         item = _said_item(self._name, None, "in_progress")
@@ -312,7 +290,7 @@ class ResponseDeltas:
         found, items = [], self._items
         if self._sent or not answer.calls:
             found += [] if self._sent else self._open()
-            text = self._sent or ""
+            text = self._sent
             items.append(_said_item(self._name, text))
             found += [
                 self._of_text("response.output_text.done", text=text, logprobs=[]),
@@ -345,5 +323,4 @@ class ResponseDeltas:
 
     def _event(self, kind: str, **body: Any) -> str:
         self._count += 1
-        data = {"type": kind, "sequence_number": self._count - 1, **body}
-        return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+        return typed_event(kind, sequence_number=self._count - 1, **body)

@@ -144,7 +144,7 @@ def _add_weights(router: APIRouter, gateway: Gateway) -> None:
 
 
 async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest) -> Response:
-    body.demand_model(role)
+    demand_model(body.model or role, role)
     held: dict[str, bytes] = {}
     extras = body.extras(body.top_logprobs)
     renderer = gateway.weights.renderer
@@ -162,7 +162,7 @@ async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest
 async def _complete(
     gateway: Gateway, role: str, request: Request, body: CompletionRequest
 ) -> Response:
-    body.demand_model(role)
+    demand_model(body.model or role, role)
     extras = body.extras(body.logprobs)
     renderer = gateway.weights.renderer
     wanted = await asyncio.to_thread(body.requests, renderer)

@@ -147,10 +147,7 @@ class Sessions:
         """The turn that a call continues, its prompt, and what is new of that: how many ids, which images."""
         renderer, (parent, held) = self._gateway.weights.renderer, place
         prefix, seen = forest.ids(parent), forest.images(parent)
-        if not images:
-            ids = body.prompt_ids(renderer, prefix, held)
-            return parent, ids, len(ids) - len(prefix), ()
-        ids, placed = body.prompt_seen(renderer, images, prefix, seen, held)
+        ids, placed = body.prompt(renderer, images, prefix, seen, held)
         # an image token was sampled, which engines cannot be given
         if ids[: len(prefix)] != prefix:
             return None, ids, len(ids), placed
