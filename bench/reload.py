@@ -136,7 +136,11 @@ async def counter(service: str, name: str = PAUSED) -> float:
 
 
 async def publish(
-    client: PolicyClient, load: Load, version: int, folder: Path, handover: str | None = None
+    client: PolicyClient,
+    load: Load,
+    version: int,
+    folder: Path,
+    handover: tuple[str, ...] | None = None,
 ) -> float:
     """Seconds from the call until the version is live and proven."""
     digest = load_manifest(folder).digest

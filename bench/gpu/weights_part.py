@@ -63,7 +63,8 @@ async def _measure(folders: list[Path], way: str, updates: int, clients: int) ->
         if way == "broadcast":
             cpu = torch.device("cpu")
             sender = Broadcaster(root, host="127.0.0.1", device=cpu, backend="gloo", timeout_s=300)
-            handover = await enter(open_api(sender, host="127.0.0.1", listen="127.0.0.1"))
+            api = open_api(sender, host="127.0.0.1", listen="127.0.0.1")
+            handover = (stack.enter_context(api),)
         options = ("--device", DEVICE.type, "--threads", "4")
         _, service = await enter(deployment(folders[0], *options, ready_s=300, **given))
         client, admin = await enter(PolicyClient(service)), await enter(PolicyClient(service))

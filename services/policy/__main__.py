@@ -60,7 +60,7 @@ def build(settings: Settings) -> Gateway:
             verify_by=settings.weights_verify,
             timeout_s=settings.handover_timeout_s,
         ),
-        broadcasts=Broadcasts(admin_api_key=admin_key),
+        broadcasts=Broadcasts(admin_api_key=admin_key, together=settings.handover_group),
         depth=settings.weights_check,
     )
     return Gateway(pool, weights, ImageStore(artifacts))

@@ -131,8 +131,10 @@ class Engine(Protocol):
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         """Read weights from a folder, while paused. `flush` drops what is cached of older ones; else later requests do not use it."""
 
-    async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
-        """Receive weights in a learner's broadcast; see `load_folder`."""
+    async def load_broadcast(
+        self, offers: Sequence[BroadcastOffer], rank: int, version: int, *, flush: bool
+    ) -> None:
+        """Receive the parts of new weights, as first rank `rank` of the group of each; see `load_folder`."""
 
     async def receivers(self) -> int:
         """How many processes take part in a broadcast; PolicyError if it cannot receive."""

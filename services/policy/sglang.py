@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import httpx
@@ -239,28 +240,35 @@ class SGLangEngine:
         await self._about()
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
 
-    async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
+    async def load_broadcast(
+        self, offers: Sequence[BroadcastOffer], rank: int, version: int, *, flush: bool
+    ) -> None:
         self._leave_cache(flush)
-        group = {"group_name": offer.group}
-        where = {
-            "master_address": offer.address, "master_port": offer.port, "rank_offset": 1,
-            "world_size": offer.world_size, "backend": offer.backend,
-        }  # fmt: skip
         what = f"the broadcast of version {version}"
         last = {"weight_version": str(version), "flush_cache": flush}
-        await _somebody_listens(offer)
-        await self._command("/init_weights_update_group", group | where, what)
+        await asyncio.gather(*map(_somebody_listens, offers))
         try:
+            for offer in offers:
+                where = {
+                    "master_address": offer.address, "master_port": offer.port, "rank_offset": rank,
+                    "world_size": offer.world_size, "group_name": offer.group, "backend": offer.backend,
+                }  # fmt: skip
+                await self._command("/init_weights_update_group", where, what)
+            # In turns, so that a rank reads its next bucket while others send.
+            turns = zip_longest(*([(o.group, b) for b in o.buckets] for o in offers))
+            parts = [part for turn in turns for part in turn if part]
             async with self._session():
-                for number, part in enumerate(offer.buckets, start=1):
+                for number, (group, bucket) in enumerate(parts, start=1):
                     body = {
-                        **group, **part.model_dump(mode="json"),
+                        "group_name": group, **bucket.model_dump(mode="json"),
                         "load_format": "flattened_bucket", "flush_cache": False,
-                    } | (last if number == len(offer.buckets) else {})  # fmt: skip
+                    } | (last if number == len(parts) else {})  # fmt: skip
                     await self._command("/update_weights_from_distributed", body, what)
         finally:
-            with contextlib.suppress(TriforgeError):
-                await self._post("/destroy_weights_update_group", group, PAUSE_TIMEOUT_S)
+            for offer in offers:
+                with contextlib.suppress(TriforgeError):
+                    body = {"group_name": offer.group}
+                    await self._post("/destroy_weights_update_group", body, PAUSE_TIMEOUT_S)
 
     def _leave_cache(self, flush: bool) -> None:
         """Before weights are loaded, and while nothing is computed: unless the cache is flushed nobody is to use it again."""

@@ -27,7 +27,7 @@ from services.policy.adapters import adapter_name, unload, verify_adapter
 from services.policy.engine import Engine, PauseMode
 from services.policy.pool import Member
 from services.policy.weight_folder import Version, compare_rows
-from triforge.clients.transport import UnreachableError, http_client, parse_json, post_json, request
+from triforge.clients.transport import UnreachableError, http_client, parse_json, request
 from triforge.errors import PolicyError, TriforgeError, WeightsError
 from triforge.types import BroadcastOffer
 
@@ -41,12 +41,23 @@ VerifyBy = Literal["tensors", "info"]
 Way = Literal["disk", "distributed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seat:
-    """An engine's place in a broadcast; `leave` tells the learner that it will not come."""
+    """An engine's place in a broadcast: the groups of all parts, and its first rank in each of them.
 
-    offer: BroadcastOffer
-    leave: Callable[[], Awaitable[object]]
+    `end` ends the broadcast for everybody in it. Who leaves before it is `done` does that: the others would wait.
+    """
+
+    offers: tuple[BroadcastOffer, ...]
+    rank: int
+    end: Callable[[], Awaitable[object]]
+    done: bool = False
+
+    async def leave(self) -> None:
+        """The engine takes no part any more."""
+        if not self.done:
+            self.done = True
+            await self.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +201,10 @@ class WeightLoader:
         if seat is not None:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await engine.load_broadcast(seat.offer, wanted.number, flush=self._flush)
+                    await engine.load_broadcast(
+                        seat.offers, seat.rank, wanted.number, flush=self._flush
+                    )
+                seat.done = True
                 return False
             except UnreachableError:
                 await seat.leave()
@@ -248,41 +262,76 @@ class WeightLoader:
 
 
 class Broadcasts:
-    """Client of the learners' APIs, where broadcasts to engines are arranged."""
+    """Client of the APIs of learners' ranks, where broadcasts are arranged, each to at most `together` engines."""
 
     def __init__(
-        self, *, admin_api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+        self,
+        *,
+        admin_api_key: str = "",
+        together: int = 8,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._key, self._transport = admin_api_key, transport
-
-    def _api(self, handover: str) -> httpx.AsyncClient:
-        return http_client(
-            handover, timeout_s=_API_TIMEOUT_S, transport=self._transport, api_key=self._key
-        )
+        self._key, self._together, self._transport = admin_api_key, together, transport
 
     async def seats(
-        self, engines: Sequence[Engine], wanted: Version, handover: str
+        self, engines: Sequence[Engine], wanted: Version, handover: Sequence[str]
     ) -> dict[str, Seat]:
-        """Ask the learner for a broadcast to each of these engines; the seats, by address, of those that can take part."""
-        seats = await asyncio.gather(*(self._seat(e, wanted, handover) for e in engines))
-        return {e.url: seat for e, seat in zip(engines, seats, strict=True) if seat is not None}
+        """Ask the learner for broadcasts to these engines; the seats, by address, of those that can take part."""
+        counts = await asyncio.gather(*map(_receivers, engines))
+        able = [(e.url, count) for e, count in zip(engines, counts, strict=True) if count]
+        groups = [able[i : i + self._together] for i in range(0, len(able), self._together)]
+        found = await asyncio.gather(
+            *(self._arrange(n, group, wanted, handover) for n, group in enumerate(groups))
+        )
+        return {url: seat for seats in found for url, seat in seats.items()}
 
-    async def _seat(self, engine: Engine, wanted: Version, handover: str) -> Seat | None:
+    async def _arrange(
+        self,
+        number: int,
+        engines: Sequence[tuple[str, int]],
+        wanted: Version,
+        handover: Sequence[str],
+    ) -> dict[str, Seat]:
+        """One broadcast. Each begins with another rank's part, so that all ranks send side by side."""
+        ranks = {url: 1 + sum(n for _, n in engines[:i]) for i, (url, _) in enumerate(engines)}
+        body = {
+            "uri": wanted.uri, "digest": wanted.digest, "parts": len(handover),
+            "receivers": sum(n for _, n in engines),
+        }  # fmt: skip
+        turn = number % len(handover)
+        calls = [
+            self._ask(api, "POST", _API, body | {"part": part}) for part, api in enumerate(handover)
+        ]
         try:
-            receivers = await engine.receivers()
-            body = {"uri": wanted.uri, "digest": wanted.digest, "receivers": receivers}
-            async with self._api(handover) as api:
-                offer = BroadcastOffer.model_validate(await post_json(api, _API, body))
+            answers = await asyncio.gather(*calls)
+            offers = [BroadcastOffer.model_validate(answer) for answer in answers]
         except (TriforgeError, ValidationError) as error:
-            _log.warning("engine %s takes no part in the broadcast: %s", engine.url, error)
-            return None
-        return Seat(offer, functools.partial(self.end, handover, offer))
+            _log.warning("engines %s take no part in a broadcast: %s", ", ".join(ranks), error)
+            return {}
+        places = [(api, f"{_API}/{o.group}") for api, o in zip(handover, offers, strict=True)]
+        end = functools.partial(self._end, places)
+        held = tuple(offer for offer in offers[turn:] + offers[:turn] if offer.buckets)
+        return {url: Seat(held, rank, end) for url, rank in ranks.items()}
 
-    async def end(self, handover: str, offer: BroadcastOffer) -> str:
-        """Tell the learner that nobody listens any more; returns what became of the broadcast."""
-        try:
-            async with self._api(handover) as api:
-                found: Any = parse_json(await request(api, "DELETE", f"{_API}/{offer.group}"))
-                return str(found.get("state", "")) if isinstance(found, dict) else ""
-        except TriforgeError as error:
-            return error.detail
+    async def _ask(self, api: str, method: str, path: str, body: Any = None) -> Any:
+        async with http_client(
+            api, timeout_s=_API_TIMEOUT_S, transport=self._transport, api_key=self._key
+        ) as client:
+            return parse_json(await request(client, method, path, body=body))
+
+    async def _end(self, places: Sequence[tuple[str, str]]) -> None:
+        """Tell the ranks that nobody listens any more."""
+
+        async def one(api: str, path: str) -> None:
+            with contextlib.suppress(TriforgeError):  # it has ended, or the rank is gone
+                await self._ask(api, "DELETE", path)
+
+        await asyncio.gather(*(one(*place) for place in places))
+
+
+async def _receivers(engine: Engine) -> int:
+    try:
+        return await engine.receivers()
+    except TriforgeError as error:
+        _log.warning("engine %s takes no part in a broadcast: %s", engine.url, error)
+        return 0

@@ -286,9 +286,9 @@ class WeightSync:
         return Version(update.version, update.uri, update.digest, weights, rows)
 
     async def _seats(
-        self, members: Sequence[Member], wanted: Version, handover: str | None
+        self, members: Sequence[Member], wanted: Version, handover: Sequence[str] | None
     ) -> dict[str, Seat]:
-        if handover is None or wanted.base is not None or self._loader.way != "distributed":
+        if not handover or wanted.base is not None or self._loader.way != "distributed":
             return {}
         reachable = [member.engine for member in members if member.serving]
         return await self._broadcasts.seats(reachable, wanted, handover)

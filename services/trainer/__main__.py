@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -114,15 +114,16 @@ def learner(arguments: Sequence[str]) -> int:
     store.try_out()
     ranks = Ranks.join(options.sharding)
     trainer = BatchTrainer(store, ranks)
-    if ranks.rank > 0:
-        trainer.follow()
-    else:
-        api = None
+    with contextlib.ExitStack() as stack:
+        handover = None
         if settings.handover == "distributed":
             from services.trainer.broadcast import broadcasts
 
-            api = partial(broadcasts, store, settings, ranks.device)
-        asyncio.run(serve_learner(options.role, settings, store, trainer, api))
+            handover = stack.enter_context(broadcasts(store, settings, ranks.device))
+        if ranks.rank > 0:
+            trainer.follow()
+        else:
+            asyncio.run(serve_learner(options.role, settings, store, trainer, handover))
     ranks.leave()
     return 0
 

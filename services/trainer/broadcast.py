@@ -1,15 +1,15 @@
-"""Weights by broadcast: the learner's API, and rank 0 of a process group whose other ranks are the processes of one engine.
+"""Weights by broadcast: the API of a learner's rank, and rank 0 of a process group whose other ranks are processes of engines.
 
 SGLang joins such a group at `/init_weights_update_group`: a TCP store at the address it is given, and in it the names
 `<group>/<group>/<device>/`, under which its backend meets the others. The same names are used here, with torch's own
 backends and nothing of SGLang; no default process group is made or touched.
 
-Each engine has a group of its own. An SGLang that waits for a rank that never comes waits for half an hour and serves
-nothing meanwhile; so no engine waits for another, only for this process, whose address it has just got.
+The engines of a group wait for each other, and an SGLang that waits for a rank that never comes does so for half an hour and
+serves nothing meanwhile. So this process goes, and its store with it, as soon as one of them has not come or does not go on
+for `timeout_s`, or the policy service says that one is lost; the others hear that at once, and read the folder.
 
 The tensors come from the published folder, not from the model in training, so that what is sent is what is recorded, and
-the next training step can begin meanwhile. Of a learner of several ranks the first one sends: it has written the folder, and
-what it reads again lies in its page cache.
+the next training step can begin meanwhile. Of a learner of several ranks each one sends its share of the buckets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,11 +38,11 @@ from starlette.exceptions import HTTPException
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from services.trainer.weight_tensors import TENSORS
 from triforge.config import Settings
 from triforge.errors import InputError, NotFoundError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import load_manifest
+from triforge.store.tensor_files import weight_files
 from triforge.telemetry import server_options
 from triforge.types import BroadcastOffer, Message, TensorBucket
 from triforge.web.app import install
@@ -54,16 +54,22 @@ Backend = Literal["gloo", "nccl"]
 BUCKET_BYTES = 256 << 20
 
 
+_LONGEST_ADDRESS = 512
+_PATIENCE_S = 30.0
+
+
 class BroadcastRequest(Message):
-    """Broadcast a version to an engine of so many processes. Produced by: policy service."""
+    """Broadcast part `part` of `parts` of a version to engines of so many processes. Produced by: policy service."""
 
     uri: str
     digest: str = ""
     receivers: Annotated[int, Field(ge=1, le=4096)]
+    part: Annotated[int, Field(ge=0)] = 0
+    parts: Annotated[int, Field(ge=1)] = 1
 
 
 class Broadcaster:
-    """Serves broadcasts, one an engine, side by side.
+    """Serves broadcasts side by side, each to some engines.
 
     Args:
         root: folder below which weights are published; others are not sent.
@@ -92,7 +98,7 @@ class Broadcaster:
         self._sendings: dict[str, _Sending] = {}
 
     def offer(self, request: BroadcastRequest) -> BroadcastOffer:
-        """Begin a broadcast to one engine.
+        """Begin a broadcast; one without buckets is not begun.
 
         Raises InputError or WeightsError: the folder is not among the published ones, gone, damaged or another one.
         """
@@ -101,15 +107,17 @@ class Broadcaster:
             raise InputError(f"uri: given {request.uri}, expected a folder below {self._root}")
         if request.digest:
             load_manifest(folder, announced=request.digest)
-        buckets = plan_buckets(folder / TENSORS, self._bucket_bytes)
+        files = weight_files(folder)
+        buckets = plan_buckets(files, self._bucket_bytes)[request.part :: request.parts]
         sending = _Sending(
-            folder / TENSORS, buckets, group=f"{folder.name}-{uuid.uuid4().hex[:8]}",
+            files, buckets, group=f"{folder.name}-{uuid.uuid4().hex[:8]}",
             size=1 + request.receivers, backend=self._backend, device=self._device, timeout=self._timeout,
         )  # fmt: skip
         with self._lock:
             self._sendings = {g: s for g, s in self._sendings.items() if s.is_alive()}
             self._sendings[sending.group] = sending
-            sending.start()
+            if buckets:
+                sending.start()
         return BroadcastOffer(
             address=self.host,
             port=sending.port,
@@ -139,12 +147,12 @@ class _Sending(threading.Thread):
     """One broadcast, from the rendezvous to the last bucket; `state` is `waiting`, `sending`, `sent` or `failed: ...`."""
 
     def __init__(
-        self, file: Path, buckets: Sequence[TensorBucket], *, group: str, size: int, backend: Backend,
+        self, files: Sequence[Path], buckets: Sequence[TensorBucket], *, group: str, size: int, backend: Backend,
         device: torch.device, timeout: timedelta,
     ) -> None:  # fmt: skip
         super().__init__(name=f"broadcast-{group}", daemon=True)
         self.group, self.state = group, "waiting"
-        self._file, self._buckets, self._size = file, buckets, size
+        self._files, self._buckets, self._size = files, buckets, size
         self._backend, self._device, self._timeout = backend, device, timeout
         everywhere = "0.0.0.0"  # noqa: S104 - engines on other machines join
         # When the server goes, who still waits hears it at once.
@@ -166,9 +174,9 @@ class _Sending(threading.Thread):
         try:
             self._group = self._meet()
             self.state = "sending"
-            with safe_open(str(self._file), framework="pt", device="cpu") as file:
+            with _opened(self._files) as holders:
                 for bucket in self._buckets:
-                    flat = _flat(file, bucket)
+                    flat = _flat(holders, bucket)
                     flat = flat.to(self._device) if self._backend == "nccl" else flat
                     self._complete(self._group.broadcast([flat], dist.BroadcastOptions()))
             self.state = "sent"
@@ -205,30 +213,40 @@ class _Sending(threading.Thread):
         return dist.ProcessGroupNCCL(store, 0, self._size, options)
 
 
-def _flat(file: Any, bucket: TensorBucket) -> Tensor:
+@contextlib.contextmanager
+def _opened(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """The open file that holds a tensor, by the tensor's name."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(safe_open(str(p), framework="pt")) for p in paths]
+        yield {name: file for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
+
+
+def _flat(holders: Mapping[str, Any], bucket: TensorBucket) -> Tensor:
     """The bytes of a bucket's tensors, one after another; uint8 [N]."""
-    tensors = [file.get_tensor(name).contiguous() for name in bucket.names]
+    tensors = [holders[name].get_tensor(name).contiguous() for name in bucket.names]
     return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
 
 
 _Named = tuple[str, str, tuple[int, ...], int]  # name, type, shape, bytes of an element
 
 
-def plan_buckets(path: Path, limit: int) -> list[TensorBucket]:
-    """Which tensors of a file travel together. Larger element types first, so that each begins at a multiple of its size.
+def plan_buckets(paths: Sequence[Path], limit: int) -> list[TensorBucket]:
+    """Which tensors of a folder's files travel together. Larger element types first, so that each begins at a multiple of its size.
 
     Raises:
-        WeightsError: the file cannot be read.
+        WeightsError: there are none, or one cannot be read.
     """
     named: list[_Named] = []
+    if not paths:
+        raise WeightsError("weights: cannot be read: the folder has no safetensors file")
     try:
-        with safe_open(str(path), framework="pt", device="cpu") as file:
-            for name in file.keys():  # noqa: SIM118 - not a dict
+        with _opened(paths) as holders:
+            for name, file in holders.items():
                 tensor = file.get_tensor(name)
                 kind = str(tensor.dtype).removeprefix("torch.")
                 named.append((name, kind, tuple(tensor.shape), tensor.itemsize))
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path}: cannot be read as safetensors: {error}") from error
+        raise WeightsError(f"{paths[0].parent}: cannot be read as safetensors: {error}") from error
     named.sort(key=lambda t: (-t[3], t[0]))
     parts = (zip(*part, strict=True) for part in _parts(named, limit))
     return [
@@ -273,7 +291,7 @@ def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
 
     @app.post("/v1/broadcasts", dependencies=key)
     async def begin(body: BroadcastRequest) -> BroadcastOffer:
-        """Broadcast a published folder to so many receivers; answers where they meet."""
+        """Broadcast a part of a published folder to so many receivers; answers where they meet."""
         return await asyncio.to_thread(broadcaster.offer, body)
 
     @app.delete("/v1/broadcasts/{group}", dependencies=key)
@@ -284,10 +302,10 @@ def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
     return app
 
 
-@contextlib.asynccontextmanager
-async def open_api(
+@contextlib.contextmanager
+def open_api(
     broadcaster: Broadcaster, *, host: str, listen: str, admin_api_key: str = ""
-) -> AsyncIterator[str]:
+) -> Iterator[str]:
     """Serve the API at `listen` and a port that the kernel chooses; services reach this machine as `host`."""
     with socket.create_server((listen, 0)) as listener:
         app = create_api(broadcaster, admin_api_key=admin_api_key)
@@ -296,19 +314,21 @@ async def open_api(
         )
         server = uvicorn.Server(config)
         # In a thread of its own: there the server leaves the learner's signals alone.
-        serving = asyncio.create_task(asyncio.to_thread(server.run, [listener]))
+        serving = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        serving.start()
         try:
             yield f"http://{host}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             broadcaster.close()
-            await serving
+            serving.join()
 
 
+@contextlib.contextmanager
 def broadcasts(
     store: ArtifactStore, settings: Settings, device: torch.device
-) -> contextlib.AbstractAsyncContextManager[str]:
-    """The API of a learner as the settings want it. A GPU's tensors go over NCCL, a CPU's over gloo."""
+) -> Iterator[tuple[str, ...]]:
+    """The APIs of all ranks, of which this is one, as the settings want them. A GPU's tensors go over NCCL, a CPU's over gloo."""
     backend = settings.handover_backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -317,11 +337,19 @@ def broadcasts(
         host=settings.handover_host,
         device=device,
         backend=backend,
-        timeout_s=settings.handover_timeout_s,
+        timeout_s=min(_PATIENCE_S, settings.handover_timeout_s),
     )
-    return open_api(
-        broadcaster,
-        host=settings.handover_host,
-        listen=settings.host,
-        admin_api_key=(settings.admin_api_key or settings.api_key).get_secret_value(),
-    )
+    key = (settings.admin_api_key or settings.api_key).get_secret_value()
+    with open_api(
+        broadcaster, host=settings.handover_host, listen=settings.host, admin_api_key=key
+    ) as address:
+        yield _of_all_ranks(address)
+
+
+def _of_all_ranks(address: str) -> tuple[str, ...]:
+    if not dist.is_initialized():
+        return (address,)
+    mine = torch.tensor(list(address.encode().ljust(_LONGEST_ADDRESS)), dtype=torch.uint8)
+    found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, mine)
+    return tuple(bytes(one.tolist()).decode().strip() for one in found)

@@ -153,7 +153,12 @@ class Engines:
         return self.versions
 
     async def _serve(
-        self, role: TrainedRole, version: int, uri: str, digest: str, how: str | None = None
+        self,
+        role: TrainedRole,
+        version: int,
+        uri: str,
+        digest: str,
+        how: tuple[str, ...] | None = None,
     ) -> None:
         """Make a service serve a version; nothing happens when it serves it already."""
         state = await self._apis[role].weights()

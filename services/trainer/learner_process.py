@@ -7,8 +7,6 @@ import contextlib
 import json
 import logging
 import signal
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
@@ -98,7 +96,7 @@ class LearnerProcess:
         role: TrainedRole,
         trainer: BatchTrainer,
         *,
-        handover: str | None = None,
+        handover: tuple[str, ...] | None = None,
     ) -> None:
         self._broker, self._role, self._trainer = broker, role, trainer
         self._handover, self._cursor = handover, Cursor(store, role)
@@ -182,16 +180,12 @@ async def serve_learner(
     settings: Settings,
     store: ArtifactStore,
     trainer: BatchTrainer,
-    api: Callable[[], AbstractAsyncContextManager[str]] | None = None,
+    handover: tuple[str, ...] | None = None,
 ) -> None:
-    """Run the first rank of a learner until SIGTERM or SIGINT.
-
-    `api` opens an API at which the policy services get its weights; None if they read folders.
-    """
+    """Run the first rank of a learner until SIGTERM or SIGINT; `handover` as in `LearnerProcess`."""
     broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
-        handover = await stack.enter_async_context(api()) if api else None
         process = LearnerProcess(broker, store, role, trainer, handover=handover)
         events = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
 """A rank of a learner of which one is killed (SIGKILL) in the middle of a hand-over.
 
 `python -m torch.distributed.run ... -m tests.service.dying_rank SHARDING gathering|sending`, with the settings of a learner: the
-second rank dies while the tensors of the weights are gathered, or while the first one sends them, in small buckets.
+second rank dies while the tensors of the weights are gathered, or while both send them, in small buckets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from functools import partial
 from types import FrameType
 from typing import cast
 
@@ -64,16 +63,17 @@ def main() -> None:
         death = Death(moment, victim)
         threading.setprofile(death.seen)
         sys.setprofile(death.seen)
-    if ranks.rank > 0:
-        trainer.follow()
-        return
     broadcaster = Broadcaster(
         store.local_path("weights"), host="127.0.0.1", device=ranks.device, backend="gloo", timeout_s=20.0,
         bucket_bytes=BUCKET_BYTES,
     )  # fmt: skip
     key = settings.admin_api_key.get_secret_value()
-    api = partial(open_api, broadcaster, host="127.0.0.1", listen="127.0.0.1", admin_api_key=key)
-    asyncio.run(serve_learner("policy", settings, store, trainer, api))
+    with open_api(broadcaster, host="127.0.0.1", listen="127.0.0.1", admin_api_key=key) as address:
+        handover = broadcast._of_all_ranks(address)
+        if ranks.rank > 0:
+            trainer.follow()
+        else:
+            asyncio.run(serve_learner("policy", settings, store, trainer, handover))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ async def holds(engine: Engine, folder: Path) -> bool:
 
 def update_to(ready: WeightsReady) -> WeightsUpdate:
     assert ready.error is None, ready.error
-    assert ready.handover, "the learner says where its weights can be had"
+    assert len(ready.handover or ()) == 2, "each rank says where its part can be had"
     return WeightsUpdate(
         version=ready.version, uri=ready.uri, digest=ready.digest, handover=ready.handover
     )

@@ -153,8 +153,11 @@ class Settings(Section):
     handover_host: str = "127.0.0.1"
     """Name under which policy services and engines reach a learner that broadcasts."""
     handover_timeout_s: Seconds = 300.0
-    """A broadcast that takes longer is given up, and the folder is read; an engine that takes longer
+    """A broadcast that takes longer is given up for the engine, and the folder is read; an engine that takes longer
     for a folder or an adapter has failed."""
+    handover_group: Positive = 8
+    """Most engines that share a broadcast: the learner sends once for all of them, and one that fails in it sends all of them
+    to the folder."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """What becomes of running requests while weights change; `in_place` not with a router."""
     weights_check: Literal["contents", "sizes"] = "contents"

@@ -95,9 +95,9 @@ class TensorBucket(Message):
 
 
 class BroadcastOffer(Message):
-    """Where an engine meets the learner, and what comes in which order. Produced by: learner (`POST /v1/broadcasts`).
+    """Where engines meet a rank of the learner, and what comes in which order. Produced by: learner (`POST /v1/broadcasts`).
 
-    The learner is rank 0 of `world_size`; it sends each of `buckets` once, in order, and then leaves.
+    It is rank 0 of `world_size`; it sends each of `buckets` once, in order, and then leaves.
     """
 
     address: str
@@ -111,9 +111,9 @@ class BroadcastOffer(Message):
 class WeightsReady(Message):
     """A published weight version. Produced by: learner (stream `weights`). Consumed by: orchestrator, policy service.
 
-    `digest` is the SHA-256 of the folder's manifest, `metrics` what the step measured. `handover` is the address of the
-    learner's API, which broadcasts the folder's tensors to the engines that the policy service names
-    (`POST /v1/broadcasts`); whoever cannot take part reads the folder.
+    `digest` is the SHA-256 of the folder's manifest, `metrics` what the step measured. `handover` are the addresses of
+    the APIs of the learner's ranks, which broadcast the folder's tensors to the engines that the policy service names, each
+    a share of them (`POST /v1/broadcasts`); whoever cannot take part reads the folder.
     """
 
     run_id: str
@@ -124,7 +124,7 @@ class WeightsReady(Message):
     digest: str
     metrics: dict[str, float] = Field(default_factory=dict)
     error: ErrorInfo | None = None
-    handover: str | None = None
+    handover: tuple[str, ...] | None = None
 
 
 class WeightsUpdate(Message):
@@ -133,7 +133,7 @@ class WeightsUpdate(Message):
     version: Annotated[int, Field(ge=0, le=10**9)]
     uri: str
     digest: str = ""
-    handover: str | None = None
+    handover: tuple[str, ...] | None = None
 
 
 class WeightsRecord(Message):

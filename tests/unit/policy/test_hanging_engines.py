@@ -194,7 +194,7 @@ class TornBroadcasts(Broadcasts):
     """Seats that nobody can take, or leave, for a reason that nobody has foreseen."""
 
     async def seats(
-        self, engines: Sequence[Engine], wanted: Version, handover: str
+        self, engines: Sequence[Engine], wanted: Version, handover: Sequence[str]
     ) -> dict[str, Seat]:
         async def leave() -> None:
             raise RuntimeError("torn")
@@ -202,7 +202,7 @@ class TornBroadcasts(Broadcasts):
         nobody = BroadcastOffer(
             address="127.0.0.1", port=free_port(), group="g", backend="gloo", world_size=2, buckets=()
         )  # fmt: skip
-        return {engine.url: Seat(nobody, leave) for engine in engines}
+        return {engine.url: Seat((nobody,), 1, leave) for engine in engines}
 
 
 async def test_no_update_waits_for_an_engine_whose_load_ended_for_no_foreseen_reason(
@@ -214,7 +214,7 @@ async def test_no_update_waits_for_an_engine_whose_load_ended_for_no_foreseen_re
     await service.start()
     async with asyncio.timeout(20.0):
         with pytest.raises(UnavailableError, match="http://a: "):
-            await service.weights.update(update(1).model_copy(update={"handover": "http://learner"}))  # fmt: skip
+            await service.weights.update(update(1).model_copy(update={"handover": ("http://learner",)}))  # fmt: skip
         await service.start()
     assert (service.weights.version, service.weights.state().ready) == (0, 1)
 

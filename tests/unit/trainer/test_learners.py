@@ -30,7 +30,7 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch, TrainRow, WeightsReady
 
 BATCH = train_batch("m", batch_id="b", version=3, uri="rows")  # fmt: skip
-OFFER = "http://learner:4000"
+OFFER = ("http://learner-0:40331", "http://learner-1:37217")
 
 
 class Stream:
@@ -100,7 +100,7 @@ async def test_a_learners_api_is_open_while_it_trains_and_closed_afterwards(
 ) -> None:
     store = ArtifactStore(str(tmp_path / "artifacts"))
     settings = Settings(handover="distributed", admin_api_key=SecretStr("admin"))
-    async with broadcasts(store, settings, torch.device("cpu")) as handover:
+    with broadcasts(store, settings, torch.device("cpu")) as (handover,):
         assert handover.startswith("http://127.0.0.1:")
         async with http_client(handover) as http:
             assert await get_json(http, "/healthz", deadline_s=20.0) == {
