@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,35 +10,9 @@ from pathlib import Path
 from triforge import __version__
 from triforge.access.exposure import is_loopback
 from triforge.environments import registry
+from triforge.environments.rows import object_of, read_params
 from triforge.errors import ConfigError, InputError, install_command
 from triforge.telemetry import server_options
-from triforge.types import Params
-
-
-def object_of(text: str, what: str) -> Params:
-    """A JSON object from the command line."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{what}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{what}: given {text}, expected a JSON object")
-    return found
-
-
-def read_tasks(file: Path) -> list[Params]:
-    """The parameters in a JSONL file, one task a line, bare or as `{"params": {...}}`."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            one = object_of(line, f"{file}: line {number}")
-            inner = one.get("params")
-            found.append(inner if isinstance(inner, dict) else one)
-    return found
 
 
 def serve(
@@ -74,7 +47,7 @@ def serve(
         )
     play = object_of(options, "--options")
     family.make(play)
-    params = read_tasks(tasks) if tasks else None
+    params = read_params(tasks) if tasks else None
     if params is None:
         params = family.generate(count=count, seed=seed, options=object_of(generate, "--generate"))
     if not params:
