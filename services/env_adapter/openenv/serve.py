@@ -12,7 +12,6 @@ from triforge.access.exposure import is_loopback
 from triforge.environments import registry
 from triforge.environments.rows import object_of, read_params
 from triforge.errors import ConfigError, InputError, install_command
-from triforge.telemetry import server_options
 
 
 def serve(
@@ -39,7 +38,7 @@ def serve(
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
     from triforge.web.origins import OriginPolicy  # noqa: PLC0415
-    from triforge.web.server import careful  # noqa: PLC0415
+    from triforge.web.server import careful, config_of  # noqa: PLC0415
 
     if sessions < 1 or idle <= 0:
         raise InputError(
@@ -62,8 +61,8 @@ def serve(
         idle_s=idle,
         origins=OriginPolicy(hosts=frozenset() if is_loopback(host) else None),
     )
-    app = create_app(served=served)
-    server = uvicorn.Server(uvicorn.Config(app, **server_options(), **careful(ws="wsproto")))
+    config = config_of(create_app(served=served), host, port, **careful(ws="wsproto"))
+    server = uvicorn.Server(config)
     with socket.create_server((host, port)) as bound:
         where = f"http://{host}:{bound.getsockname()[1]}"
         print(f"{name}: {len(served.tasks)} tasks at {where}", flush=True)  # noqa: T201 (a command's output)
