@@ -15,7 +15,7 @@ from experiments.record import Models, Result, Tell, silent
 from experiments.rewriters import random_choice
 from experiments.settings import Arm, Settings
 from services.env_adapter.adaptation.controllers import wanted_direction
-from services.env_adapter.adaptation.diagnosis import Diagnosis, Explains
+from services.env_adapter.adaptation.diagnosis import Diagnosis
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.trainer.task_source import task_outcome
@@ -40,10 +40,10 @@ class Asked:
     direction: Direction
 
 
-class Shuffled:
+class Shuffled(Diagnosis):
     """Explains every task by the attempts at the next one that is to change the same way."""
 
-    def __init__(self, inner: Explains, asked: Sequence[Asked]) -> None:
+    def __init__(self, inner: Diagnosis, asked: Sequence[Asked]) -> None:
         self._inner = inner
         self._next: dict[str, Asked] = {}
         for direction in ("harder", "easier"):
@@ -112,7 +112,7 @@ class DiagnosisRun(Run):
         model: Generate = random_choice
         if not self._settings.random_choice and self._rewriter is not None:
             model = self._rewriter
-        diagnosis: Explains = Diagnosis(model)
+        diagnosis = Diagnosis(model)
         if self._name == SHUFFLED:
             diagnosis = Shuffled(diagnosis, asked)
         return ProposalWriter(model, family, diagnosis=diagnosis)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from environments.alfworld.engine import engine
 from environments.alfworld.files import write_game
 from environments.alfworld.games import GeneratorOptions, Tally, proved_games
 from triforge.environments.kit import parse_model
-from triforge.errors import InputError, TriforgeError
-from triforge.types import Params
+from triforge.environments.rows import object_of
+from triforge.errors import TriforgeError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     tally = Tally()
     try:
-        wanted = parse_model(GeneratorOptions, _json(given.generate), "alfworld options")
+        wanted = parse_model(
+            GeneratorOptions, object_of(given.generate, "--generate"), "alfworld options"
+        )
         made = engine()
         sources = made.sources()
         games = proved_games(made, count=given.count, seed=given.seed, wanted=wanted, tally=tally)
@@ -39,16 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     sys.stdout.write(f"{tally}\n")
     return 0
-
-
-def _json(text: str) -> Params:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"alfworld options: --generate is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise InputError(f"alfworld options: --generate was {text}, expected a JSON object")
-    return value
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from environments.desktop.tasks import DesktopTask, PlayOptions, size_of, tree_o
 from environments.gui.actions import Action, call
 from environments.gui.episode import ComputerEpisode
 from environments.gui.rewriting import ScreenFamily
-from triforge.environments.kit import parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import TaskDraft
@@ -73,11 +72,8 @@ class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
         papers="RLAnything (there: OSWorld)",
         steps_per_s=10,
     )
-    play_options = PlayOptions
+    params, play_options = DesktopTask, PlayOptions
     blocks = True
-
-    def read(self, params: Params) -> DesktopTask:
-        return parse_model(DesktopTask, params, "desktop params")
 
     def kind(self, given: DesktopTask) -> str:
         return given.id.partition("-")[0]

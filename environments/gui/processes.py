@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -31,7 +31,6 @@ class GuardedProcess:
         self,
         command: Sequence[str],
         *,
-        env: Mapping[str, str] | None = None,
         before: Callable[[Path], None] = lambda _: None,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="triforge-gui-"))
@@ -51,7 +50,7 @@ class GuardedProcess:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 stderr=subprocess.STDOUT,
-                env={**given, **(env or {})},
+                env=given,
                 start_new_session=True,
             )
         self._drained = False

@@ -27,14 +27,11 @@ class OsworldFamily(ScreenFamily[OsworldTask, PlayOptions]):
         licence="Apache-2.0 (own adapter; OSWorld's tasks are Apache-2.0)",
         papers="RLAnything",
     )
-    play_options = PlayOptions
+    params, play_options = OsworldTask, PlayOptions
     blocks = True
 
     def __init__(self, egress: Callable[[], EgressPolicy] = here) -> None:
         self._egress = egress
-
-    def read(self, params: Params) -> OsworldTask:
-        return parse_model(OsworldTask, params, "osworld params")
 
     def kind(self, given: OsworldTask) -> str:
         return given.related_apps[0] if len(given.related_apps) == 1 else "multi_apps"

@@ -235,10 +235,7 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
     )
     never_blocks = True  # episodes are played in threads of ours: a user's catalogue takes seconds
     blocks = ThreadPoolExecutor(2, thread_name_prefix="shop")
-    play_options = AnswerOptions
-
-    def read(self, params: Params) -> VisitParams:
-        return parse_model(VisitParams, params, "shop params")
+    params, play_options = VisitParams, AnswerOptions
 
     def instruction(self, given: VisitParams) -> str:
         price = ""

@@ -126,10 +126,7 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
         steps_per_s=46_000,
     )
     never_blocks = True
-    play_options = PlayOptions
-
-    def read(self, params: Params) -> BoardParams:
-        return parse_model(BoardParams, params, "sokoban params")
+    params, play_options = BoardParams, PlayOptions
 
     def instruction(self, given: BoardParams) -> str:
         boxes = len(read_board(given.board).start.boxes)

@@ -59,9 +59,9 @@ def _serve() -> int:
     from triforge.access.exposure import demand_safe
     from triforge.config import Settings
     from triforge.errors import TriforgeError
-    from triforge.telemetry import begin, server_options
+    from triforge.telemetry import begin
     from triforge.web.origins import policy_of
-    from triforge.web.server import careful
+    from triforge.web.server import config_of
 
     begin("dashboard", "api")
     try:
@@ -71,15 +71,10 @@ def _serve() -> int:
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
-    config = uvicorn.Config(
-        create_app(apis=Apis.of(settings), origins=policy_of(settings)),
-        host=settings.host,
-        port=urlsplit(settings.dashboard_url).port or 8005,
-        **server_options(),
-        **careful(),
-        timeout_graceful_shutdown=2,  # pages that listen to events never end by themselves
-    )
-    uvicorn.Server(config).run()
+    app = create_app(apis=Apis.of(settings), origins=policy_of(settings))
+    port = urlsplit(settings.dashboard_url).port or 8005
+    patience = {"timeout_graceful_shutdown": 2}  # pages that listen to events never end
+    uvicorn.Server(config_of(app, settings.host, port, **patience)).run()
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from triforge.errors import TriforgeError
-from triforge.telemetry import begin, server_options
+from triforge.telemetry import begin
 
 _GROUPS = 32  # that one worker has in flight; env_adapter.concurrency bounds its episodes
 _OUTCOMES = 8  # that one worker has in flight; most are counted at once, few wait for a model
@@ -26,7 +26,7 @@ def api() -> int:
     from triforge.environments import egress, registry
     from triforge.store.database import open_database
     from triforge.web.guard import entrance_of
-    from triforge.web.server import careful
+    from triforge.web.server import config_of
 
     settings = Settings.from_env()
     egress.here()  # a fault in it is said now
@@ -40,14 +40,8 @@ def api() -> int:
         session_days=settings.session_days,
         entrance=entrance_of(settings, "env_adapter", database),
     )
-    config = uvicorn.Config(
-        create_app(parts=parts),
-        host=settings.host,
-        port=urlsplit(settings.env_adapter_url).port or 8003,
-        **server_options(),
-        **careful(),
-        timeout_graceful_shutdown=5,
-    )
+    port = urlsplit(settings.env_adapter_url).port or 8003
+    config = config_of(create_app(parts=parts), settings.host, port)
     asyncio.run(uvicorn.Server(config).serve())
     return 0
 

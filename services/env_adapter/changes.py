@@ -65,8 +65,8 @@ class Changes:
         with self._pool(pool, match) as (session, row):
             if row.approval != wanted.approval:
                 before, row.approval = row.approval, wanted.approval
-                who = Change(by=wanted.by, reason=wanted.reason)
-                record_change(session, "pool.approval", row, who, approval=[before, row.approval])
+                change = [before, row.approval]
+                record_change(session, "pool.approval", row, wanted, approval=change)
             return _shown(session, row)
 
     @contextmanager
@@ -112,14 +112,13 @@ class Changes:
         the order of what it has played. The versions that are undone, and the proposals that made them, become
         `rolled_back`; an open proposal is withdrawn. A slot that plays the ancestor's content already stays as it is.
         """
-        who = Change(by=wanted.by, reason=wanted.reason)
         with self._slot(task_id, match) as (session, row):
             if row.state == "retired":
                 raise ConflictError(f"task {row.slot} is retired, which is for good")
             undone, ancestor = _path(session, row, wanted.to)
             if row.parent_id == ancestor.id and row.params == ancestor.params:
                 return row.id
-            why = _said("the task was rolled back", who)
+            why = _said("the task was rolled back", wanted)
             gone = withdraw(session, ProposalRow.slot == row.slot, why)
             state, ids = row.state, sorted(version.id for version in undone)
             for version in undone:
@@ -133,9 +132,9 @@ class Changes:
             taken = (ProposalRow.slot == row.slot, ProposalRow.state == "accepted")
             for made in session.scalars(select(ProposalRow).where(*taken)).all():
                 if made.document["candidate_id"] in ids:
-                    change_proposal(made, state="rolled_back", reason=_said("rolled back", who))
+                    change_proposal(made, state="rolled_back", reason=_said("rolled back", wanted))
             change = {"from": row.id, "to": ancestor.id, "undone": ids, "withdrawn": gone}
-            record_change(session, "task.rollback", restored, who, **change)
+            record_change(session, "task.rollback", restored, wanted, **change)
             return restored.id
 
     @contextmanager

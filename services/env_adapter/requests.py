@@ -22,26 +22,22 @@ class Change(Message):
     reason: Reason = ""
 
 
-class PoolChange(Message):
+class PoolChange(Change):
     """Change the settings of a pool. Produced by: people. Consumed by: env_adapter (`PATCH /v1/pools/{pool}`).
 
     Candidates that wait for a person when `approval` becomes "automatic" go on waiting for one.
     """
 
     approval: Approval
-    by: Name = ""
-    reason: Reason = ""
 
 
-class Rollback(Message):
+class Rollback(Change):
     """Undo rewrites. Produced by: people. Consumed by: env_adapter (`POST /v1/tasks/{id}/rollback`).
 
     `to` is an ancestor of the version that the slot plays.
     """
 
     to: Annotated[str, Field(min_length=1, max_length=64)]
-    by: Name = ""
-    reason: Reason = ""
 
 
 class Responses(Message):

@@ -13,7 +13,6 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from services.env_adapter.changes import Changes, Decision, TaskAction
-from services.env_adapter.openenv.serve import object_of
 from services.env_adapter.plans import Planner
 from services.env_adapter.plays import Plays
 from services.env_adapter.pools import PoolMaker
@@ -24,7 +23,7 @@ from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import Content, PoolStore
 from services.env_adapter.uploads import Upload, receive
 from triforge.access.callers import Rule
-from triforge.environments.rows import JSONL, read_json, read_lines
+from triforge.environments.rows import JSONL, object_of, read_json, read_lines
 from triforge.environments.tasks import request_of
 from triforge.errors import InputError
 from triforge.types import (

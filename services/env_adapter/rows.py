@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -16,6 +16,8 @@ from triforge.environments import registry
 from triforge.errors import ConflictError, NotFoundError
 from triforge.store.tables import AuditRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Approval, PoolState, PoolStatus, Proposal, Task
+
+_Row = TypeVar("_Row", TaskRow, ProposalRow)
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:
@@ -58,26 +60,21 @@ def lock_pool(session: Session, pool_id: str) -> PoolRow:
 
 def task_row(session: Session, task_id: str) -> TaskRow:
     """The row of a task version; raises NotFoundError."""
-    row = session.get(TaskRow, task_id)
-    if row is None or not _visible(session, row.pool_id):
-        raise NotFoundError(
-            f"task {task_id!r} does not exist; `triforge task list POOL` lists a pool's tasks"
-        )
-    return row
+    return _row(session, TaskRow, "task", task_id)
 
 
 def proposal_row(session: Session, proposal_id: str) -> ProposalRow:
     """The row of a proposal; raises NotFoundError."""
-    row = session.get(ProposalRow, proposal_id)
-    if row is None or not _visible(session, row.pool_id):
+    return _row(session, ProposalRow, "proposal", proposal_id)
+
+
+def _row(session: Session, kind: type[_Row], what: str, name: str) -> _Row:
+    row = session.get(kind, name)
+    if row is None or not caller().sees(session.get_one(PoolRow, row.pool_id).tenant):
         raise NotFoundError(
-            f"proposal {proposal_id!r} does not exist; `triforge proposal list POOL` lists a pool's"
+            f"{what} {name!r} does not exist; `triforge {what} list POOL` lists a pool's {what}s"
         )
     return row
-
-
-def _visible(session: Session, pool_id: str) -> bool:
-    return caller().sees(session.get_one(PoolRow, pool_id).tenant)
 
 
 def task_in(session: Session, task_id: str) -> Task:

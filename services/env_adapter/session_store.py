@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,8 +46,8 @@ class Settled:
 class SessionStore:
     """Reads and changes sessions."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
-        self._database, self._clock = database, clock
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     # ---- agents ----
 
@@ -69,7 +69,7 @@ class SessionStore:
     def _create(
         self, wanted: SessionRequest, asked: str | None
     ) -> tuple[SessionState, OpenSession, str, GroupTask | None]:
-        tenant, now = caller().tenant, self._clock()
+        tenant, now = caller().tenant, time.time()
         with self._database.write() as session:
             query = select(SessionRow).where(
                 SessionRow.tenant == tenant, SessionRow.idempotency_key == asked
@@ -139,7 +139,7 @@ class SessionStore:
         """A session for its own key, else for who sees its tenant. One whose time is over is brought to its end."""
         with self._database.read() as session:
             state = state_of(self._row(session, session_id, key))
-        if state.status not in _ALIVE or state.expires_at > self._clock():
+        if state.status not in _ALIVE or state.expires_at > time.time():
             return state
         with self._database.write() as session:
             row = self._row(session, session_id, key)
@@ -178,7 +178,7 @@ class SessionStore:
 
     def prune(self, kept_s: float) -> None:
         """Forget the turns of sessions whose time was over so long ago; their states and rewards stay."""
-        over = SessionRow.expires_at < self._clock() - kept_s
+        over = SessionRow.expires_at < time.time() - kept_s
         with self._database.write() as session:
             session.execute(
                 update(SessionRow).where(over, SessionRow.turns.is_not(None)).values(turns=None)
@@ -198,14 +198,14 @@ class SessionStore:
             if not row.open:
                 row.attempt, row.open, row.key = row.attempt + 1, True, ""
                 row.free, row.free_count = [*range(group.rollouts)], group.rollouts
-                row.document, row.created_at = group.model_dump(mode="json"), self._clock()
+                row.document, row.created_at = group.model_dump(mode="json"), time.time()
             return row.attempt
 
     def settled(self, group_id: str, attempt: int, known: Iterable[int]) -> list[Settled]:
         """The places that are settled, without those that are known already."""
         mine = (SessionRow.group_id == group_id, SessionRow.attempt == attempt)
         due = select(SessionRow).where(
-            *mine, SessionRow.status.in_(_ALIVE), SessionRow.expires_at <= self._clock()
+            *mine, SessionRow.status.in_(_ALIVE), SessionRow.expires_at <= time.time()
         )
         with self._database.read() as session:
             late = [row.id for row in session.scalars(due)]

@@ -199,10 +199,7 @@ class PoolStore:
         """What people changed about a pool, oldest first."""
         with self._database.read() as session:
             wanted = [AuditRow.pool_id == pool_row(session, pool).id]
-            rows, last = _page(session, _entries(wanted, cursor, slot=slot), limit)
-            return Page[AuditEntry](
-                items=tuple(map(_entry, rows)), next_cursor=last and str(last.id)
-            )
+            return _record(session, _entries(wanted, cursor, slot=slot), limit)
 
     def record(
         self, *, service: str = "", key_id: str = "", cursor: str = "", limit: int = 100
@@ -210,10 +207,7 @@ class PoolStore:
         """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants."""
         query = _entries(own(AuditRow.tenant), cursor, service=service, key_id=key_id)
         with self._database.read() as session:
-            rows, last = _page(session, query, limit)
-            return Page[AuditEntry](
-                items=tuple(map(_entry, rows)), next_cursor=last and str(last.id)
-            )
+            return _record(session, query, limit)
 
     def proposal_counts(self) -> list[tuple[str, str, int]]:
         """(pool name, state, proposals) over all pools."""
@@ -271,6 +265,11 @@ def _page(session: Session, query: Select[_Row], limit: int) -> tuple[list[_Row]
     """At most `limit` rows, and the last of them if there are more."""
     rows = list(session.scalars(query.limit(limit + 1)))
     return rows[:limit], rows[limit - 1] if len(rows) > limit else None
+
+
+def _record(session: Session, query: Select[AuditRow], limit: int) -> Page[AuditEntry]:
+    rows, last = _page(session, query, limit)
+    return Page[AuditEntry](items=tuple(map(_entry, rows)), next_cursor=last and str(last.id))
 
 
 def _in_time(query: Select[ProposalRow]) -> Select[ProposalRow]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from triforge.chat_template import read_json
 from triforge.errors import TriforgeError
-from triforge.telemetry import begin, server_options
+from triforge.telemetry import begin
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,14 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
     if read_json(config_file).get("model_type") == "clip":
         return _serve_encoder(options, log)
     import torch
-    import uvicorn
 
     from services.local_engine.app import create_app
     from services.local_engine.detokenize import TextCodec
     from services.local_engine.engine import Engine
     from services.local_engine.model import load_model, place
     from services.local_engine.scheduler import Limits
-    from triforge.web.server import DrainingServer, careful
+    from triforge.web.server import DrainingServer, config_of
 
     # The decoding thread holds the interpreter lock between its many short operations; with the default of 5 ms the
     # thread that speaks HTTP would wait for several decode steps of a small model.
@@ -101,16 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
         api_key=options.api_key or None,
         admin_api_key=options.admin_api_key or None,
     )
-    web = uvicorn.Config(
-        app,
-        host=options.host,
-        port=options.port,
-        **server_options(),
-        **careful(),
-        timeout_graceful_shutdown=5,
-    )
     engine.start()
     try:
+        web = config_of(app, options.host, options.port)
         DrainingServer(web, lambda: engine.drain(options.drain_timeout)).run()
     finally:
         engine.stop()
@@ -124,7 +116,7 @@ def _serve_encoder(options: argparse.Namespace, log: logging.Logger) -> int:
     from services.local_engine.app import guarded
     from services.local_engine.encoder import Encoder, routes
     from services.local_engine.model import place
-    from triforge.web.server import careful
+    from triforge.web.server import config_of
 
     torch.set_num_threads(options.threads)
     try:
@@ -135,8 +127,7 @@ def _serve_encoder(options: argparse.Namespace, log: logging.Logger) -> int:
         return 2
     served = options.served_model_name or options.model_path.name
     app = guarded(routes(encoder, served), host=options.host, api_key=options.api_key or None)
-    where = {"host": options.host, "port": options.port, "timeout_graceful_shutdown": 5}
-    uvicorn.Server(uvicorn.Config(app, **where, **server_options(), **careful())).run()
+    uvicorn.Server(config_of(app, options.host, options.port)).run()
     return 0
 
 

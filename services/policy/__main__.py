@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import uvicorn
-
 from services.policy.app import create_app
 from services.policy.discovery import Directory, parse_sources
 from services.policy.gateway import Gateway
@@ -29,9 +27,9 @@ from triforge.errors import ConfigError, StorageError, TriforgeError
 from triforge.event_loop import collect_seldom
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
-from triforge.telemetry import begin, server_options
+from triforge.telemetry import begin
 from triforge.web.guard import entrance_of
-from triforge.web.server import DrainingServer, careful
+from triforge.web.server import DrainingServer, config_of
 
 _Engine = TypeVar("_Engine", bound=SGLangEngine)
 
@@ -132,15 +130,9 @@ def main(arguments: Sequence[str] = ()) -> int:
         entrance=entrance,
         sessions=sessions,
     )
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=urlsplit(settings.model_url(settings.role)).port or 80,
-        **server_options(),
-        **careful(),
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-    )
+    port = urlsplit(settings.model_url(settings.role)).port or 80
+    patience = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": SHUTDOWN_S}
+    config = config_of(app, settings.host, port, **patience)
     collect_seldom()
     gc.freeze()  # what is loaded now stays; looking through it again and again would hold up requests
     DrainingServer(config, lambda: gateway.drain(settings.drain_s)).run()

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -85,10 +85,8 @@ class Call:
 class Sessions:
     """Answers the calls of sessions."""
 
-    def __init__(
-        self, gateway: Gateway, log: SessionLog, *, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._gateway, self._log, self._clock = gateway, log, clock
+    def __init__(self, gateway: Gateway, log: SessionLog) -> None:
+        self._gateway, self._log = gateway, log
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._size = 0  # of those
         self._answering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -106,7 +104,7 @@ class Sessions:
             raise UnauthorizedError(
                 f"this is not the key of session {session_id}: send the one that POST /v1/sessions has answered with"
             )
-        if not closed and found.expires_at <= self._clock():
+        if not closed and found.expires_at <= time.time():
             closed = "it has expired"
         if closed:
             raise ConflictError(f"session {session_id} is over: {closed}; make a new one")
@@ -251,7 +249,7 @@ class Sessions:
                 conversation=_conversations(call.body, [*messages, _said(call.body, output)])[-1],
                 system=system,
                 observation=observation,
-                at=self._clock(),
+                at=time.time(),
             )
             for choice, output in enumerate(outputs)
         ]

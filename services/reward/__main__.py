@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from triforge.config import RunConfig, Settings, load
 from triforge.errors import TriforgeError
-from triforge.telemetry import begin, server_options
+from triforge.telemetry import begin
 
 # Jobs that one worker works on at a time. They only wait for the policy service; more in flight fill its batches better.
 _JOBS = 64
@@ -31,7 +31,7 @@ def api() -> int:
     from services.reward.app import JudgeApi, create_app
     from triforge.clients.policy import PolicyClient
     from triforge.web.guard import entrance_of
-    from triforge.web.server import careful
+    from triforge.web.server import config_of
 
     settings = Settings.from_env()
     config = _config(settings)
@@ -51,16 +51,10 @@ def api() -> int:
             prompt=config.reward.prompt,
             deadline_s=config.reward.deadline_s,
         )
-        server = uvicorn.Config(
-            create_app(api=api, ready=ready, max_body=settings.max_body, entrance=entrance),
-            host=settings.host,
-            port=urlsplit(settings.reward_url).port or 8002,
-            **server_options(),
-            **careful(),
-            timeout_graceful_shutdown=5,
-        )
+        app = create_app(api=api, ready=ready, max_body=settings.max_body, entrance=entrance)
+        port = urlsplit(settings.reward_url).port or 8002
         try:
-            await uvicorn.Server(server).serve()
+            await uvicorn.Server(config_of(app, settings.host, port)).serve()
         finally:
             await policy.close()
 

@@ -34,9 +34,9 @@ def api() -> int:
     from triforge.event_loop import run
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
-    from triforge.telemetry import begin, server_options
+    from triforge.telemetry import begin
     from triforge.web.guard import entrance_of
-    from triforge.web.server import careful
+    from triforge.web.server import config_of
 
     begin("trainer", "api")
     settings = Settings.from_env()
@@ -77,16 +77,8 @@ def api() -> int:
             entrance=entrance,
             refresh=DeploymentGauges(broker, store, artifacts).refresh,
         )
-        address = urlsplit(settings.trainer_url)
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=address.port or 8004,
-            **server_options(),
-            **careful(),
-            timeout_graceful_shutdown=5,
-        )
-        await uvicorn.Server(config).serve()
+        port = urlsplit(settings.trainer_url).port or 8004
+        await uvicorn.Server(config_of(app, settings.host, port)).serve()
 
     run(serve())
     return 0

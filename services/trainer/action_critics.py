@@ -22,7 +22,6 @@ import numpy as np
 
 from triforge.algorithms.action_critic import (
     CriticEnsemble,
-    CriticOptions,
     Floats,
     Replay,
     Transition,
@@ -53,8 +52,6 @@ class ActionCritic:
         self._artifacts, self._run_id, self._seed = artifacts, run_id, config.run.seed
         self._section = config.trainer.action_critic
         self._wanted = config.env_adapter.strategy == "critic_best_of_k"
-        names = CriticOptions.__dataclass_fields__
-        self._options = CriticOptions(**{name: getattr(self._section, name) for name in names})
         self._replay = Replay(online=deque(maxlen=self._section.capacity))
         self._kept = config.run.staleness_bound + 3  # files, for groups that are played late
         self._known = -1  # step up to which the replay holds what was played
@@ -74,8 +71,8 @@ class ActionCritic:
             self._known = step
         if not self._replay.online and not self._replay.offline:
             return {}
-        critic = read_critic(self._artifacts, self._run_id, step - 1, self._options)
-        critic = critic or CriticEnsemble(_WIDTH, self._options, seed=self._seed)
+        critic = read_critic(self._artifacts, self._run_id, step - 1, self._section)
+        critic = critic or CriticEnsemble(_WIDTH, self._section, seed=self._seed)
         rng, found = np.random.default_rng(nth_seed(self._seed, step)), list[dict[str, float]]()
         for _ in range(self._section.updates if step else self._section.offline_updates):
             batch = self._replay.draw(self._section.batch, self._section.online_share, rng)
@@ -103,7 +100,7 @@ class ActionCritic:
         found, most = list[Transition](), self._section.capacity
         names = (step_record_name(run_id, step) for step in steps)
         for name in reversed([*takewhile(self._artifacts.exists, names)]):
-            records = read_step_records(self._artifacts, name, None, _COLUMNS)
+            records = read_step_records(self._artifacts, name, _COLUMNS)
             found = [*self._transitions(records), *found][-most:]
             if len(found) == most:
                 break
@@ -134,7 +131,7 @@ class ActionCritic:
         """Its steps; what the score is beyond their rewards is earned by the last one."""
         rewards = [record["env_reward"] or 0.0 for record in row]
         rewards[-1] += row[-1]["score"] - sum(rewards)
-        values = returns_of(rewards, self._options.gamma)
+        values = returns_of(rewards, self._section.gamma)
         others = [np.stack([features(state, text) for text in said[state]]) for state in states]
         for n, record in enumerate(row):
             yield Transition(

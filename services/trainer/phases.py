@@ -15,7 +15,6 @@ was written is only announced again, finished evaluation episodes are reused.
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -23,13 +22,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Literal
 
-import pyarrow.parquet as pq
-
 from services.trainer.parts import Parts
 from services.trainer.rollback import Versions
 from triforge.algorithms.archive import Rollout, archive_measures, solutions
 from triforge.config import RunConfig
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.step_records import read_step_records
 from triforge.types import TrainRow
 
 log = logging.getLogger(__name__)
@@ -196,20 +194,11 @@ class RLoop(Phases):
 CONTROLLERS: Final[Mapping[str, type[Phases]]] = {"single": Phases, "rloop": RLoop}
 
 
-def _records(
-    artifacts: ArtifactStore, uri: str, columns: Sequence[str], filters: Any = None
-) -> list[dict[str, Any]]:
-    data = io.BytesIO(artifacts.read(uri))
-    table = pq.read_table(data, columns=[*columns], filters=filters, use_threads=False)
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
-
-
 def read_archive(artifacts: ArtifactStore, files: Iterable[str]) -> list[Rollout]:
     """The measured rollouts of the pool's tasks in these records; what has pictures is left out, as records have no places of them."""
     found = []
     for uri in files:
-        rows = _records(artifacts, uri, ("step", *_ABOUT))
+        rows = read_step_records(artifacts, uri, ("step", *_ABOUT))
         for name, own in groupby(rows, itemgetter("trajectory_id")):
             turns = list(own)
             first = turns[0]
@@ -227,7 +216,7 @@ def read_rows(
     """The segments of these rollouts as rows in which all sampled tokens weigh the same, 1 in all."""
     segments: list[list[dict[str, Any]]] = []
     for uri in files:
-        rows = _records(artifacts, uri, _TOKENS, [("trajectory_id", "in", wanted)])
+        rows = read_step_records(artifacts, uri, _TOKENS, [("trajectory_id", "in", wanted)])
         segment = itemgetter("trajectory_id", "segment")  # agents take turns in theirs
         segments += [[*own] for _, own in groupby(sorted(rows, key=segment), segment)]
     found = [row for turns in segments if len((row := _row(turns)).ids) <= max_tokens]

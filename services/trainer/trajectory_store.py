@@ -197,7 +197,8 @@ class Trajectories:
         with self._runs.read() as session:
             step = session.get_one(StepRow, (row.run_id, row.step))
         uri = step.artifacts["evaluation" if row.purpose == "evaluate" else "step_record"]
-        return read_step_records(self._artifacts, uri, row.group_id, columns)
+        wanted = [("group_id", "=", row.group_id)]
+        return read_step_records(self._artifacts, uri, columns, wanted)
 
 
 def _shown(row: TrajectoryRow) -> TrajectorySummary:

@@ -71,7 +71,7 @@ async def test_every_bad_row_of_a_file_is_named_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"), [("{x", "not JSON"), ("[1]", "given a list, expected a JSON object")]
+    ("text", "sentence"), [("{x", "not JSON"), ("[1]", "given list, expected a JSON object")]
 )
 def test_a_file_without_a_json_object_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "a.json").write_text(text)

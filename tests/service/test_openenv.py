@@ -20,6 +20,7 @@ from environments.sokoban.family import SokobanFamily
 from services.env_adapter.openenv.app import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
 from triforge.environments import registry
+from triforge.environments.rows import read_params
 from triforge.errors import ConflictError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, StepResult
 from triforge.testing.check_environment import check_environment, require
@@ -355,16 +356,14 @@ def test_a_response_becomes_an_action_of_the_servers_schema(
 
 
 def test_tasks_are_read_from_a_file_line_by_line(tmp_path: Any) -> None:
-    from services.env_adapter.openenv.serve import read_tasks
-
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"board": []}\n\n{"params": {"board": ["x"]}}\n')
-    assert read_tasks(file) == [{"board": []}, {"board": ["x"]}]
+    assert read_params(file) == [{"board": []}, {"board": ["x"]}]
     wrong: list[Callable[[], Any]] = [lambda: file.write_text("[1]\n"), file.unlink]
     for break_ in wrong:
         break_()
         with pytest.raises(InputError, match=r"tasks\.jsonl"):
-            read_tasks(file)
+            read_params(file)
 
 
 def test_pools_of_different_seeds_share_no_episode() -> None:

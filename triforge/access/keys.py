@@ -72,9 +72,8 @@ def hold_tenant(session: Session, tenant: str, *, now: float | None = None) -> T
 class TenantStore:
     """The tenants of a deployment."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     def tenants(self) -> list[Tenant]:
         """All tenants by name."""
@@ -88,7 +87,7 @@ class TenantStore:
             if value is not None and not -1 <= value < 2**31:
                 raise InputError(f"{name}: given {value}, expected 0 or more, or -1 for no bound")
         with self._database.write() as session:
-            now = self._clock()
+            now = time.time()
             row = hold_tenant(session, tenant, now=now)
             wanted = {name: value for name, value in bounds.items() if value is not None}
             before = {name: getattr(row, name) for name in wanted}

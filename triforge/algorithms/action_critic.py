@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from triforge.algorithms.registry import Options
 from triforge.errors import InputError
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -30,19 +32,27 @@ _MOST_SAID = 32  # of an action, the first ones
 _WEIGHTS = ("w1", "b1", "w2", "b2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticOptions:
+class CriticOptions(Options):
     """How an ensemble learns. The defaults are the published ones but for the sizes."""
 
-    members: int = 10
-    subset: int = 2
-    hidden: int = 32
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
-    alpha: float = 0.005
-    tau: float = 0.005
-    batch: int = 256
-    online_share: float = 0.5
+    members: int = Field(10, ge=1, le=100)
+    """Critics of the ensemble; candidates are compared by their mean."""
+    subset: int = Field(2, ge=1, le=100)
+    """Members drawn for a target."""
+    hidden: int = Field(32, ge=1, le=4096)
+    """Units of a member's hidden layer."""
+    learning_rate: float = Field(3e-4, gt=0)
+    """Adam's step size."""
+    gamma: float = Field(0.99, ge=0.0, le=1.0)
+    """Discount of a step."""
+    alpha: float = Field(0.005, ge=0.0)
+    """Weight of calibrated conservatism; 0 is Q-learning alone."""
+    tau: float = Field(0.005, gt=0.0, le=1.0)
+    """How fast the copies follow from which targets are read."""
+    batch: int = Field(256, ge=1)
+    """Transitions of an update."""
+    online_share: float = Field(0.5, ge=0.0, le=1.0)
+    """Of a batch, what the run played itself; the rest is of `offline_run`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,26 +9,32 @@ Source: arXiv 2511.07317 (RLVE), section 2 and its released code: 4 levels, 0.9 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from pydantic import Field
 
 from triforge.algorithms.filters import check_counts
+from triforge.algorithms.registry import Options
 
 
-@dataclass(frozen=True, slots=True)
-class LadderRule:
-    """When the window of `levels` moves: if the share `threshold` of `rollouts` at the top succeeded; `start` is the first top."""
+class LadderRule(Options):
+    """When the window of levels moves."""
 
-    levels: int = 4
-    threshold: float = 0.9
-    rollouts: int = 128
-    start: int = 0
+    levels: int = Field(4, ge=1)
+    """Levels that the window holds."""
+    threshold: float = Field(0.9, gt=0.0, le=1.0)
+    """Success at the top level that moves a window up."""
+    rollouts: int = Field(128, ge=1)
+    """Measured rollouts of the top level before that is decided."""
+    start: int = Field(0, ge=0)
+    """Top level at the beginning of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
     """Where the window is, and what was counted at its top since it was last decided."""
 
-    rule: LadderRule = LadderRule()
+    rule: LadderRule = field(default_factory=LadderRule)
     high: int = -1
     counted: int = 0
     correct: int = 0

@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from triforge.cli.options import json_object
 from triforge.cli.terminal import say
 from triforge.environments.registry import family
+from triforge.environments.rows import object_of, read_params
 from triforge.testing.check_environment import check_environment, not_applicable
-from triforge.types import Params
 
 env_app = typer.Typer(no_args_is_help=True)
 
@@ -31,13 +30,12 @@ def env_check(
     count: Annotated[int, typer.Option(help="Tasks to generate and play.")] = 3,
 ) -> None:
     """Check whether a family keeps the contract; exit code 1 if it does not."""
-    lines = tasks.read_text(encoding="utf-8").splitlines() if tasks else []
     results = asyncio.run(
         check_environment(
             family(name),
-            tasks=[_params_of(json_object(line)) for line in lines if line.strip()],
-            options=json_object(options),
-            generator_options=json_object(generate),
+            tasks=read_params(tasks) if tasks else [],
+            options=object_of(options, "--options"),
+            generator_options=object_of(generate, "--generate"),
             seed=seed,
             count=count,
         )
@@ -50,11 +48,6 @@ def env_check(
     say(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
     if broken:
         raise typer.Exit(1)
-
-
-def _params_of(row: Params) -> Params:
-    inner = row.get("params")
-    return inner if isinstance(inner, dict) else row
 
 
 @env_app.command("serve")

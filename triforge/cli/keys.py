@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -30,13 +29,8 @@ TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; made if ther
 Bound = Annotated[int | None, typer.Option(help="-1 takes the bound away.")]
 
 
-@contextmanager
-def _database(state: Path) -> Iterator[Database]:
-    database = open_database(kept(state).database_url)
-    try:
-        yield database
-    finally:
-        database.close()
+def _database(state: Path) -> closing[Database]:
+    return closing(open_database(kept(state).database_url))
 
 
 def _by() -> str:

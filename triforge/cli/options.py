@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from triforge.config import read_document, with_assignments
-from triforge.errors import InputError
-from triforge.types import Params
 
 STATE = Path("var")
 
@@ -29,11 +26,3 @@ SetOption = Annotated[
 def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:
     """A TOML document with single fields (`run.steps=5`) laid over it."""
     return with_assignments(read_document(config) if config else {}, assignments or ())
-
-
-def json_object(text: str) -> Params:
-    """A JSON object as an option gives it; InputError if it is none."""
-    try:
-        return TypeAdapter(Params).validate_json(text)
-    except ValidationError:
-        raise InputError(f"given {text!r}, expected a JSON object such as {{}}") from None

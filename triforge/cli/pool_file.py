@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.environments.rows import object_of
 from triforge.errors import InputError
 from triforge.types import Approval, PoolState
 
@@ -25,14 +25,9 @@ def read(file: Path) -> dict[str, Any] | Path:
         with file.open("rb") as opened:
             if file.suffix == ".jsonl":
                 return file
-            body = json.load(opened)
+            return object_of(opened.read(), f"pool file {file}")
     except OSError as error:
         raise InputError(f"pool file {file}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"pool file {file}: not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise InputError(f"pool file {file}: given a {type(body).__name__}, expected a JSON object")
-    return body
 
 
 def request(

@@ -11,12 +11,13 @@ from rich.table import Table
 from triforge.cli.deployment import start_again
 from triforge.cli.evaluate import MODES
 from triforge.cli.models import initial_policy
-from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, json_object
+from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption
 from triforge.cli.terminal import console, say
 from triforge.cli.training import Trained
 from triforge.cli.training import train as run_training
 from triforge.cli.watch import said
 from triforge.config import with_assignments
+from triforge.environments.rows import object_of
 
 _SCORE = ("score", "score/low", "score/high")
 
@@ -68,7 +69,7 @@ def train(
         raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
     trained = run_training(
         model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
-        generate=json_object(generate), options=json_object(options), data=data or "", reward=reward, tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate,
+        generate=object_of(generate, "--generate"), options=object_of(options, "--options"), data=data or "", reward=reward, tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate,
         config=config, overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=console,
     )  # fmt: skip
     show(trained)

@@ -60,11 +60,10 @@ class EnvAdapterClient(ServiceClient):
         lines: bytes | AsyncIterable[bytes],
         *,
         approval: Approval = "automatic",
-        key: str | None = None,
     ) -> PoolState:
         """Make a pool from JSONL, whole or as it is read. Errors: see `create_pool`."""
         query = {"name": name, "environment": environment, "approval": approval}
-        headers = {"content-type": _JSONL} | ({"Idempotency-Key": key} if key else {})
+        headers = {"content-type": _JSONL}
         async with streamed(
             self._http, "POST", "/v1/pools", body=lines, params=query, headers=headers
         ) as reply:

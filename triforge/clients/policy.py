@@ -84,7 +84,6 @@ class PolicyClient:
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
         patience_s: how long to go on trying while the service is away.
-        busy_s: how long to go on trying while the service has too much to do.
     """
 
     def __init__(
@@ -98,7 +97,6 @@ class PolicyClient:
         linger_s: float = 0.005,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
-        busy_s: float = BUSY_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = http_client(
@@ -110,20 +108,18 @@ class PolicyClient:
         self._linger_s = linger_s
         self._departure: asyncio.TimerHandle | None = None
         self._patience_s = patience_s
-        self._busy_s = busy_s
         self._waiting: list[_Asked] = []
         self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
 
     @classmethod
     def from_settings(
-        cls, settings: Settings, role: Role, *, batch: int = 16, linger_s: float = 0.005
+        cls, settings: Settings, role: Role, *, linger_s: float = 0.005
     ) -> PolicyClient:
         """The client of a role's service, with the deployment's address and keys."""
         return cls(
             settings.model_url(role),
             api_key=settings.own_key or settings.api_key.get_secret_value(),
             admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
-            batch=batch,
             linger_s=linger_s,
             timeout_s=settings.queue_s + settings.request_s + _SPARE_S,
         )
@@ -201,7 +197,7 @@ class PolicyClient:
             "/v1/generate",
             body=_Batch.model_construct(requests=requests),
             deadline_s=self._patience_s,
-            busy_s=self._busy_s,
+            busy_s=BUSY_S,
             repeatable=True,
         )
         try:

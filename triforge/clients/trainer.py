@@ -74,12 +74,12 @@ class TrainerClient(ServiceClient):
         body = {"role": role, "version": version}
         return await self._post(RunState, f"/v1/runs/{segment(run_id)}/rollback", body)
 
-    async def events(self, run_id: str, *, after: str = "0") -> AsyncIterator[tuple[str, Event]]:
+    async def events(self, run_id: str) -> AsyncIterator[tuple[str, Event]]:
         """(id, event) from the server-sent events, until the run has ended.
 
         When the stream breaks off (the trainer or Valkey is restarted) it is taken up after the last event.
         """
-        entry = arrived = after
+        entry = arrived = "0"
         attempts = Attempts(self._patience)
         while True:
             try:

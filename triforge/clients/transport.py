@@ -82,7 +82,6 @@ def http_client(
     timeout_s: float = 60.0,
     transport: httpx.AsyncBaseTransport | None = None,
     max_connections: int = 256,
-    headers: Mapping[str, str] | None = None,
     api_key: str = "",
 ) -> httpx.AsyncClient:
     """A client of one server. Make one a process and event loop, and close it.
@@ -90,14 +89,13 @@ def http_client(
     `timeout_s` is the longest silence while an answer is awaited, and the longest wait for one of `max_connections`;
     `transport` replaces the network; `api_key` is sent as a bearer token unless empty.
     """
-    sent = {"triforge-version": __version__, **(headers or {}), **bearer(api_key)}
     secure = base_url.startswith("https://")  # the certificate store is slow to read
     limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=KEEPALIVE_S)
     return httpx.AsyncClient(
         base_url=base_url.rstrip("/"),
         timeout=_timeout(timeout_s),
         transport=transport or AiohttpTransport(verify=secure, trust_env=False, limits=limits),
-        headers=sent,
+        headers={"triforge-version": __version__, **bearer(api_key)},
         trust_env=False,
     )
 

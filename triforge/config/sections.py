@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.algorithms.ladder import LadderRule
 from triforge.algorithms.registry import Only
 from triforge.config.base import (
     ROLE_NAME,
@@ -209,17 +210,9 @@ class EnvAdapterSection(Section):
     """Episodes in flight in one worker."""
 
 
-class LadderSection(Section):
+class LadderSection(Section, LadderRule):
     """The ladder's windows of difficulty levels, one a kind of environment where the family has several."""
 
-    levels: Positive = 4
-    """Levels that the window holds."""
-    threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    """Success at the top level that moves a window up."""
-    rollouts: Positive = 128
-    """Measured rollouts of the top level before that is decided."""
-    start: int = Field(0, ge=0)
-    """Top level at the beginning of the run."""
     options: Params = Field(default_factory=dict)
     """Options of the family's generator that all levels have in common."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Final
 
 from triforge.errors import InputError
@@ -23,6 +24,28 @@ class Unreadable:
     """A row that is no JSON, and why; it is named together with the rows that are JSON but no task."""
 
     reason: str
+
+
+def object_of(text: str | bytes, what: str) -> dict[str, Any]:
+    """The JSON object that `what` gives, such as an option of a command; an InputError if it is none."""
+    try:
+        found = loads(text)
+    except ValueError as error:
+        raise InputError(f"{what}: {error}; expected a JSON object such as {{}}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{what}: given {type(found).__name__}, expected a JSON object")
+    return found
+
+
+def read_params(file: Path) -> list[dict[str, Any]]:
+    """The parameters in a JSONL file, one task a line, bare or as `{"params": {...}}`."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from None
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    rows = [object_of(line, f"{file}: line {number}") for number, line in numbered]
+    return [row["params"] if isinstance(row.get("params"), dict) else row for row in rows]
 
 
 def read_lines(file: IO[bytes], *, max_row: int = MAX_ROW) -> Iterator[Row]:

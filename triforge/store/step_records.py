@@ -132,9 +132,9 @@ def write_step_records(
 
 
 def read_step_records(
-    store: ArtifactStore, uri: str, group_id: str | None, columns: Sequence[str] = SCHEMA.names
+    store: ArtifactStore, uri: str, columns: Sequence[str] = SCHEMA.names, wanted: Any = None
 ) -> list[dict[str, Any]]:
-    """What a file of records has of one group, or of all, in order; of other groups nothing is decoded that can be passed over.
+    """What a file of records has, in order; `wanted` are conditions of pyarrow, and of other rows nothing is decoded that can be passed over.
 
     Raises:
         NotFoundError: the file is gone.
@@ -143,7 +143,7 @@ def read_step_records(
     try:
         table = pq.read_table(
             io.BytesIO(store.read(uri)), schema=SCHEMA, columns=[*columns],
-            filters=group_id and [("group_id", "=", group_id)], use_threads=False,
+            filters=wanted, use_threads=False,
         )  # fmt: skip
     except pa.ArrowException as error:
         raise StorageError(f"{uri}: not a Parquet file of step records: {error}") from error

@@ -10,7 +10,10 @@ from typing import Any, Final, Literal, TypeVar
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from triforge.telemetry import server_options
 
 _T = TypeVar("_T")
 
@@ -102,6 +105,12 @@ def careful(*, ws: Literal["none", "wsproto"] = "none") -> dict[str, Any]:
     return {
         "http": PatientProtocol, "ws": ws, "ws_max_size": _MESSAGE, "proxy_headers": False, "server_header": False,
     }  # fmt: skip
+
+
+def config_of(app: ASGIApp, host: str, port: int, **options: Any) -> uvicorn.Config:
+    """How a service serves its app; `options` of uvicorn's lie over what all services have in common."""
+    common = {"timeout_graceful_shutdown": 5, **server_options(), **careful()}
+    return uvicorn.Config(app, host=host, port=port, **common | options)
 
 
 class DrainingServer(uvicorn.Server):

@@ -12,9 +12,9 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Final, Protocol
+from typing import Final
 
-from services.env_adapter.adaptation.facts import facts_of
+from services.env_adapter.adaptation.facts import facts_of, has_reason
 from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.seeds import derive_seed
@@ -37,7 +37,6 @@ _DONE: Final = 80  # characters of an action
 _SAID: Final = 400  # characters of a judge's text
 _SUMMARY: Final = 320  # characters of a summary that others read
 _FACTS: Final = 400  # characters of what a family's sub-goals say
-_REASON: Final = 4  # words that a vote's text needs to be more than a verdict
 _SENTENCE: Final = re.compile(r"[^.!?]*[.!?]+")
 
 _RULES: Final = (
@@ -80,8 +79,7 @@ def questioned(note: DiagnosisNote) -> tuple[int, ...]:
     for step, texts in note.judged:
         if step < len(note.steps):
             votes = note.steps[step][2]
-            reasons = any(len(text.split()) >= _REASON for text in texts)
-            if reasons and -1 in votes:
+            if -1 in votes and any(map(has_reason, texts)):
                 found.add((-votes.count(-1) / len(votes), step))
     return tuple(index for _, index in sorted(found)[:MAX_STEPS])
 
@@ -161,21 +159,6 @@ def two_sentences(text: str) -> str:
     calm = one_line(text, limit=_SUMMARY)
     found = _SENTENCE.findall(calm)
     return "".join(found[:2]).strip() if found else calm
-
-
-class Explains(Protocol):
-    """Anything that tells a rewriter why a task is too hard or too easy."""
-
-    async def explain(
-        self,
-        family: EnvironmentFamily,
-        task: Task,
-        notes: Sequence[DiagnosisNote],
-        direction: Direction,
-        settings: AdaptSettings,
-        seed: int,
-    ) -> tuple[str, ...]:
-        """One text a trajectory that was read; what a rewriter sees of them is quoted."""
 
 
 class Diagnosis:

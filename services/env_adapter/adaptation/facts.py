@@ -16,7 +16,6 @@ _NAME: Final = 60  # characters of a sub-goal's name
 _DONE: Final = 60  # of an action
 _SEEN: Final = 80  # of an observation
 _SAID: Final = 100  # of a judge's reason
-_REASON: Final = 4  # words that a vote's text needs to be more than a verdict
 
 
 def facts_of(family: object, task: Task, note: DiagnosisNote, options: Params) -> str:
@@ -68,8 +67,13 @@ def _step(note: DiagnosisNote, index: int) -> str:
     action, seen, votes = note.steps[index]
     shown = f"'{one_line(action, limit=_DONE)}' -> '{one_line(seen, limit=_SEEN)}'"
     text = f"Step {index + 1}, {shown}, is judged bad by {votes.count(-1)} of {len(votes)} votes"
-    reasons = [said for said in dict(note.judged).get(index, ()) if len(said.split()) >= _REASON]
+    reasons = [*filter(has_reason, dict(note.judged).get(index, ()))]
     return f"{text}: '{one_line(reasons[0], limit=_SAID)}'." if reasons else f"{text}."
+
+
+def has_reason(text: str) -> bool:
+    """Whether the text of a vote says more than the verdict."""
+    return len(text.split()) >= 4
 
 
 def _name(goal: SubGoal) -> str:

@@ -25,7 +25,7 @@ from services.env_adapter.adaptation.controllers import CONTROLLERS
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
-from triforge.algorithms.ladder import Ladder, LadderRule
+from triforge.algorithms.ladder import Ladder
 from triforge.config import LadderSection
 from triforge.errors import InputError
 from triforge.rollout.adapting import Kinds, Levels
@@ -97,7 +97,7 @@ class LadderController:
             kinds = family.kinds(section.options) if isinstance(family, Kinds) else ()
         except InputError as error:
             return None, error.detail
-        start, why = Ladder(_rule(section)), ""
+        start, why = Ladder(section), ""
         for number in range(_DRAWS):
             seed, kind, options = derive_seed(name, "ladder", number), "", section.options
             if kinds and isinstance(family, Kinds):
@@ -144,17 +144,13 @@ def _take(session: Session, proposal: Proposal, fresh: _Fresh) -> Proposal:
     )
 
 
-def _rule(section: LadderSection) -> LadderRule:
-    return LadderRule(**section.model_dump(exclude={"options"}))
-
-
 def _of(kind: str) -> str:
     return f" of {kind}" if kind else ""
 
 
 def _ladders(session: Session, outcome: TaskOutcome) -> dict[str, Ladder]:
     """The run's ladders by kind, those that counted anything."""
-    rule = _rule(outcome.settings.adaptation.ladder)
+    rule = outcome.settings.adaptation.ladder
     rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
     return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
 
@@ -163,7 +159,7 @@ def _count(session: Session, outcome: TaskOutcome) -> str:
     """Count this group on the ladder of its kind, and store that; what is said of it."""
     played = session.get(LevelRow, outcome.task_id)
     kind, level = (played.kind, played.level) if played else ("", None)
-    before = _ladders(session, outcome).get(kind, Ladder(_rule(outcome.settings.adaptation.ladder)))
+    before = _ladders(session, outcome).get(kind, Ladder(outcome.settings.adaptation.ladder))
     ladder = before.after(level, outcome.successes, outcome.measured)
     if level is None:
         return "ladder: no ladder made the task, so its group counts nothing"

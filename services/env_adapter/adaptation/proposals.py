@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.env_adapter.adaptation.candidates import CandidateChecks, Solver, near_root
-from services.env_adapter.adaptation.diagnosis import Diagnosis, Explains
+from services.env_adapter.adaptation.diagnosis import Diagnosis
 from services.env_adapter.adaptation.measurement import OpenSlot, new_proposal, proposal_id
 from services.env_adapter.adaptation.rewriter import (
     Answer,
@@ -51,7 +51,7 @@ class ProposalWriter:
         family: Callable[[str], EnvironmentFamily],
         *,
         diagnoses: Generate | None = None,
-        diagnosis: Explains | None = None,
+        diagnosis: Diagnosis | None = None,
         solver: Solver | None = None,
         form: Form = "regex",
         retry_policy: RetryPolicy = MODEL_RETRY,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,35 +10,8 @@ from pathlib import Path
 from triforge import __version__
 from triforge.access.exposure import is_loopback
 from triforge.environments import registry
+from triforge.environments.rows import object_of, read_params
 from triforge.errors import ConfigError, InputError, install_command
-from triforge.telemetry import server_options
-from triforge.types import Params
-
-
-def object_of(text: str, what: str) -> Params:
-    """A JSON object from the command line."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{what}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{what}: given {text}, expected a JSON object")
-    return found
-
-
-def read_tasks(file: Path) -> list[Params]:
-    """The parameters in a JSONL file, one task a line, bare or as `{"params": {...}}`."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            one = object_of(line, f"{file}: line {number}")
-            inner = one.get("params")
-            found.append(inner if isinstance(inner, dict) else one)
-    return found
 
 
 def serve(
@@ -66,7 +38,7 @@ def serve(
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
     from triforge.web.origins import OriginPolicy  # noqa: PLC0415
-    from triforge.web.server import careful  # noqa: PLC0415
+    from triforge.web.server import careful, config_of  # noqa: PLC0415
 
     if sessions < 1 or idle <= 0:
         raise InputError(
@@ -74,7 +46,7 @@ def serve(
         )
     play = object_of(options, "--options")
     family.make(play)
-    params = read_tasks(tasks) if tasks else None
+    params = read_params(tasks) if tasks else None
     if params is None:
         params = family.generate(count=count, seed=seed, options=object_of(generate, "--generate"))
     if not params:
@@ -89,8 +61,8 @@ def serve(
         idle_s=idle,
         origins=OriginPolicy(hosts=frozenset() if is_loopback(host) else None),
     )
-    app = create_app(served=served)
-    server = uvicorn.Server(uvicorn.Config(app, **server_options(), **careful(ws="wsproto")))
+    config = config_of(create_app(served=served), host, port, **careful(ws="wsproto"))
+    server = uvicorn.Server(config)
     with socket.create_server((host, port)) as bound:
         where = f"http://{host}:{bound.getsockname()[1]}"
         print(f"{name}: {len(served.tasks)} tasks at {where}", flush=True)  # noqa: T201 (a command's output)
