@@ -60,6 +60,7 @@ def build(settings: Settings) -> Gateway:
         ),
         broadcasts=Broadcasts(admin_api_key=admin_key, together=settings.handover_group),
         depth=settings.weights_check,
+        halves=settings.update == "halves",
     )
     return Gateway(pool, weights, ImageStore(artifacts))
 

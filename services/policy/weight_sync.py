@@ -2,6 +2,7 @@
 
 start       the newest version that any engine holds, and shows, is active
 update      version up: check folder -> load everywhere -> half of the engines have shown it -> active version moves
+            by halves: one half loads -> has shown it -> active version moves -> the other half loads
 rollback    an older version's folder is served under the next number
 watch       every probe_s: an engine is away -> exclude; holds another version -> load the active one; verified -> admit
 
@@ -15,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from services.policy import adapters, weight_folder
@@ -49,7 +50,8 @@ class WeightSync:
 
     `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. The engines are
     looked at every `probe_s` seconds, a lost one sooner. Below the folder `published` are the learners' runs. An update that half
-    of the engines have taken waits `slack_s` for the others, or as long as those took.
+    of the engines have taken waits `slack_s` for the others, or as long as those took. With `halves` one half of the engines
+    serves while the other loads.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class WeightSync:
         loader: WeightLoader | None = None,
         broadcasts: Broadcasts | None = None,
         depth: Depth = "contents",
+        halves: bool = False,
     ) -> None:
-        self._pool = pool
+        self._pool, self._halves = pool, halves
         self.role = role
         self._published = published
         self._probe_s, self._slack_s = probe_s, slack_s
@@ -84,7 +87,7 @@ class WeightSync:
         # Engines that did not take the active version: how often, and when they are asked again.
         self._failing: dict[Member, tuple[int, float]] = {}
         self._looks: dict[Member, asyncio.Task[None]] = {}
-        self._loads: set[asyncio.Task[None]] = set()  # of updates
+        self._loads: dict[asyncio.Task[None], Member] = {}  # of updates
 
     @property
     def renderer(self) -> Renderer:
@@ -162,30 +165,34 @@ class WeightSync:
         wanted = await asyncio.to_thread(self._check, update, before)
         tokenizer = await asyncio.to_thread(self._tokenizers.of, Path(update.uri))
         await self._take_back()
-        members = await self._asked()
-        seats = await self._seats(members, wanted, update.handover)
-        begun, votes = time.monotonic(), Votes(members)
-        loads = {
-            asyncio.create_task(self._bring(m, wanted, before, seats.get(m.url), votes))
-            for m in members
-        }
-        self._keep(loads)
+        first, rest = self._turns(await self._asked(), wanted)
+        begun, votes = time.monotonic(), Votes(first)
+        seats = await self._seats(first, wanted, update.handover)
+        loads = self._begin(first, wanted, before, seats, votes)
         try:
             await votes.decided.wait()
-            if members and not votes.shown:
+            if (
+                rest and votes.shown
+            ):  # what the first ones take longer is capacity while the others load
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience(begun)):
+                        await votes.settled.wait()
+                seats = await self._seats(rest, wanted, update.handover)
+            if first and not votes.shown:
                 self._pool.lost.set()
                 raise _refused(list(votes.failed.values()))
             self._tokenizers.used = tokenizer
             self._activate(wanted)
             self._exclude_others(wanted, votes)
             votes.active.set()
+            loads |= self._begin(rest, wanted, before, seats, votes)
         finally:
             if not votes.active.is_set():  # refused, or the service ends
                 for load in loads:
                     load.cancel()
         _log.info("weight version %d of %s is active", wanted.number, wanted.uri)
         if loads:
-            await asyncio.wait(loads, timeout=max(self._slack_s, time.monotonic() - begun))
+            await asyncio.wait(loads, timeout=self._patience(begun))
         self._pool.lost.set()  # whoever was not asked is brought there
         await self._unload_unused()
         return self.state()
@@ -197,10 +204,34 @@ class WeightSync:
         asked = [m for m, answer in zip(members, answers, strict=True) if answer and not m.loading]
         return [m for m in asked if m not in self._failing] or asked or members
 
-    def _keep(self, loads: set[asyncio.Task[None]]) -> None:
+    def _turns(
+        self, members: Sequence[Member], wanted: Version
+    ) -> tuple[Sequence[Member], Sequence[Member]]:
+        """Who takes an update at once, and who when it is active. Those that serve are dealt evenly; adapters pause nobody."""
+        if not self._halves or wanted.base is not None:
+            return members, []
+        order = sorted(members, key=lambda member: not member.serving)
+        return order[::2], order[1::2]
+
+    def _patience(self, begun: float) -> float:
+        return max(self._slack_s, time.monotonic() - begun)
+
+    def _begin(
+        self,
+        members: Sequence[Member],
+        wanted: Version,
+        before: Version | None,
+        seats: Mapping[str, Seat],
+        votes: Votes,
+    ) -> set[asyncio.Task[None]]:
+        loads = {
+            asyncio.create_task(self._bring(m, wanted, before, seats.get(m.url), votes)): m
+            for m in members
+        }
         self._loads |= loads
         for load in loads:
-            load.add_done_callback(self._loads.discard)
+            load.add_done_callback(self._loads.pop)
+        return set(loads)
 
     # ---- memory ----
 
@@ -446,6 +477,8 @@ class WeightSync:
             _log.exception("a look at engine %s failed; the next one follows", member.url)
 
     async def _heal(self, member: Member, info: Version, active: Version) -> None:
+        if member in self._loads.values():
+            return  # its turn in an update comes
         if info.number == active.below.number and member not in self._broken:
             if not member.serving:
                 self._judge(
@@ -560,13 +593,16 @@ async def _answers(member: Member) -> bool:
 
 
 class Votes:
-    """Which engines of an update have shown its version. `decided` once half of them have, or nobody is left to wait for."""
+    """Which engines of an update have shown its version.
+
+    It is `settled` when nobody is left to wait for, and `decided` then or once half of them have shown it.
+    """
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = set(members)
         self.shown: set[Member] = set()
         self.failed: dict[Member, Loaded] = {}
-        self.decided, self.active = asyncio.Event(), asyncio.Event()
+        self.decided, self.settled, self.active = (asyncio.Event() for _ in range(3))
         self._count()
 
     async def show(self, member: Member) -> None:
@@ -582,10 +618,9 @@ class Votes:
             self._count()
 
     def _count(self) -> None:
-        if (
-            2 * len(self.shown) >= len(self._members)
-            or self._members <= self.shown | self.failed.keys()
-        ):
+        if self._members <= self.shown | self.failed.keys():
+            self.settled.set()
+        if self.settled.is_set() or 2 * len(self.shown) >= len(self._members):
             self.decided.set()
 
 

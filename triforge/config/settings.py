@@ -158,6 +158,8 @@ class Settings(Section):
     handover_group: Positive = 8
     """Most engines that share a broadcast: the learner sends once for all of them, and one that fails in it sends all of them
     to the folder."""
+    update: Literal["together", "halves"] = "together"
+    """Whether all engines take a new version at once, or one half serves the old one until the other half serves the new one."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """What becomes of running requests while weights change; `in_place` not with a router."""
     weights_check: Literal["contents", "sizes"] = "contents"
