@@ -1,7 +1,7 @@
 """Runs on record in the repository, docs/experiments/runs: a page can be made again of them, and none of them is run again.
 
-A file holds the runs of one experiment on one seed, a line each, numbers of five digits, seconds left out; a measure of the steps
-is a list.
+A folder holds the runs of one experiment, a file of one line each, numbers of five digits, seconds left out; a measure of the
+steps is a list.
 """
 
 from __future__ import annotations
@@ -18,34 +18,26 @@ _DIGITS = 5
 
 def unpack(record: Path | None, folder: Path) -> None:
     """Lay the runs on record, if there is one, into an experiment's folder of results, where they are not there yet."""
-    for path in [] if record is None else record.glob(f"{folder.name}-*.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            run = json.loads(line)
+    for path in [] if record is None else (record / folder.name).glob("*.jsonl"):
+        target = folder / path.name
+        if not target.exists():
+            run = json.loads(path.read_text(encoding="utf-8"))
             run["steps"] = _rows(run["steps"])
-            target = folder / run.pop("file")
-            if not target.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                target.write_text(json.dumps(run) + "\n", encoding="utf-8")
+            folder.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(run) + "\n", encoding="utf-8")
 
 
-def pack(files: Iterable[Path], record: Path | None) -> list[Path]:
-    """Put finished runs on record, if there is one, beside what is there; returns the record's files."""
+def pack(files: Iterable[Path], record: Path | None) -> None:
+    """Put finished runs on record, if there is one, beside what is there, which stays as it is."""
     if record is None:
-        return []
-    found: dict[Path, dict[str, str]] = {}
-    for path in sorted(path for path in files if path.is_file()):
-        run = read(path)
-        target = record / f"{path.parent.name}-{run['seed']}.jsonl"
-        if target not in found:
-            lines = target.read_text(encoding="utf-8").splitlines() if target.is_file() else []
-            found[target] = {json.loads(line)["file"]: line for line in lines}
-        short = {"file": path.name} | _short(run)
-        short["steps"] = _columns(short["steps"])
-        found[target].setdefault(path.name, json.dumps(short, separators=(",", ":")))
-    for target, runs in found.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("".join(runs[name] + "\n" for name in sorted(runs)), encoding="utf-8")
-    return sorted(found)
+        return
+    for path in files:
+        target = record / path.parent.name / path.name
+        if path.is_file() and not target.exists():
+            run = _short(read(path))
+            run["steps"] = _columns(run["steps"])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(run, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -59,6 +59,9 @@ class EnvrlRun(Run):
         learner = self._learners["policy"]
         terms = Auxiliary(learner.model, learner.initial, Ranks(learner.model.device))
         batch = self._batch("policy", 1, rows, self._config.trainer.policy)
+        batch = batch.model_copy(
+            update={"auxiliary_weights": {}}
+        )  # what has a weight is not measured
         terms.take(rows, batch)
         terms.measure(batch, lambda: None, guesses=_GUESSES)
         return terms.metrics()

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -17,12 +17,13 @@ from experiments.archive import pack, unpack
 from experiments.jobs import Job, finished, read, run_all
 from experiments.loop import play
 from experiments.plots import curves, draw, drawn
-from experiments.record import Models, Result
+from experiments.record import Models, Result, silent
 from experiments.report import Page, arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
 from experiments.study import digest
 from triforge.config import merge, parse, read_document
+from triforge.types import TrainRow
 
 
 @pytest.mark.parametrize("name", ["ladder", "trust"])
@@ -91,6 +92,29 @@ def test_a_run_with_placebo_goes_round(models: Models) -> None:
     assert "sp/nll" not in result.evaluations[0]
     assert result.steps[0]["aux/drawn"] == 0.0
     assert json.loads(json.dumps(asdict(result)))["arm"] == "grpo_placebo"
+
+
+def test_what_a_policy_knows_is_measured_whatever_it_trains_on(models: Models) -> None:
+    objectives: tuple[Literal["sp", "id"], ...] = ("sp", "id")
+
+    class Given(envrl_run.EnvrlRun):
+        def _items(self) -> list[TrainRow]:
+            return [
+                TrainRow(
+                    key=f"item/{name}", ids=(1, 2, 3), logprobs=(0.0,) * 3, advantages=(0.0,) * 3,
+                    weights=(0.0, 0.0, 1.0), versions=(-1,) * 3, task_id="t", kind="ce", objective=name,
+                )
+                for name in objectives
+            ]  # fmt: skip
+
+    found = {}
+    for name in ("grpo", "grpo_envrl"):
+        arm = envrl.ARMS[name]
+        run = play(name, arm, 7, envrl.STUDY.quick, models, tell=silent, make=Given)
+        found[name] = run.evaluations[0]
+        assert found[name]["sp/nll"] > 0
+        assert found[name]["id/nll"] > 0
+    assert found["grpo"] == found["grpo_envrl"]
 
 
 def test_their_report_says_what_the_numbers_say(tmp_path: Path) -> None:
@@ -198,18 +222,19 @@ def test_runs_on_record_are_as_good_as_files(tmp_path: Path) -> None:
         lines = [{"evaluations": {"sampled": 0.25}}, {"steps": {"success": 1 / 3, "seconds/play": 1.5}},
                  {"arm": "x", "seed": seed, "seconds": 7.0}]  # fmt: skip
         (here / f"x-{seed}-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = pack(here.iterdir(), record)
-    assert [path.name for path in found] == ["study-1.jsonl", "study-2.jsonl"]
+    pack(here.iterdir(), record)
+    assert sorted(p.name for p in (record / "study").iterdir()) == ["x-1-0.jsonl", "x-2-0.jsonl"]
     unpack(record, there)
     assert read(there / "x-1-0.jsonl") == {
         "arm": "x", "seed": 1, "seconds": 7.0,
         "steps": [{"success": 0.33333}], "evaluations": [{"sampled": 0.25}],
     }  # fmt: skip
-    before = found[0].read_text()
+    before = (record / "study" / "x-1-0.jsonl").read_text()
     (here / "y-1-0.jsonl").write_text(json.dumps({"arm": "y", "seed": 1}) + "\n")
-    pack([*here.iterdir(), *there.iterdir()], record)  # what is on record stays as it is
-    assert found[0].read_text().startswith(before)
-    assert len(found[0].read_text().splitlines()) == 2
+    (here / "x-1-0.jsonl").write_text(json.dumps({"arm": "x", "seed": 1, "seconds": 8.0}) + "\n")
+    pack(here.iterdir(), record)  # what is on record stays as it is
+    assert (record / "study" / "x-1-0.jsonl").read_text() == before
+    assert (record / "study" / "y-1-0.jsonl").is_file()
 
 
 # ---- the report ----
