@@ -56,6 +56,9 @@ BUCKET_BYTES = 256 << 20
 
 _LONGEST_ADDRESS = 512
 _PATIENCE_S = 30.0
+# A store that has gone is retried for minutes; one that goes under a connection is heard at once. So it outlives by this
+# the moment when the engines looked whether somebody listens.
+_LATE_S = 2.0
 
 
 class BroadcastRequest(Message):
@@ -133,7 +136,12 @@ class Broadcaster:
             sending = self._sendings.pop(group, None)
         if sending is None:
             raise NotFoundError(f"broadcast {group!r}: not one that is under way")
-        sending.give_up()
+        if sending.state == "waiting":
+            later = threading.Timer(_LATE_S, sending.give_up)
+            later.daemon = True
+            later.start()
+        else:
+            sending.give_up()
         return sending.state
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from triforge.broker import MemoryBroker, SessionLog, celery_app
 from triforge.config import Settings
 from triforge.metrics import serve_metrics
 from triforge.store.database import Database
+from triforge.web.server import config_of
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 SERVICES = {
@@ -146,11 +147,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# Seconds that uvicorn waits for answers under way, as the services' __main__ say it.
+# Seconds that uvicorn waits for answers under way, as all services do or as the service's __main__ says it.
 def uvicorn_grace(service: str) -> float:
     text = (ROOT / "services" / service / "__main__.py").read_text()
-    (found,) = re.findall(r"timeout_graceful_shutdown=(\d+)", text)
-    return float(found)
+    own = re.findall(r'"timeout_graceful_shutdown": (\d+)', text)
+    common = config_of(FastAPI(), "127.0.0.1", 1).timeout_graceful_shutdown
+    return float(own[0] if own else common or 0)
 
 
 def needed(document: Document, container: Document) -> float:
