@@ -43,12 +43,16 @@ class FakeWeights:
 
     held: dict[str, Floats] = field(default_factory=dict)
     stale: bool = False  # new weights are announced and not taken
+    hidden: bool = False  # of a model whose tensors SGLang cannot show
+    logprobs: list[float] = field(default_factory=list)  # what it says of a probe that it has
 
     def load(self, folder: str) -> None:
         """Read a folder; one without weights changes nothing."""
         path = Path(folder) / _FILE
         if path.is_file() and not self.stale:
             self.held = load_file(path)
+            probe = path.with_name("probe.json")
+            self.logprobs = json.loads(probe.read_text())["logprobs"] if probe.is_file() else []
 
 
 @dataclass
@@ -212,8 +216,8 @@ class FakeEngine:
         return 200, list(await asyncio.gather(*said))
 
     def _prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[list[Any]]:
-        """-9 each without an adapter, else those of its probe."""
-        values: list[Any] = [None, *[-9.0] * (len(ids) - 1)]
+        """Those of the probe of the adapter, or of the weights; -9 each without."""
+        values: list[Any] = [None, *(self.weights.logprobs or [-9.0] * (len(ids) - 1))]
         if adapter is not None and not self.adapters.stale:
             probe = json.loads((Path(self.adapters.held[adapter]) / "probe.json").read_text())
             values = [None, *probe["logprobs"]]
@@ -355,7 +359,7 @@ class FakeEngine:
         return 200, _updated(True, "Succeeded to update model weights.")
 
     async def _show(self, body: Body) -> Reply:
-        held = self.weights.held.get(body["name"])
+        held = None if self.weights.hidden else self.weights.held.get(body["name"])
         found = None if held is None else held[: body.get("truncate_size", 100)].tolist()
         if self.ranks > 1:
             return 200, [found] * self.ranks

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.policy.engine import Engine
+from services.policy.probe import Probe, read_probe, verify_probe
 from services.policy.weight_folder import (
     Depth,
-    Probe,
     Version,
     Weights,
     announced,
@@ -30,7 +29,7 @@ from services.policy.weight_folder import (
     described,
     read_object,
 )
-from triforge.errors import PolicyError, TriforgeError, WeightsError
+from triforge.errors import TriforgeError, WeightsError
 from triforge.store.manifests import MANIFEST
 from triforge.store.model_digest import model_digest
 from triforge.store.tensor_files import Entry, read_header
@@ -38,11 +37,8 @@ from triforge.types import VersionSpan, WeightsUpdate
 
 _log = logging.getLogger(__name__)
 
-CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-# Largest mean difference of a log-probability, by the type that the engine computes in; "auto" may be any.
-_TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "half": 2e-2}
-_ROUGH = 1e-1
 _UNLOAD_S = 10.0
 
 
@@ -90,22 +86,8 @@ def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
         check_contents(tensors, manifest)
     return AdapterFolder(
         folder, rank, frozenset(map(str, targets)), frozenset(map(str, spared)), tensors, base["uri"],
-        base["digest"], _probe(folder / PROBE),
+        base["digest"], read_probe(folder),
     )  # fmt: skip
-
-
-def _probe(path: Path) -> Probe:
-    found = read_object(path)
-    ids, logprobs = found.get("ids"), found.get("logprobs")
-    if not (isinstance(ids, list) and isinstance(logprobs, list)) or not (
-        len(ids) == len(logprobs) + 1 > 1
-        and all(isinstance(i, int) for i in ids)
-        and all(isinstance(v, float) and math.isfinite(v) for v in logprobs)
-    ):
-        raise WeightsError(
-            f"{path}: expected ids and one log-probability for each but the first, found {ids!r:.40}, {logprobs!r:.40}"
-        )
-    return Probe(tuple(ids), tuple(logprobs))
 
 
 def check_fits(adapter: AdapterFolder, base: Weights) -> None:
@@ -192,21 +174,9 @@ async def unload(engine: Engine, name: str) -> None:
 
 async def verify_adapter(engine: Engine, version: Version, *, believed: bool = False) -> None:
     """Pass if a request with an adapter gets the learner's log-probabilities (`believed`: any); InputError if there is none."""
-    name, probe = adapter_name(version.number), version.probe
-    if probe is None:
-        return
-    found, _ = await engine.prompt_logprobs(probe.ids, name)
-    if believed:
-        return
-    kind = await engine.dtype()
-    allowed = _TOLERANCE.get(kind, _ROUGH)
-    away = math.fsum(abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)) / len(found)
-    if not away <= allowed:
-        raise PolicyError(
-            f"engine {engine.url}: says that it has adapter {name}, but the log-probabilities that it gives with it are "
-            f"off by {away:.3g} in the mean, expected at most {allowed:g} (it computes in {kind}); it is not believed "
-            "(TRIFORGE_WEIGHTS_VERIFY=info takes an engine's word, e.g. of one that quantises)"
-        )
+    if version.probe is not None:
+        name = adapter_name(version.number)
+        await verify_probe(engine, version.probe, f"adapter {name}", name, believed=believed)
 
 
 # ---- requests ----

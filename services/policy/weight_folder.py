@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from services.policy.probe import PROBE, Probe, read_probe
 from triforge.chat_template import read_json
 from triforge.errors import TriforgeError, WeightsError
 from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, load_manifest
@@ -61,14 +62,6 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """What shows that an adapter is applied: a prompt, and the log-probability of each of its ids but the first."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Version:
     """A weight version and the folder it comes from."""
 
@@ -78,7 +71,7 @@ class Version:
     weights: Weights | None = None  # None if this machine cannot read the folder
     rows: tuple[Rows, ...] = ()  # what engines have to show of it
     base: Version | None = None  # of an adapter, the version below it, whose `weights` it has
-    probe: Probe | None = None  # of an adapter, what engines have to show
+    probe: Probe | None = None  # what those have to show that have an adapter, or can show no rows
 
     @property
     def below(self) -> Version:
@@ -90,10 +83,16 @@ def described(version: Version) -> Version:
     """A version with what its folder says; as it is if this machine cannot read the folder."""
     try:
         weights = read_weights(Path(version.uri))
-        return replace(version, weights=weights, rows=choose_rows(weights, None))
+        return with_proof(version, weights, None)
     except WeightsError as error:
         _log.warning("the weights that serve cannot be compared: %s", error.detail)
         return version
+
+
+def with_proof(version: Version, weights: Weights, serving: Weights | None) -> Version:
+    """A version with what its folder says, and what engines have to show of it. Initial folders have no probe."""
+    probe = read_probe(weights.folder) if (weights.folder / PROBE).is_file() else None
+    return replace(version, weights=weights, rows=choose_rows(weights, serving), probe=probe)
 
 
 def version_beside(version: Version, number: int) -> Version | None:
@@ -117,8 +116,7 @@ def published(weights: Path, role: str, number: int, serving: Weights | None) ->
             manifest, read = load_manifest(folder), read_weights(folder)
             if "base" in manifest.about:
                 continue  # an adapter, which no engine has for its weights
-            rows = choose_rows(read, serving)
-            version = Version(number, str(folder), manifest.digest, read, rows)
+            version = with_proof(Version(number, str(folder), manifest.digest), read, serving)
             found.append((folder.stat().st_mtime, version))
         except (TriforgeError, OSError) as error:
             _log.warning("%s is passed over: %s", folder, error)

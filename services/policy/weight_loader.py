@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from services.policy.adapters import adapter_name, unload, verify_adapter
 from services.policy.engine import Engine, PauseMode
 from services.policy.pool import Member
+from services.policy.probe import verify_probe
 from services.policy.weight_folder import Version, compare_rows
 from triforge.clients.transport import UnreachableError, http_client, parse_json, request
 from triforge.errors import PolicyError, TriforgeError, WeightsError
@@ -166,17 +167,18 @@ class WeightLoader:
         seat: Seat | None = None,
         shown: Shown = at_once,
     ) -> Loaded:
-        missed = False
+        missed = proven = False
         try:
             async with self._paused(member):
                 try:
                     missed = await self._put(member.engine, wanted, seat)
-                    await self.verify(member.engine, wanted)
+                    proven = await self.verify(member.engine, wanted)
                 except UnreachableError:
                     raise
                 except TriforgeError as error:
                     return Loaded(error, await self._put_back(member.engine, before), missed)
                 await shown()
+            await self.prove(member.engine, wanted, shown=proven)
         except TriforgeError as error:
             return Loaded(error, clean=False, missed_broadcast=missed)
         return Loaded(missed_broadcast=missed)
@@ -233,15 +235,15 @@ class WeightLoader:
         except TriforgeError:
             await self._load_adapter(engine, wanted)
 
-    async def verify(self, engine: Engine, wanted: Version) -> None:
-        """Raise PolicyError unless the engine says the version and shows the values of `wanted`."""
+    async def verify(self, engine: Engine, wanted: Version) -> bool:
+        """Raise PolicyError unless the engine says the version, and shows the values of `wanted`: whether it could."""
         found = await engine.info()
         if found.version != wanted.number:
             raise PolicyError(
                 f"engine {engine.url}: was asked to serve weight version {wanted.number}, serves {found.version}"
             )
         if self._verify_by == "info":
-            return
+            return True
         shown = 0
         for rows in wanted.rows:
             copies = await engine.rows(rows.name, rows.count)
@@ -256,9 +258,25 @@ class WeightLoader:
                     f"engine {engine.url}: says that it serves weight version {wanted.number}, but {error.detail}; "
                     "it is not believed (TRIFORGE_WEIGHTS_VERIFY=info takes an engine's word, e.g. of one that quantises)"
                 ) from error
-        if wanted.rows and not shown and engine.url not in self._silent:
-            self._silent.add(engine.url)
-            _log.warning("engine %s cannot show its tensors; its word is taken", engine.url)
+        return shown > 0
+
+    async def prove(self, engine: Engine, wanted: Version, *, shown: bool) -> None:
+        """Ask an engine that could show no rows for the probe; one that is paused would not answer. Errors: see `verify`."""
+        if shown:
+            return
+        if wanted.probe is None:
+            if wanted.rows and engine.url not in self._silent:
+                self._silent.add(engine.url)
+                _log.warning("engine %s cannot show its tensors; its word is taken", engine.url)
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await verify_probe(engine, wanted.probe, f"weight version {wanted.number}")
+        except TimeoutError:
+            raise PolicyError(
+                f"engine {engine.url}: did not answer the probe of version {wanted.number} within {self._timeout_s:g} s "
+                "(TRIFORGE_HANDOVER_TIMEOUT_S)"
+            ) from None
 
 
 class Broadcasts:

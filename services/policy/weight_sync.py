@@ -313,8 +313,8 @@ class WeightSync:
         weights = weight_folder.check_folder(
             Path(update.uri), digest=update.digest, depth=self._depth, serving=serving
         )
-        rows = weight_folder.choose_rows(weights, serving)
-        return Version(update.version, update.uri, update.digest, weights, rows)
+        version = Version(update.version, update.uri, update.digest)
+        return weight_folder.with_proof(version, weights, serving)
 
     async def _seats(
         self, members: Sequence[Member], wanted: Version, handover: Sequence[str] | None
@@ -518,8 +518,9 @@ class WeightSync:
     async def _readmit(self, member: Member, active: Version) -> Loaded:
         """Before an engine is admitted: whoever lost it may have lost it in the middle of a pause, or of an update."""
         try:
-            await self._loader.verify(member.engine, active.below)
+            shown = await self._loader.verify(member.engine, active.below)
             await member.engine.resume()
+            await self._loader.prove(member.engine, active.below, shown=shown)
             await self._loader.ensure_adapter(member.engine, active)
         except UnreachableError as error:
             return Loaded(error)
@@ -540,7 +541,8 @@ class WeightSync:
     async def _adopt(self, member: Member, newest: Version) -> None:
         for version in await asyncio.to_thread(self._records, newest):
             try:
-                await self._loader.verify(member.engine, version)
+                shown = await self._loader.verify(member.engine, version)
+                await self._loader.prove(member.engine, version, shown=shown)
                 break
             except UnavailableError:
                 raise

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from services.trainer.distributed import whole
 from services.trainer.model import ScoringModel, Weights, copy_tensors
-from services.trainer.token_batches import Sequences, TokenBatch
+from services.trainer.token_batches import TokenBatch
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import (
     copy_companions,
@@ -36,6 +34,7 @@ from services.trainer.weight_tensors import (
     publish_model,
     save_tensors,
     write_json,
+    write_probe,
 )
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, WeightsError, install_command
@@ -44,7 +43,7 @@ from triforge.store.manifests import read_manifest, write_manifest
 from triforge.store.model_digest import model_digest
 from triforge.vision.image_spec import ImageSpec
 
-CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # PEFT's, before every tensor of a file
 _NAME = "default"  # PEFT's, of the only adapter of a model
 
@@ -157,23 +156,6 @@ class AdaptedModel(ScoringModel):
         path, known = folder / TENSORS, self.named()
         copy_tensors(load_tensors(path), known, set(known), where=str(path))
 
-    @torch.no_grad()
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """Log-probability of each id of a text but the first, given those before it. All ranks of a sharded model ask together."""
-        if any(isinstance(p, DTensor) for p in self.parameters().values()):
-            probe = Sequences([np.asarray(ids)], [np.arange(1, len(ids))])
-            return [float(x) for x in self.score(self.batch(probe, [0]), 1.0)[0]]
-        row = torch.tensor([list(ids)], device=self.device)
-        scores = self.module(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1)
-        found: list[float] = scores[:-1].gather(-1, row[0, 1:, None])[:, 0].tolist()
-        return found
-
-    def weights(self, sample: Sequence[int]) -> Weights:
-        """See `ScoringModel.weights`. Ids of images are left out of the probe: engines are asked for it without any pixels."""
-        spec = self.image_spec
-        ids = [i for i in sample if spec is None or i not in (spec.image, spec.video)]
-        return Weights(self.tensors(), {"ids": ids, "logprobs": self.logprobs(ids)})
-
     def publish(
         self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path
     ) -> str:
@@ -183,7 +165,7 @@ class AdaptedModel(ScoringModel):
             copy_companions(self.base, folder)
             write_json(folder / CONFIG, self.settings | {"inference_mode": True})
             save_tensors(weights.tensors, folder / TENSORS)
-            (folder / PROBE).write_text(json.dumps(weights.probe) + "\n")
+            write_probe(folder, weights.probe)
             return write_manifest(folder, {**about, "base": base})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -43,7 +44,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Weights(NamedTuple):
-    """What is published of a model: its tensors, and of an adapter its probe, a prompt with its log-probabilities."""
+    """What is published of a model: its tensors, and its probe, a prompt with its log-probabilities."""
 
     tensors: dict[str, Tensor]
     probe: dict[str, Any]
@@ -287,9 +288,29 @@ class ScoringModel:
         """Trainable parameters by name, tied ones once."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
+    @torch.no_grad()
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Log-probability of each id of a text but the first, given those before it. All ranks of a sharded model ask together."""
+        if any(isinstance(p, DTensor) for p in self.parameters().values()):
+            probe = Sequences([np.asarray(ids)], [np.arange(1, len(ids))])
+            return [float(x) for x in self.score(self.batch(probe, [0]), 1.0)[0]]
+        row = torch.tensor([list(ids)], device=self.device)
+        scores = self.module(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1)
+        found: list[float] = scores[:-1].gather(-1, row[0, 1:, None])[:, 0].tolist()
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What versions hold. All ranks of a sharded model ask together."""
+        return model_tensors(self.module)
+
     def weights(self, sample: Sequence[int]) -> Weights:
-        """What is to be published. All ranks of a sharded model ask together; `sample` is an adapter's prompt."""
-        return Weights(model_tensors(self.module), {})
+        """What is to be published, all ranks of a sharded model together; `sample` is the probe's prompt.
+
+        Ids of images are left out of it: engines are asked for it without any pixels.
+        """
+        spec = self.image_spec
+        ids = [i for i in sample if spec is None or i not in (spec.image, spec.video)]
+        return Weights(self.tensors(), {"ids": ids, "logprobs": self.logprobs(ids)})
 
     def publish(
         self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path
@@ -300,7 +321,9 @@ class ScoringModel:
             WeightsError: the folder exists.
             StorageError: disk full or no permission.
         """
-        return publish_model(self.module, weights.tensors, initial, target, about)
+        return publish_model(
+            self.module, weights.tensors, initial, target, about, probe=weights.probe
+        )
 
 
 def _build(folder: Path, held: int, *, seeing: bool) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -23,7 +25,7 @@ from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
 from triforge.store.manifests import MANIFEST, write_manifest
 
-TENSORS = "model.safetensors"
+TENSORS, PROBE = "model.safetensors", "probe.json"
 _Convert = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 _COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken"}
 
@@ -34,11 +36,22 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def copy_companions(source: Path, target: Path) -> None:
-    """Copy config, tokenizer and chat template, everything of a model folder but its weights."""
+    """Copy config, tokenizer and chat template, everything of a model folder but its weights and what proves them."""
     for path in sorted(source.iterdir()):
         index = path.name.endswith(".index.json")
-        if path.is_file() and path.suffix in _COPIED and path.name != MANIFEST and not index:
+        if (
+            path.is_file()
+            and path.suffix in _COPIED
+            and path.name not in (MANIFEST, PROBE)
+            and not index
+        ):
             shutil.copyfile(path, target / path.name)
+
+
+def write_probe(folder: Path, probe: Mapping[str, Any]) -> None:
+    """Write what shows that an engine holds a version, if there is anything to tell by: `ids`, and all `logprobs` but the first."""
+    if probe.get("logprobs") and all(map(math.isfinite, probe["logprobs"])):
+        (folder / PROBE).write_text(json.dumps(probe) + "\n")
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -73,6 +86,7 @@ def publish_model(
     about: Mapping[str, Any],
     *,
     replace: bool = False,
+    probe: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Write a complete model folder, atomically: weights of `model`, and the companions of `source`; returns the manifest's digest.
 
@@ -88,6 +102,7 @@ def publish_model(
             config["torch_dtype"] = "float32"
         write_json(folder / "config.json", config)
         save_tensors(weights, folder / TENSORS, partial(in_folder, model))
+        write_probe(folder, probe)
         return write_manifest(folder, about)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -76,6 +77,40 @@ async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_e
     liar.weights.stale = False
     await service.start()
     assert (service.weights.state().ready, held(liar), held(honest)) == (2, 1.0, 1.0)
+
+
+def with_probe(folder: Path, logprob: float) -> Path:
+    (folder / "probe.json").write_text(json.dumps({"ids": [1, 2, 3], "logprobs": [logprob] * 2}))
+    write_manifest(folder, {})
+    return folder
+
+
+async def test_an_engine_that_can_show_no_rows_is_asked_for_the_probe_of_a_version(
+    make_service: MakeService, publish: Publish
+) -> None:
+    service = make_service(FakeEngine(), FakeEngine(), slack_s=30.0)
+    liar, honest = service.fakes
+    liar.weights.hidden = honest.weights.hidden = True
+    await service.start()
+    assert "/generate" not in honest.paths(), "the initial folder has none"
+    await service.weights.update(update(with_probe(publish(1), -1.5), 1))
+    liar.weights.stale = True
+    state = await service.weights.update(update(with_probe(publish(2), -2.5), 2))
+    assert (state.version, state.ready) == (2, 1)
+    assert "says that it has weight version 2" in service.pool.members[0].reason
+    assert "off by 1 in the mean" in service.pool.members[0].reason
+    liar.weights.stale = False
+    await service.start()
+    assert service.weights.state().ready == 2
+
+
+async def test_an_engine_that_shows_rows_is_asked_for_no_probe(
+    make_service: MakeService, publish: Publish
+) -> None:
+    service = make_service(FakeEngine())
+    await service.start()
+    assert (await service.weights.update(update(with_probe(publish(1), -1.5), 1))).ready == 1
+    assert "/generate" not in service.fakes[0].paths()
 
 
 async def test_by_configuration_an_engines_word_is_enough(

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
 from services.trainer.weight_folders import atomic_folder, copy_version, versions
+from services.trainer.weight_tensors import copy_companions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
 from triforge.rendering import Renderer
@@ -87,13 +88,25 @@ def test_a_published_version_is_a_whole_model_folder(
     assert model.config.vocab_size == 15
     assert Renderer.from_folder(one).encode_text("go egg") == [6, 12]
     copied = {p.name for p in model_folder.iterdir()}
-    assert {p.name for p in one.iterdir()} == copied
+    assert {p.name for p in one.iterdir()} == copied | {"probe.json"}
     changed = (one / "model.safetensors").read_bytes() != (
         model_folder / "model.safetensors"
     ).read_bytes()
     assert changed
     assert json.loads((one / "config.json").read_text())["dtype"] == "float32"
     assert {p.stat().st_mode & 0o777 for p in one.iterdir()} == {0o644}
+
+
+def test_a_version_carries_what_its_weights_say_of_a_prompt(one: Path, tmp_path: Path) -> None:
+    probe = json.loads((one / "probe.json").read_text())
+    ids = torch.tensor(probe["ids"])
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(one)(input_ids=ids[None]).logits[0]
+    wanted = logits[:-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0].tolist()
+    assert probe["logprobs"] == pytest.approx(wanted, abs=1e-4)
+    (tmp_path / "next").mkdir()
+    copy_companions(one, tmp_path / "next")
+    assert not (tmp_path / "next" / "probe.json").exists(), "it is of these weights alone"
 
 
 def test_a_version_is_announced_with_its_digest_and_report(one: Path, checkpoints: CheckpointStore):
