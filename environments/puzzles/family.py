@@ -59,10 +59,12 @@ class PuzzleFamily(QuestionFamily):
         papers="RLVE",
     )
 
+    params, listed = PuzzleParams, "puzzles"
+
     def read(self, params: Params) -> Params:
-        given = parse_model(PuzzleParams, params, "puzzles params")
-        _demand_known([given.puzzle], "params: field puzzle")
-        return given.model_dump(mode="json")
+        given = super().read(params)
+        self.demand_known([str(given["puzzle"])], PUZZLES, "params: field puzzle")
+        return given
 
     def ask(self, params: Params) -> Question:
         made = _made(params)
@@ -93,20 +95,8 @@ class PuzzleFamily(QuestionFamily):
     def kinds(self, options: Params) -> list[str]:
         """The puzzles that are drawn from."""
         wanted = parse_model(GeneratorOptions, options, "puzzles generate")
-        _demand_known(wanted.puzzles, "generate: field puzzles")
+        self.demand_known(wanted.puzzles, PUZZLES, "generate: field puzzles")
         return wanted.puzzles or [*PUZZLES]
-
-    def of_kind(self, kind: str, options: Params) -> Params:
-        """Puzzles of one kind."""
-        return {**options, "puzzles": [kind]}
-
-
-def _demand_known(names: list[str], where: str) -> None:
-    unknown = sorted(set(names) - PUZZLES.keys())
-    if unknown:
-        raise InputError(
-            f"puzzles {where}: unknown {', '.join(unknown)}; known are {', '.join(PUZZLES)}"
-        )
 
 
 def _made(params: Params) -> Puzzle:

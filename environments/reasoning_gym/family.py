@@ -11,7 +11,6 @@ from triforge.environments.kit import Strict, parse_model
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.environments.worker import Worker
-from triforge.errors import InputError
 from triforge.types import Params
 
 NOT_ALONE: Final = frozenset({"composite"})
@@ -53,12 +52,11 @@ class ReasoningGymFamily(QuestionFamily):
         steps_per_s=1_300,
     )
 
+    params, listed = QuestionParams, "datasets"
+
     def __init__(self) -> None:
         super().__init__()
         self.worker = Worker(self.name, "environments.reasoning_gym.suite")
-
-    def read(self, params: Params) -> Params:
-        return parse_model(QuestionParams, params, "reasoning_gym params").model_dump(mode="json")
 
     def ask(self, params: Params) -> Question:
         made = self.worker.call("ask", **self.read(params))
@@ -87,16 +85,9 @@ class ReasoningGymFamily(QuestionFamily):
         wanted = parse_model(GeneratorOptions, {**options, "level": 0}, "reasoning_gym generate")
         return self._names(wanted)
 
-    def of_kind(self, kind: str, options: Params) -> Params:
-        return {**options, "datasets": [kind]}
-
     def _names(self, wanted: GeneratorOptions) -> list[str]:
         known: dict[str, bool] = self.worker.call("names")
-        unknown = sorted(set(wanted.datasets) - set(known))
-        if unknown:
-            raise InputError(
-                f"reasoning_gym generate: field datasets: unknown {', '.join(unknown)}; known are {', '.join(known)}"
-            )
+        self.demand_known(wanted.datasets, known, "generate: field datasets")
         if wanted.datasets:
             return wanted.datasets
         return [

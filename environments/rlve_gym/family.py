@@ -11,7 +11,6 @@ from triforge.environments.kit import Strict, parse_model
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.environments.worker import Worker
-from triforge.errors import InputError
 from triforge.types import Params
 
 GENERATE_S: Final = 10.0
@@ -48,12 +47,11 @@ class RlveGymFamily(QuestionFamily):
         steps_per_s=1_500,
     )
 
+    params, listed = ProblemParams, "environments"
+
     def __init__(self) -> None:
         super().__init__()
         self.worker = Worker(self.name, "environments.rlve_gym.suite", cpu_s=GENERATE_S)
-
-    def read(self, params: Params) -> Params:
-        return parse_model(ProblemParams, params, "rlve_gym params").model_dump(mode="json")
 
     def ask(self, params: Params) -> Question:
         made = self.worker.call("ask", **self.read(params))
@@ -87,15 +85,8 @@ class RlveGymFamily(QuestionFamily):
         """The environments, each with a verifier and a controller of its own."""
         wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
         known: list[str] = self.worker.call("names")
-        unknown = sorted(set(wanted.environments) - set(known))
-        if unknown:
-            raise InputError(
-                f"rlve_gym generate: field environments: unknown {', '.join(unknown)}; known are {', '.join(known)}"
-            )
+        self.demand_known(wanted.environments, known, "generate: field environments")
         return wanted.environments or known
-
-    def of_kind(self, kind: str, options: Params) -> Params:
-        return {**options, "environments": [kind]}
 
 
 FAMILY: Final = RlveGymFamily()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from prometheus_client import Counter, Histogram
@@ -39,10 +40,11 @@ EPISODE_SECONDS = Histogram(
 )
 
 
+@dataclass(kw_only=True)
 class RolloutWorker:
     """Plays groups; one a process, shared by all of its jobs.
 
-    Args:
+    Attributes:
         read_task: reads a task version from the store; blocking, called in a thread.
         sessions: waits for the sessions of groups that agents play.
         keep: keeps screenshots; None for environments of text.
@@ -51,27 +53,18 @@ class RolloutWorker:
         patience_s: seconds to wait for a policy service or a broker that does not answer.
     """
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        generate: Generate,
-        read_task: Callable[[str], Task],
-        family: Callable[[str], EnvironmentFamily],
-        sessions: SessionGroups | None = None,
-        keep: KeepImage | None = None,
-        artifacts: Artifacts | None = None,
-        concurrency: int = 64,
-        patience_s: float = 60.0,
-    ) -> None:
-        self._broker = broker
-        self._generate = generate
-        self._read_task = read_task
-        self._family = family
-        self._sessions = sessions
-        self._keep, self._artifacts = keep, artifacts
-        self._slots = asyncio.Semaphore(concurrency)
-        self._patience_s = patience_s
+    broker: Broker
+    generate: Generate
+    read_task: Callable[[str], Task]
+    family: Callable[[str], EnvironmentFamily]
+    sessions: SessionGroups | None = None
+    keep: KeepImage | None = None
+    artifacts: Artifacts | None = None
+    concurrency: int = 64
+    patience_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.concurrency)
 
     async def play(self, group: GroupTask) -> None:
         """Play the group, or what is left of it.
@@ -82,7 +75,7 @@ class RolloutWorker:
             UnavailableError: the broker or the database does not answer; deliver the job again later.
             NotFoundError: the store has no such task; delivering again would not help.
         """
-        async with self._broker.take_group(group) as taken:
+        async with self.broker.take_group(group) as taken:
             if not taken.ours:
                 _log.info("%s is dropped: %s", group.group_id, taken.state)
                 return
@@ -90,11 +83,11 @@ class RolloutWorker:
                 await self._send_missing(taken.payload)
             elif (played := await self._played(group)) is not None:
                 await self._send_tests(played)
-            await self._retry(lambda: self._broker.announce_if_complete(group.group_id))
+            await self._retry(lambda: self.broker.announce_if_complete(group.group_id))
 
     async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
         """Play a group, or wait until agents have, and keep what came of it."""
-        task = await asyncio.to_thread(self._read_task, group.task_id)
+        task = await asyncio.to_thread(self.read_task, group.task_id)
         shown = {"reference": await self._reference(task, group)}
 
         async def ended(trajectory: Trajectory) -> Trajectory:
@@ -102,27 +95,27 @@ class RolloutWorker:
 
         if group.env_adapter.played_by == "workers":
             played = await self._play(task, group, ended)
-            await self._retry(lambda: self._broker.put_payload(played))
+            await self._retry(lambda: self.broker.put_payload(played))
             return played
-        if self._sessions is None:
+        if self.sessions is None:
             raise UnavailableError("this worker waits for no sessions")
-        found = await self._sessions.play(
+        found = await self.sessions.play(
             task,
             group,
             known=await self._known(group),
             ended=ended,
-            over=lambda: self._retry(lambda: self._broker.is_over(group)),
+            over=lambda: self._retry(lambda: self.broker.is_over(group)),
         )
         if found is not None:
-            await self._retry(lambda: self._broker.put_payload(found))
-            await self._sessions.close(group)
+            await self._retry(lambda: self.broker.put_payload(found))
+            await self.sessions.close(group)
         return found
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(
             lambda: asking(
                 group.recycled,
-                lambda: fresh_environment(self._family(task.family), group.env_adapter.options),
+                lambda: fresh_environment(self.family(task.family), group.env_adapter.options),
             ),
             await self._acting(task, group),
             task,
@@ -130,27 +123,27 @@ class RolloutWorker:
             slots=self._slots,
             known=await self._known(group),
             ended=ended,
-            keep=self._keep,
-            patience_s=self._patience_s,
+            keep=self.keep,
+            patience_s=self.patience_s,
         )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
 
     async def _acting(self, task: Task, group: GroupTask) -> Generate:
         """The policy, or the best of its candidates by the run's critic, once there is one."""
-        section, artifacts = group.env_adapter, self._artifacts
+        section, artifacts = group.env_adapter, self.artifacts
         if section.strategy != "critic_best_of_k" or group.purpose != "train" or not artifacts:
-            return self._generate
+            return self.generate
         critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
         if critic is None:
-            return self._generate
-        return BestOfK(self._generate, critic, task.instruction, section.candidates, section.edits)
+            return self.generate
+        return BestOfK(self.generate, critic, task.instruction, section.candidates, section.edits)
 
     async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
         """A solution of the task, if the judge is to see one; empty if the family knows none."""
         if not group.show_reference or group.votes == 0:
             return ()
         try:
-            family = self._family(task.family)
+            family = self.family(task.family)
             found = await asyncio.to_thread(family.gold, task, group.env_adapter.options)
             return tuple(found or ())
         except TriforgeError as error:
@@ -162,7 +155,7 @@ class RolloutWorker:
         if group.reward.kind != "unit_tests":
             return None
         try:
-            family = self._family(task.family)
+            family = self.family(task.family)
             return family.program_limits(task) if isinstance(family, ProgramFamily) else None
         except TriforgeError as error:
             _log.warning("%s gets no tests: %s", group.group_id, error.detail)
@@ -171,9 +164,9 @@ class RolloutWorker:
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
         """Rollouts of an earlier delivery, with their judge jobs sent again if they have no votes."""
         names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
-        found = await self._broker.trajectories(names)
+        found = await self.broker.trajectories(names)
         known = {index: one for index, one in enumerate(found) if one is not None}
-        voted = await self._broker.voted([one.id for one in known.values()])
+        voted = await self.broker.voted([one.id for one in known.values()])
         for trajectory in known.values():
             if trajectory.id not in voted:
                 await self._send_judge(group, trajectory)
@@ -183,8 +176,8 @@ class RolloutWorker:
         """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
         _count(trajectory)
         trajectory = trajectory.model_copy(update=stamp())
-        if not await self._retry(lambda: self._broker.put_payload(trajectory)):
-            (stored,) = await self._retry(lambda: self._broker.trajectories([trajectory.id]))
+        if not await self._retry(lambda: self.broker.put_payload(trajectory)):
+            (stored,) = await self._retry(lambda: self.broker.trajectories([trajectory.id]))
             trajectory = stored or trajectory
         await self._send_judge(group, trajectory)
         return trajectory
@@ -192,31 +185,31 @@ class RolloutWorker:
     async def _send_missing(self, played: TrajectoryGroup) -> None:
         await self._send_tests(played)
         names = [trajectory.id for trajectory in played.trajectories]
-        missing = unjudged(played, await self._broker.voted(names))
+        missing = unjudged(played, await self.broker.voted(names))
         for trajectory in played.trajectories:
             if trajectory.id in missing:
                 # the payload may have expired or been lost with Redis; the judge reads it by its id
-                await self._broker.put_payload(trajectory)
+                await self.broker.put_payload(trajectory)
                 await self._send_judge(played.group, trajectory)
 
     async def _send_tests(self, played: TrajectoryGroup) -> None:
         """Have tests written for a group that wants some and has none; its programs must be there."""
         name = unit_tests_id(played.group.group_id)
         if name in unjudged(played, set()) and not await self._retry(
-            lambda: self._broker.voted([name])
+            lambda: self.broker.voted([name])
         ):
             task = unit_test_task(played.group)
-            await self._retry(lambda: self._broker.send(task))
+            await self._retry(lambda: self.broker.send(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
         if group.votes == 0 or group.reward.kind == "unit_tests" or not trajectory.measured:
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
-            await self._retry(lambda: self._broker.send(task))
+            await self._retry(lambda: self.broker.send(task))
 
     async def _retry(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        return await retry(call, waiting(self._patience_s))
+        return await retry(call, waiting(self.patience_s))
 
 
 def _count(trajectory: Trajectory) -> None:

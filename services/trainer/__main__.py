@@ -161,17 +161,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "command",
         choices=(
-            "api",
-            "learner",
-            "supervised",
-            "tiny-model",
-            "tiny-policy",
-            "auxiliary-items",
-            "smollm2",
-            "merge-lora",
-            "replay",
+            "api", "learner", "supervised", "tiny-model", "tiny-policy", "auxiliary-items", "smollm2", "merge-lora", "replay",
         ),
-    )
+    )  # fmt: skip
     known, rest = parser.parse_known_args(arguments[:1])
     given = [*rest, *arguments[1:]]
     try:

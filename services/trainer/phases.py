@@ -36,14 +36,8 @@ Phase = Literal["explore", "filter", "fine_tune", "evaluate"]
 _OF_POOL: Final = ("train", "measure_parent")
 _ABOUT: Final = ("trajectory_id", "task_id", "purpose", "outcome", "action", "images")
 _TOKENS: Final = (
-    "trajectory_id",
-    "segment",
-    "task_id",
-    "context_ids",
-    "response_ids",
-    "response_logprobs",
-    "policy_versions",
-)
+    "trajectory_id", "segment", "task_id", "context_ids", "response_ids", "response_logprobs", "policy_versions",
+)  # fmt: skip
 
 
 class Phases:

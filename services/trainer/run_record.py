@@ -23,14 +23,8 @@ log = logging.getLogger(__name__)
 
 # What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
 _LOGGED = [
-    "success",
-    "score",
-    "eval/greedy",
-    "judge/outcome",
-    "infrastructure_failures",
-    "retries",
-    "resent",
-]
+    "success", "score", "eval/greedy", "judge/outcome", "infrastructure_failures", "retries", "resent",
+]  # fmt: skip
 
 
 class RunRecord:

@@ -22,7 +22,6 @@ from triforge.config import (
     with_assignments,
 )
 from triforge.config.base import positions
-from triforge.config.document import RENAMED
 from triforge.environments.trainable import demand_success
 from triforge.errors import ConfigError
 
@@ -248,23 +247,12 @@ def test_a_proposal_needs_service_for_one_whole_group() -> None:
         ("rnu", "adaptation"),
         ("trainer.policy.lr", "learning_rate"),
         ("models.critic", "rewriter"),
+        ("adaptation.critic_tokens", "diagnosis_tokens"),
     ],
 )
 def test_an_unknown_field_is_refused_with_the_fields_that_there_are(field: str, known: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: unknown field; allowed are .*{known}"):
         parse(at(field, 1))
-
-
-@pytest.mark.parametrize("old", [name for name in RENAMED if not name.startswith("TRIFORGE_")])
-def test_an_old_field_is_refused_with_its_new_name(old: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{old}: this field is named {RENAMED[old]} now$"):
-        parse(at(old, 1))
-
-
-@pytest.mark.parametrize("old", [name for name in RENAMED if name.startswith("TRIFORGE_")])
-def test_an_old_variable_is_refused_with_its_new_name(old: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{old}: this field is named {RENAMED[old]} now$"):
-        Settings.from_env({old: "x"})
 
 
 def test_an_unknown_option_of_a_preset_is_refused_with_the_options_that_there_are() -> None:

@@ -16,24 +16,6 @@ from triforge.errors import ConfigError
 
 _S = TypeVar("_S", bound=BaseModel)
 
-RENAMED = {
-    "models.acts": "models.policy",
-    "models.judges": "models.reward",
-    "models.rewrites": "models.rewriter",
-    "TRIFORGE_ACTS_URL": "TRIFORGE_POLICY_MODEL_URL",
-    "TRIFORGE_JUDGES_URL": "TRIFORGE_REWARD_MODEL_URL",
-    "TRIFORGE_REWRITES_URL": "TRIFORGE_REWRITER_MODEL_URL",
-    "TRIFORGE_ACTS_ENGINES": "TRIFORGE_POLICY_ENGINES",
-    "TRIFORGE_JUDGES_ENGINES": "TRIFORGE_REWARD_ENGINES",
-    "TRIFORGE_REWRITES_ENGINES": "TRIFORGE_REWRITER_ENGINES",
-    "TRIFORGE_ENV_REACH": "TRIFORGE_ENV_EGRESS",
-    "TRIFORGE_CRITIC_URL": "TRIFORGE_DIAGNOSIS_URL",
-    "adaptation.critic_tokens": "adaptation.diagnosis_tokens",
-    "adaptation.critic_budget": "adaptation.diagnosis_budget",
-    "TRIFORGE_WEIGHTS_PROOF": "TRIFORGE_WEIGHTS_VERIFY",
-}
-"""Names of version 0.1; none is translated silently."""
-
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `over` over `base`, section by section; neither is changed.
@@ -107,15 +89,13 @@ def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool)
         return reason
     said = f"{name(*where)}.{reason}"  # by a rule of the section, which names its field
     rule = item["type"] == "value_error" and isinstance(item["input"], Mapping)
-    field = said.partition(":")[0] if rule else name(*where)
     section = _section_of(root, where[:-1])
     unknown = item["type"] == "extra_forbidden" or (
         item["type"] == "model_type" and where[-1] not in section.model_fields
     )
-    if (rule or unknown) and field in RENAMED:
-        return f"{field}: this field is named {RENAMED[field]} now"
     if unknown:
-        return f"{field}: unknown field; allowed are {', '.join(map(name, section.model_fields))}"
+        known = ", ".join(map(name, section.model_fields))
+        return f"{name(*where)}: unknown field; allowed are {known}"
     if rule:
         return said
     return f"{name(*where)}: given {item['input']!r}: {reason}"

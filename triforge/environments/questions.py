@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -13,7 +13,15 @@ from typing import Final
 from prometheus_client import Counter
 from pydantic import Field
 
-from triforge.environments.kit import AnswerOptions, Family, Marked, first_valid, part_of, wrapped
+from triforge.environments.kit import (
+    AnswerOptions,
+    Family,
+    Marked,
+    first_valid,
+    parse_model,
+    part_of,
+    wrapped,
+)
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft
@@ -68,8 +76,13 @@ class QuestionOptions(AnswerOptions):
 
 
 class QuestionFamily(Family[Params, QuestionOptions]):
-    """A family of questions; the suite's side is `ask` and `grade`, which may block."""
+    """A family of questions; the suite's side is `ask` and `grade`, which may block.
 
+    Attributes:
+        listed: the option of the generator that lists the kinds of questions to draw from.
+    """
+
+    listed: str
     play_options = QuestionOptions
     never_blocks = True  # the episode asks the worker from the family's own thread
 
@@ -116,6 +129,21 @@ class QuestionFamily(Family[Params, QuestionOptions]):
                 f"{self.name} generate: {error.detail}; drawn was {str(drawn[-1])[:300]}. Name others than this one, ask "
                 "for an easier level, or set redraw_slow (a seed then draws the same on equal machines only)"
             ) from error
+
+    def read(self, params: Params) -> Params:
+        """The parameters in full."""
+        return parse_model(self.params, params, f"{self.name} params").model_dump(mode="json")
+
+    def demand_known(self, names: Iterable[str], known: Collection[str], where: str) -> None:
+        """An `InputError` for names that the suite does not know."""
+        if unknown := sorted(set(names).difference(known)):
+            raise InputError(
+                f"{self.name} {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}"
+            )
+
+    def of_kind(self, kind: str, options: Params) -> Params:
+        """Questions of one kind."""
+        return {**options, self.listed: [kind]}
 
     def write(self, given: Params) -> Params:
         """The parameters, which `read` has written in full."""

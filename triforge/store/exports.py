@@ -24,27 +24,11 @@ _COLUMNS: Final = (
     "outcome", "outcome_error", "score", "reward", "advantage", "finish", "agent_id", "state", "chosen",
 )  # fmt: skip
 _OF_A_STEP: Final = (
-    "action",
-    "action_valid",
-    "segment",
-    "policy_versions",
-    "reward",
-    "advantage",
-    "finish",
-    "agent_id",
-    "state",
-    "chosen",
-)
+    "action", "action_valid", "segment", "policy_versions", "reward", "advantage", "finish", "agent_id", "state", "chosen",
+)  # fmt: skip
 _OF_ALL: Final = (
-    "step",
-    "purpose",
-    "group_id",
-    "task_id",
-    "task_version",
-    "outcome",
-    "outcome_error",
-    "score",
-)
+    "step", "purpose", "group_id", "task_id", "task_version", "outcome", "outcome_error", "score",
+)  # fmt: skip
 _CARD: Final = """---
 pretty_name: {run}
 tags: [reinforcement-learning, triforge]

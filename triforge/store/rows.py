@@ -42,41 +42,32 @@ SCHEMA = pa.schema(
 )
 
 
-def rows_to_bytes(rows: Sequence[TrainRow]) -> bytes:
-    """Rows as a Parquet file; the order is kept."""
-    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+def write_rows(store: ArtifactStore, name: str, rows: Sequence[TrainRow]) -> str:
+    """Write rows as a Parquet file to the artifact store, in their order; returns its URI."""
+    columns = {column: [getattr(row, column) for row in rows] for column in SCHEMA.names}
     columns["images"] = [[placed.model_dump() for placed in row.images] for row in rows]
     sink = io.BytesIO()
     pq.write_table(pa.table(columns, schema=SCHEMA), sink, compression="zstd")
-    return sink.getvalue()
+    return store.write(name, sink.getvalue())
 
 
-def rows_from_bytes(data: bytes, *, where: str = "rows") -> list[TrainRow]:
-    """The rows of a Parquet file.
+def read_rows(store: ArtifactStore, uri: str) -> list[TrainRow]:
+    """Read rows back.
 
     Raises:
         StorageError: the bytes are not a Parquet file with the columns of `SCHEMA`, or a row's columns differ in length.
     """
+    data = store.read(uri)
     try:
         table = pq.read_table(io.BytesIO(data), schema=SCHEMA)
         rows = [TrainRow.model_validate(record) for record in table.to_pylist()]
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise StorageError(f"{where}: not a Parquet file of training rows: {error}") from error
+        raise StorageError(f"{uri}: not a Parquet file of training rows: {error}") from error
     for row in rows:
         columns = ["ids", "logprobs", "advantages", "weights", "versions"]
         columns += ["rewards"] if row.rewards else []
         counts = {name: len(getattr(row, name)) for name in columns}
         if len(set(counts.values())) != 1:
             given = ", ".join(f"{count} {name}" for name, count in counts.items())
-            raise StorageError(f"{where}: row {row.key!r} has {given}, expected equal lengths")
+            raise StorageError(f"{uri}: row {row.key!r} has {given}, expected equal lengths")
     return rows
-
-
-def write_rows(store: ArtifactStore, name: str, rows: Sequence[TrainRow]) -> str:
-    """Write rows to the artifact store; returns their URI."""
-    return store.write(name, rows_to_bytes(rows))
-
-
-def read_rows(store: ArtifactStore, uri: str) -> list[TrainRow]:
-    """Read rows back."""
-    return rows_from_bytes(store.read(uri), where=uri)

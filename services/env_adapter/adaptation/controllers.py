@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
@@ -35,21 +36,15 @@ class Controller(Protocol):
         """Make a proposal, or say why there is none. The same outcome leads to one proposal at most."""
 
 
+@dataclass(slots=True)
 class Controllers:
     """The controllers of a worker by name, each made when it is first needed; and what they are made of."""
 
-    def __init__(
-        self,
-        measurements: MeasurementStore,
-        writer: ProposalWriter,
-        database: Database,
-        family: Callable[[str], EnvironmentFamily],
-    ) -> None:
-        self.measurements = measurements
-        self.writer = writer
-        self.database = database
-        self.family = family
-        self._made: dict[str, Controller] = {}
+    measurements: MeasurementStore
+    writer: ProposalWriter
+    database: Database
+    family: Callable[[str], EnvironmentFamily]
+    _made: dict[str, Controller] = field(default_factory=dict)
 
     def find(self, name: str) -> Controller:
         """The controller of that name or path; ConfigError if there is none."""

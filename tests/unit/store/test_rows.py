@@ -4,7 +4,7 @@ import pytest
 
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.rows import read_rows, rows_from_bytes, rows_to_bytes, write_rows
+from triforge.store.rows import read_rows, write_rows
 from triforge.types import TrainRow
 
 
@@ -27,23 +27,28 @@ def test_rows_come_back_bit_for_bit_and_in_order(tmp_path):
     assert read_rows(store, write_rows(store, "rows/a.parquet", rows)) == rows
 
 
-def test_an_empty_list_is_a_valid_file():
-    assert rows_from_bytes(rows_to_bytes([])) == []
+def test_an_empty_list_is_a_valid_file(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    assert read_rows(store, write_rows(store, "rows", [])) == []
 
 
 @pytest.mark.parametrize("cut", [0, 10, -3])
-def test_a_truncated_file_is_refused(cut):
-    whole = rows_to_bytes([row()])
+def test_a_truncated_file_is_refused(tmp_path, cut):
+    store = ArtifactStore(str(tmp_path))
+    whole = store.read(write_rows(store, "rows", [row()]))
+    store.write("rows", whole[: cut if cut >= 0 else len(whole) + cut])
     with pytest.raises(StorageError, match="not a Parquet file of training rows"):
-        rows_from_bytes(whole[: cut if cut >= 0 else len(whole) + cut])
+        read_rows(store, "rows")
 
 
 def test_a_foreign_parquet_file_is_refused(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(StorageError, match="training rows"):
-        rows_from_bytes((tmp_path / "x.parquet").read_bytes())
+        read_rows(ArtifactStore(str(tmp_path)), "x.parquet")
 
 
-def test_columns_of_different_length_are_refused():
+def test_columns_of_different_length_are_refused(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    write_rows(store, "rows", [row(logprobs=(0.0, 0.0))])
     with pytest.raises(StorageError, match="'t-0' has 3 ids, 2 logprobs"):
-        rows_from_bytes(rows_to_bytes([row(logprobs=(0.0, 0.0))]))
+        read_rows(store, "rows")

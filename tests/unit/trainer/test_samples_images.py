@@ -8,7 +8,7 @@ from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.rows import rows_from_bytes, rows_to_bytes
+from triforge.store.rows import read_rows, write_rows
 from triforge.store.step_records import export_step_records, write_step_records
 from triforge.types import ImageRef, JudgedGroup, PlacedImage, TrainRow
 
@@ -69,12 +69,13 @@ def test_images_go_on_record_and_into_the_rows(tmp_path: Path) -> None:
         step = int(row.key.split("/")[1])
         assert row.images == (placed(step, 1), placed(step + 1, 3))
     rows = [*samples.rows["policy"], *samples.rows["reward"]]
-    assert rows_from_bytes(rows_to_bytes(rows)) == rows
+    assert read_rows(store, write_rows(store, "rows", rows)) == rows
 
 
-def test_a_row_without_images_comes_back_without() -> None:
+def test_a_row_without_images_comes_back_without(tmp_path: Path) -> None:
     row = TrainRow(
         key="k", ids=(1, 2), logprobs=(0.0, -1.0), advantages=(0.0, 1.0), weights=(0.0, 1.0),
         versions=(-1, 0), task_id="t",
     )  # fmt: skip
-    assert rows_from_bytes(rows_to_bytes([row])) == [row]
+    store = ArtifactStore(str(tmp_path))
+    assert read_rows(store, write_rows(store, "rows", [row])) == [row]
