@@ -73,7 +73,7 @@ def version(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
             generator = torch.Generator().manual_seed(number)
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.02)
     target = folder.parent / "v000001"
-    model.publish(target, {"kind": "test"}, model.weights([]), folder)
+    model.publish(target, {"kind": "test"}, model.weights(IDS[0].tolist()), folder)
     return target, logits(model.module)
 
 
@@ -104,7 +104,7 @@ def test_the_engine_serves_it_and_the_version_after_it(
 
 def test_ranks_that_hold_shares_write_the_same_file(folder: Path, tmp_path: Path) -> None:
     model = ScoringModel.load(folder)
-    shares = Shares("weights", model.weights([]).tensors, Ranks(torch.device("cpu")))
+    shares = Shares("weights", model.weights(IDS[0].tolist()).tensors, Ranks(torch.device("cpu")))
     save_tensors(shares, tmp_path / "shares", lambda tensors: in_folder(model.module, tensors))
     found, wanted = load_file(tmp_path / "shares"), load_file(folder / TENSORS)
     assert found.keys() == wanted.keys()

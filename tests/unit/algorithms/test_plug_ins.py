@@ -98,8 +98,3 @@ def test_parts_of_another_package_are_used_with_their_own_options_and_survive_th
 def test_what_cannot_be_found_or_used_is_refused_with_the_reason(overrides, sentence):
     with pytest.raises(ConfigError, match=sentence):
         resolve("grpo", overrides)
-
-
-def test_a_document_of_version_0_1_is_told_the_new_name():
-    with pytest.raises(ConfigError, match=r"models\.acts: this field is named models\.policy now"):
-        parse({"models": {"acts": {"path": "m"}}})
