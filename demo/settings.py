@@ -61,6 +61,14 @@ class WarmStart:
     judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=1800)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Joined(WarmStart):
+    """The policy also imitates chats about so many services that a module writes: `python -m MODULE --out FILE --count N --seed S`."""
+
+    chats_of: str
+    chats: int
+
+
 def _games() -> dict[str, Any]:
     """Services small enough for a model of 0.1M parameters; three of four goal types need a treatment."""
     return {

@@ -20,6 +20,7 @@ from demo.settings import (
     SMOLLM2_FOLDER,
     Demonstrations,
     DemoSettings,
+    Joined,
     Referenced,
     SupervisedSettings,
     WarmStart,
@@ -96,6 +97,11 @@ def _data(settings: DemoSettings, home: Path) -> None:
     _add_words(home / "words.txt", items)
     if warm.auxiliary:
         _add_auxiliary(settings, home)
+    if isinstance(warm, Joined):
+        _add_chats(
+            home,
+            [warm.chats_of, "--count", str(warm.chats), "--seed", str(settings.seed + 900_000)],
+        )
     blank = [
         _blank("policy", settings.seed, warm, home),
         _blank("judge", settings.seed + 1, warm, home),
@@ -135,13 +141,18 @@ def played_with(name: str, settings: DemoSettings) -> dict[str, Any]:
 
 def _add_auxiliary(settings: DemoSettings, home: Path) -> None:
     """The prompts of the auxiliary objectives beside the demonstrations, their words beside the words."""
-    source, items = home / "policy-data" / "transcripts.jsonl", home / "auxiliary.jsonl"
+    source = home / "policy-data" / "transcripts.jsonl"
     wording = {"prompt": "terse", "noop_texts": ["fail"]}
     make = [
-        "services.trainer", "auxiliary-items", "--in", str(source), "--out", str(items), "--aux", json.dumps(wording),
+        "services.trainer", "auxiliary-items", "--in", str(source), "--aux", json.dumps(wording),
         "--count", str(settings.warm_start.auxiliary), "--seed", str(settings.seed),
     ]  # fmt: skip
-    _finish(_start("auxiliary-items", make, home / "logs"))
+    _add_chats(home, make)
+
+
+def _add_chats(home: Path, make: list[str]) -> None:
+    items = home / "beside.jsonl"
+    _finish(_start("beside", [*make, "--out", str(items)], home / "logs"))
     with (home / "policy.jsonl").open("a", encoding="utf-8") as chats:
         chats.write(items.read_text(encoding="utf-8"))
     _add_words(home / "words.txt", items)

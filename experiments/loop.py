@@ -35,6 +35,7 @@ from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
+from triforge.rollout.recycled import asking
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
@@ -198,8 +199,9 @@ class Run:
             return trajectory
 
         played = await run_group(
-            lambda: self._tasks.make(self._options), self._acts, task, group, ended=ended
-        )
+            lambda: asking(group.recycled, lambda: self._tasks.make(self._options)),
+            self._acts, task, group, ended=ended,
+        )  # fmt: skip
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))
 
     async def _train(self, step: int, groups: list[JudgedGroup], trust: float) -> dict[str, float]:

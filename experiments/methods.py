@@ -7,10 +7,10 @@ household as the experiment on tasks does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from demo.settings import SupervisedSettings, WarmStart
+from demo.settings import DemoSettings, Joined, SupervisedSettings, WarmStart
 from experiments.settings import QUICK, Arm, Settings, shortened
 from experiments.study import Study
 
@@ -44,9 +44,13 @@ def _games() -> dict[str, Arm]:
     return found
 
 
+# a verdict, one token long, counts as much as an episode
+_SPARK = {"preset": "spark", "overrides": {"aggregation": "trajectory_mean"}}
 _HOUSEHOLD: dict[str, dict[str, Any]] = {
     "outcome": {"algorithm": {"preset": "grpo"}},
     "istar": {"algorithm": {"preset": "istar"}, "reward": {"kind": "implicit"}},
+    "spark": {"algorithm": _SPARK, "reward": {"mode": "shared", "recycled": 16}},
+    "spark_alone": {"algorithm": _SPARK},
 }
 ARMS: dict[str, Arm] = {
     **_games(),
@@ -85,6 +89,10 @@ COMPARED = (
     Compared("VLM-RL, grid of images", "contrast", "success_only"),
     Compared("SPARK, letters", "spark-letters", "outcome-letters"),
     Compared("iStar, household", "istar-household", "outcome-household"),
+    Compared("SPARK, household", "spark-household", "spark_alone-household"),
+    Compared(
+        "SPARK, household", "spark-household", "spark_alone-household", "judge", "judge_balanced"
+    ),
 )
 
 
@@ -99,10 +107,20 @@ class MethodsSettings(Settings):
         )
     )
 
+    def warm_start(self, seed: int) -> DemoSettings:
+        """All arms begin alike: the policy has seen SPARK's questions, a few of them and with wrong verdicts among the answers."""
+        start, few = super().warm_start(seed), self.warm.policy_data.count // 20
+        warm = Joined(**vars(self.warm), chats_of="experiments.recycled_items", chats=few)
+        return replace(start, warm_start=warm)
+
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration: the arm's preset as it stands, but no KL term in any."""
         document = super().document(arm, seed, models)
-        document["algorithm"] = {**arm.config["algorithm"], "overrides": {"kl_beta": 0.0}}
+        given = arm.config["algorithm"]
+        document["algorithm"] = {
+            **given,
+            "overrides": {"kl_beta": 0.0, **given.get("overrides", {})},
+        }
         document["reward"] |= arm.config.get("reward", {})
         document["models"]["reward"] |= {
             "path": models["policy"],

@@ -33,13 +33,13 @@ def table(results: Results) -> str:
 def end(result: Mapping[str, Any], column: str) -> float | None:
     """What is compared of a run."""
     if result["evaluations"]:
-        return at_end("sampled")(result)
+        return at_end("sampled" if column == "success" else column)(result)
     return quarter(result, _QUARTERS - 1, column)
 
 
 def quarter(result: Mapping[str, Any], number: int, column: str) -> float | None:
     """Mean of a quarter of the curve; a point stands in each quarter that it reaches into."""
-    curve = [step[column] for step in result["steps"] if column in step]
+    curve = [one[column] for one in (*result["steps"], *result["evaluations"]) if column in one]
     first, last = (number * len(curve) // _QUARTERS, -(-(number + 1) * len(curve) // _QUARTERS))
     return fmean(curve[first:last]) if curve else None
 

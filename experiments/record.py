@@ -14,7 +14,8 @@ KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "ju
         "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
         "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
-        "votes/positive_failed", "tasks/accepted", "reward/pairs_right", *GATE)  # fmt: skip
+        "votes/positive_failed", "tasks/accepted", "reward/pairs_right", "recycled/pointwise/right", "recycled/pairwise/right", "recycled/reflection/right",
+        "seconds/recycled", *GATE)  # fmt: skip
 """Of a step's measures."""
 
 Tell = Callable[[Mapping[str, Any]], None]

@@ -7,12 +7,15 @@ from inspect import signature
 
 import pytest
 
+from environments.household.wording import vocabulary
 from experiments import toys
 from experiments.methods import ARMS, COMPARED, STUDY
 from experiments.methods_report import table
 from experiments.methods_run import play
 from experiments.record import Models
+from experiments.recycled_items import chats
 from experiments.study import is_toy
+from triforge.rollout.verdicts import ANSWERS
 
 
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if not is_toy(arm)])
@@ -22,6 +25,20 @@ def test_an_arm_in_the_household_goes_round(models: Models, name: str) -> None:
     assert 0.0 <= step["success"] <= 1.0
     assert (step["rows/policy"] > 0) >= (step["all_same"] < 1)
     assert (step["rows/reward"] > 0) is (name == "istar-household" and step["all_same"] < 1)
+    assert ("recycled/reflection/right" in step) is (name == "spark-household")
+    assert all(
+        "judge_balanced" in one or one["sampled"] in (0.0, 1.0) for one in result.evaluations
+    )
+
+
+def test_what_the_warm_start_judges_and_mends_is_in_words_of_the_household() -> None:
+    shown = list(chats(40, 3))
+    judged = [chat for chat in shown if chat[1]["content"] in ANSWERS.values()]
+    assert len(judged) == 40
+    assert 10 < sum(chat[1]["content"] == ANSWERS[1] for chat in judged) < 30
+    known = {*vocabulary({"wording": "terse"}), *ANSWERS.values(), *">;?"}
+    assert {word for chat in shown for one in chat for word in one["content"].split()} <= known
+    assert all(" > " in chat[0]["content"] for chat in shown)
 
 
 def test_an_arm_of_numbers_writes_its_curve() -> None:
