@@ -96,7 +96,7 @@ def _stat(folder: os.PathLike[str]) -> list[bytes]:
 
 
 def files(pid: int, uid: int | None) -> int:
-    """How many files are in the /tmp that a process sees; 0 when it has just ended. A run's own user needs no right to ask that.
+    """How many files are in the /tmp that a process sees; 0 when it has ended. A run's own user needs no right to ask that.
 
     Raises:
         PermissionError: not even its user is shown it.
@@ -106,15 +106,23 @@ def files(pid: int, uid: int | None) -> int:
             os.setegid(uid)
             os.seteuid(uid)
         shown = os.statvfs(f"/proc/{pid}/root/tmp")
-    except PermissionError:
-        raise
-    except OSError:
+    except OSError as error:
+        if isinstance(error, PermissionError) and not _ended(pid):
+            raise
         return 0
     finally:
         if uid is not None:
             os.seteuid(0)
             os.setegid(0)
     return shown.f_files - shown.f_ffree
+
+
+def _ended(pid: int) -> bool:
+    """Whether a process is gone or a zombie, of which the kernel may refuse what it would show of the living."""
+    try:
+        return _stat(Path("/proc", str(pid)))[0] in b"ZX"
+    except OSError:
+        return True
 
 
 def delayed(pid: int) -> float:

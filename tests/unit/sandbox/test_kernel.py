@@ -1,12 +1,13 @@
-"""Files in memory that nobody can write to: the kernel may be busy with them for a moment."""
+"""What the kernel may refuse for a moment: to seal a file in memory, to show the files of a process that ends."""
 
 import errno
 import fcntl
 import os
+import subprocess
 
 import pytest
 
-from triforge.sandbox.kernel import sealed
+from triforge.sandbox.kernel import files, sealed
 
 
 def _busy(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +37,16 @@ def test_what_stays_busy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _busy(1_000, monkeypatch)
     with pytest.raises(OSError, match="busy"):
         sealed("x", b"held")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks as another user")
+def test_files_of_a_process_that_nobody_may_see_are_none_once_it_has_ended() -> None:
+    """A process of root's, about which another user asks."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(PermissionError):
+            files(process.pid, 65534)
+        assert process.stdin is not None
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert files(process.pid, 65534) == 0, "a zombie"
+    assert files(process.pid, 65534) == 0
