@@ -69,6 +69,13 @@ class Joined(WarmStart):
     chats: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pretrained(WarmStart):
+    """SmolLM2-135M-Instruct learns from the demonstrations, where a model without a past does otherwise; its judge reads `prompt`."""
+
+    prompt: str = "rubric"
+
+
 def _games() -> dict[str, Any]:
     """Services small enough for a model of 0.1M parameters; three of four goal types need a treatment."""
     return {

@@ -20,22 +20,40 @@ from experiments import toys
 from experiments.archive import pack, unpack
 from experiments.diagnosis import STUDY as DIAGNOSIS
 from experiments.envrl import STUDY as ENVRL
+from experiments.frontier import FRONTIER
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
 from experiments.judges import WEAK
 from experiments.methods import STUDY as METHODS
+from experiments.reach import REACH
 from experiments.report import Page
 from experiments.settings import Settings
 from experiments.study import ADAPTATION, Study, file_of, is_toy, judges_of, lender_of, start_of
 from experiments.table1 import STUDY as TABLE1
+from experiments.table1_smollm2 import FULL, SHORT
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _PAGE = ROOT / "docs" / "experiments"
 STUDIES = {
     study.name: study
-    for study in (ADAPTATION, ENVRL, TABLE1, VOTES, JUDGES, WEAK, DIAGNOSIS, METHODS)
+    for study in (
+        ADAPTATION,
+        ENVRL,
+        TABLE1,
+        VOTES,
+        JUDGES,
+        WEAK,
+        DIAGNOSIS,
+        METHODS,
+        REACH,
+        FRONTIER,
+    )
 }
+
+
+PRETRAINED = {TABLE1.name: {"smollm2": (FULL, SHORT)}}
+"""Settings, and short ones, of studies that can have a larger model."""
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
@@ -58,6 +76,13 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         help="results; what is on file is not run again",
     )
     add(
+        "--model",
+        choices=("tiny", *PRETRAINED.get(study.name, {})),
+        default="tiny",
+        help="what policy and judge are; a report of another than tiny goes beside the results",
+    )
+    add("--device", default="cpu", help="where they serve and learn: cpu, cuda")
+    add(
         "--docs",
         type=Path,
         default=None,
@@ -75,9 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = given[1:] if given and given[0] in STUDIES else given
     options = _parser(study).parse_args(named)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run is left behind
-    settings = study.quick if options.quick else study.full
+    full, quick = PRETRAINED.get(study.name, {}).get(options.model, (study.full, study.quick))
+    settings = quick if options.quick else full
     if options.one:
-        return _one(study, Job(options.one[0], int(options.one[1])), settings, options.state)
+        return _one(study, Job(options.one[0], int(options.one[1])), settings, options)
     started = time.monotonic()
 
     def tell(text: str) -> None:
@@ -93,8 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     files = {job: file_of(options.state.resolve(), study, settings, job) for job in jobs}
     failed: list[Job] = []
-    docs = options.docs or (None if options.quick else _PAGE)
-    record = None if options.quick else _PAGE / "runs"
+    tiny = options.model == "tiny"
+    page = _PAGE if tiny else options.state / options.model
+    docs = options.docs or (None if options.quick else page)
+    record = _PAGE / "runs" if tiny and not options.quick else None
     unpack(record, options.state.resolve() / study.name)
     try:
         if not options.report_only:
@@ -125,6 +153,8 @@ def _play(
     if all(path.is_file() for path in files.values()):
         tell("all runs are on file")
         return []
+    if options.device != "cpu":
+        import_module("services.local_engine.model").place(options.device, "float32")
     for seed in dict.fromkeys(job.seed for job in files if not is_toy(study.arms[job.arm])):
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
@@ -133,7 +163,8 @@ def _play(
             tiny_models(strong, tell)
     quick = ["--quick"] if options.quick else []
     state = ["--state", str(options.state.resolve())]
-    base = ["-m", "experiments", study.name, *quick, *state, "--one"]
+    where = ["--model", options.model, "--device", options.device]
+    base = ["-m", "experiments", study.name, *quick, *state, *where, "--one"]
     failed: list[Job] = []
     for later in (False, True):  # who has the judge of another arm comes after it
         part = {j: f for j, f in files.items() if later == bool(lender_of(study.arms[j.arm]))}
@@ -146,9 +177,9 @@ def _play(
     return failed
 
 
-def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
+def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace) -> int:
     """Play one run in this process and print its lines."""
-    arm, quick = study.arms[job.arm], settings is study.quick
+    arm, quick, state = study.arms[job.arm], options.quick, options.state
     if is_toy(arm):
         toys.play(job.arm, arm, job.seed, tell=_print)
         return 0
@@ -161,7 +192,7 @@ def _one(study: Study, job: Job, settings: Settings, state: Path) -> int:
     policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
     reward, keep = judges_of(state, study, settings, job, warm)
     start, strong = start_of(state, study, settings, job.seed), settings.strong()
-    models = Models(policy, reward, None, start=start, keep=keep)
+    models = Models(policy, reward, None, start=start, keep=keep, device=options.device)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
         models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:

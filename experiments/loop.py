@@ -9,10 +9,13 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
+
+import torch
 
 from environments.household.family import FAMILY
 from experiments.judging import PlantedJudge, Truth
@@ -24,6 +27,7 @@ from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
 from services.reward.scorers import SCORERS
 from services.trainer.auxiliary_rows import AuxiliaryMaker
+from services.trainer.distributed import Ranks
 from services.trainer.learner import Learner
 from services.trainer.measures import VoteHistory, sample_measures, step_measures
 from services.trainer.parts import Parts
@@ -94,13 +98,15 @@ class Run:
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
         reward = Path(self._config.models.reward.path)
         asked = arm.planted is None and self._algorithm.needs_votes
-        self._learners: dict[TrainedRole, Learner] = {"policy": Learner.fresh(models.policy)}
-        self._acts = self._judges = LocalModel(models.policy, rows=128)
+        self._learners: dict[TrainedRole, Learner] = {"policy": self._learner(models.policy)}
+        self._acts = self._judges = LocalModel(models.policy, rows=128, device=models.device)
         if asked:
-            self._learners["reward"] = Learner.fresh(reward)
-            self._judges = LocalModel(reward, rows=128)
+            self._learners["reward"] = self._learner(reward)
+            self._judges = LocalModel(reward, rows=128, device=models.device)
         named = REWRITERS.get(arm.config.get("rewriter", ""))
-        rewrites = LocalModel(models.rewrites) if models.rewrites and not named else None
+        rewrites = None
+        if models.rewrites and not named:
+            rewrites = LocalModel(models.rewrites, device=models.device)
         self._models = {m for m in (self._acts, self._judges, rewrites) if m is not None}
         self._rewriter = named or rewrites
         self._tasks = Tasks(folder, settings, seed, self._rewriter)
@@ -140,6 +146,8 @@ class Run:
         }
         result.late = self._late(result)
         result.tasks = self._tasks.counts()
+        kinds = [task.kind for task in (await self._tasks.accepted()).values()]
+        result.tasks["accepted_kinds"] = dict(Counter(kinds))
         if self._given.strong and self._config.adaptation.controller != "none":
             result.tasks["solved"] = await self._solved(self._given.strong)
         if self._given.keep:
@@ -149,6 +157,9 @@ class Run:
         rest = ("arm", "seed", "late", "judge", "judged", "tasks", "seconds")
         self._tell({name: getattr(result, name) for name in rest})
         return result
+
+    def _learner(self, folder: Path) -> Learner:
+        return Learner.fresh(folder, Ranks(torch.device(self._given.device)))
 
     def close(self) -> None:
         """Stop the engines."""
@@ -312,7 +323,7 @@ class Run:
             if self._versions["reward"]:
                 learner = self._learners["reward"]
                 if weights == "first":
-                    learner = Learner.fresh(Path(self._config.models.reward.path))
+                    learner = self._learner(Path(self._config.models.reward.path))
                 await self._judges.serve(learner.model.module, self._versions["reward"])
             for policy, groups in self._played.items():
                 if self._versions["reward"]:
@@ -330,7 +341,10 @@ class Run:
 
     async def _solved(self, folder: Path) -> dict[str, dict[str, list[int]]]:
         """What a policy makes of the tasks that were accepted and of those that they began as; see `rate`."""
-        model, tasks = LocalModel(folder, rows=128), await self._tasks.accepted()
+        model, tasks = (
+            LocalModel(folder, rows=128, device=self._given.device),
+            await self._tasks.accepted(),
+        )
         found: dict[str, dict[str, list[int]]] = {}
         try:
             for name, ids in (("accepted", tasks), ("roots", {t.slot: t for t in tasks.values()})):

@@ -34,6 +34,7 @@ class Models:
         strong: a policy that is no part of the run; at the end it plays the tasks that were accepted.
         start: file of the evaluation before training, which is the same for all arms of a seed: read if it is there.
         keep: the folder where the trained reward model is left.
+        device: where all of them serve and learn.
     """
 
     policy: Path
@@ -42,6 +43,7 @@ class Models:
     strong: Path | None = None
     start: Path | None = None
     keep: Path | None = None
+    device: str = "cpu"
 
 
 @dataclass(slots=True)

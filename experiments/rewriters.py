@@ -22,7 +22,16 @@ async def first_choice(request: GenerateRequest) -> GenerateReply:
     return _reply(lines[number % len(lines)] for number in range(request.n))
 
 
-REWRITERS: dict[str, Generate] = {"deterministic": first_choice, "random": random_choice}
+async def last_choice(request: GenerateRequest) -> GenerateReply:
+    """Takes what stands last: of the choices that keep the goal, what changes a task most."""
+    return _reply(_offered(request)[-1:] * request.n)
+
+
+REWRITERS: dict[str, Generate] = {
+    "deterministic": first_choice,
+    "random": random_choice,
+    "boldest": last_choice,
+}
 
 
 def _offered(request: GenerateRequest) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
 from experiments.judging import Planted
@@ -125,6 +125,9 @@ class Settings:
         warm: the supervised first phase.
     """
 
+    options: ClassVar[Mapping[str, Any]] = {"wording": "terse"}
+    """Of the household's play."""
+
     steps: int = 20
     groups: int = 16
     rollouts: int = 8
@@ -166,7 +169,7 @@ class Settings:
                 "reward": {"path": models["reward"], "max_new_tokens": 1, "temperature": 0.5},
                 "rewriter": {"path": models["rewriter"], "max_new_tokens": 48, "temperature": 0.8},
             },
-            "env_adapter": {"rollouts": self.rollouts, "max_steps": 14, "options": {"wording": "terse"}},
+            "env_adapter": {"rollouts": self.rollouts, "max_steps": 14, "options": dict(self.options)},
             "adaptation": {"controller": "none", "candidates": 2, "diagnosis_tokens": 24, "notes": 1,
                            **_ADAPT, **arm.config.get("adaptation", {})},
             "reward": {"votes": 3, "prompt": "terse"},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
 from experiments.settings import QUICK, Arm, Kind, Settings
@@ -94,7 +94,6 @@ _KINDS = (
     Kind("ood", LARGE, heldout=64),
     Kind("ood", LOOK, heldout=64),
 )
-_OPTIONS = {"wording": "terse", "labels": "progress"}
 
 
 def _arm(
@@ -150,6 +149,9 @@ BASELINES = {
 class Table1Settings(Settings):
     """How much is played, with what was tuned."""
 
+    options: ClassVar[Mapping[str, Any]] = {"wording": "terse", "labels": "progress"}
+    horizon: ClassVar[int] = _HORIZON
+
     steps: int = 60
     tasks: tuple[Kind, ...] = _KINDS
     late_evals: tuple[int, ...] = (5, 0)
@@ -173,9 +175,11 @@ class Table1Settings(Settings):
 
     def warm_start(self, seed: int) -> DemoSettings:
         """Demonstrations of games of all sizes but the largest; the judge's labels say whether the shortest plan got shorter than ever."""
-        return DemoSettings(seed=seed, generate=SHOWN, options=_OPTIONS, warm_start=self.warm)
+        return DemoSettings(
+            seed=seed, generate=SHOWN, options=dict(self.options), warm_start=self.warm
+        )
 
-    def strong(self) -> DemoSettings:
+    def strong(self) -> DemoSettings | None:
         """An independent policy: another seed, demonstrations without a mistake, more updates."""
         warm = replace(
             self.warm,
@@ -191,7 +195,7 @@ class Table1Settings(Settings):
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """The run's configuration: what all arms share, then what the arm has."""
         document, tuned, has = super().document(arm, seed, models), self.tuned, arm.config
-        document["env_adapter"] |= {"max_steps": _HORIZON, "options": _OPTIONS}
+        document["env_adapter"]["max_steps"] = self.horizon
         document["trainer"]["policy"]["learning_rate"] = tuned.policy_rate
         document["trainer"]["reward"] |= {"learning_rate": tuned.judge_rate, "max_rows": 0}
         document["algorithm"]["overrides"] = {

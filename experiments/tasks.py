@@ -40,7 +40,8 @@ class Tasks:
         self._family = family("household")
         self._cache: dict[str, Task] = {}
         self._adapter = make_adapter(self._database, family, rewrites)
-        head = PoolRequest(name="pool", environment="household", options={"wording": "terse"})
+        options = {name: value for name, value in settings.options.items() if name != "labels"}
+        head = PoolRequest(name="pool", environment="household", options=options)
         rows = _rows(settings, seed)
         state, _ = PoolMaker(self._database, family).create(head, rows)
         self.pool_id = state.id
@@ -58,6 +59,11 @@ class Tasks:
         if task_id not in self._cache:
             self._cache[task_id] = await asyncio.to_thread(self._store.task, task_id)
         return self._cache[task_id]
+
+    def training(self) -> list[Task]:
+        """The tasks that are trained on, in the order of the pool."""
+        pool = self._store.tasks(self.pool_id, split="train", limit=_ALL)
+        return list(pool.items)
 
     async def accepted(self) -> dict[str, Task]:
         """The tasks by which others were replaced, replaced again or not."""

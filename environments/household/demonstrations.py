@@ -147,12 +147,13 @@ def write_demonstrations(
     reference: bool = False,
     **rates: float,
 ) -> dict[str, float]:
-    """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` to `folder`.
+    """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse) to `folder`.
 
     Returns the number of chats and the share of episodes that succeeded. `rates` are those of `demonstrations`; `flip_rate` of
     the transcripts' labels are wrong, and with `reference` each of them has a solution of its task.
     """
-    words = vocabulary(options)
+    terse = parse_model(PlayOptions, options, "household options").wording == "terse"
+    words = vocabulary(options) if terse else []
     tasks = FAMILY.generate(count=count, seed=seed, options=generate)
     played = list(demonstrations(tasks, seed=seed, options=options, **rates))
     flips = Random(seed)  # noqa: S311 (label noise, not a secret)

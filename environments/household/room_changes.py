@@ -20,7 +20,7 @@ T = TypeVar("T")
 Named = Iterator[tuple[str, Params]]
 
 DOORS, MOVES, THINGS, PLACES = 3, 6, 2, 2  # of one sort and one direction
-MAX_CHANGES: Final = 2 * (DOORS + 1 + THINGS + PLACES) + MOVES + 3
+MAX_CHANGES: Final = 2 * (DOORS + 1 + THINGS + PLACES) + 1 + MOVES + 3
 
 
 def room_changes(world: World) -> dict[str, Params]:
@@ -100,7 +100,7 @@ def _things(world: World) -> Named:
 
 
 def _places(world: World) -> Named:
-    """One more receptacle where the object might lie; or one less, with what is in it."""
+    """One more receptacle where the object might lie; or one less, with what is in it, or all that play no part."""
     now, objects = _receptacles(world), _objects(world)
     kinds = [thing.kind for thing in world.receptacles]
     numbered = [kind for kind in kinds if kinds.count(kind) > 1]  # numbers are words here already
@@ -110,14 +110,15 @@ def _places(world: World) -> Named:
             state = "closed" if kind in OPENABLE else "open"
             yield f"add {name}", {"receptacles": {**now, name: state}}
     idle = [i for i in range(len(kinds)) if i not in _played(world)]
-    for i in sorted(idle, key=world.where.count)[:PLACES]:
-        name = world.receptacle_names[i]
+    order = [world.receptacle_names[i] for i in sorted(idle, key=world.where.count)]
+    less = {f"remove {name}": {name} for name in order[:PLACES]}
+    if len(order) > PLACES:
+        less["remove unused"] = set(order)
+    for change, gone in less.items():
+        kept = {k: v for k, v in now.items() if k not in gone}
         yield (
-            f"remove {name}",
-            {
-                "receptacles": {k: v for k, v in now.items() if k != name},
-                "objects": {k: v for k, v in objects.items() if v != name},
-            },
+            change,
+            {"receptacles": kept, "objects": {k: v for k, v in objects.items() if v in kept}},
         )
 
 

@@ -128,7 +128,8 @@ class SupervisedJob:
 
     def __init__(self, source: Path, items: Items, options: SupervisedOptions) -> None:
         self._source, self._items, self._options = source, items, options
-        self._model = ScoringModel.load(source)
+        here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = ScoringModel.load(source, here)
         order = list(range(len(items.sequences.counts)))
         self._draw = random.Random(options.seed)  # noqa: S311 - a reproducible order, not a secret
         self._draw.shuffle(order)

@@ -254,3 +254,16 @@ async def test_a_task_that_announces_something_else_does_not_start() -> None:
     environment = FAMILY.make({})
     with pytest.raises(EnvError, match=r"announces 'put two mug in shelf'.*'put clean mug"):
         await environment.reset(stored(ROOM, "put two mug in shelf"), seed=0)
+
+
+def test_what_plays_no_part_is_removed_at_once() -> None:
+    idle = {"cabinet 1": "closed", "drawer 1": "open", "desk 1": "open"}
+    room = {**ROOM, "receptacles": {**ROOM["receptacles"], **idle}}  # type: ignore[dict-item]
+    room["objects"] = {**ROOM["objects"], "plate 1": "cabinet 1"}  # type: ignore[dict-item]
+    task = stored(room)
+    answer = {**SAME_GOAL, "room": "remove unused"}
+    assert answer in FAMILY.rewrite_menu(task, "easier").combinations
+    candidate = FAMILY.apply_rewrite(task, answer)
+    assert candidate.params == stored(ROOM).params
+    assert not failed(task, candidate)
+    assert "remove unused" not in rooms(FAMILY.rewrite_menu(TASK, "easier"))

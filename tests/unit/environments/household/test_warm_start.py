@@ -31,11 +31,18 @@ def written(
     return counts, chats, transcripts
 
 
-@pytest.mark.parametrize("options", [{}, {"actions": "numbered"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wording": "terse"},
+        {"wording": "terse", "actions": "numbered"},
+        {"wording": "alfworld", "answer": "whole"},
+    ],
+)
 def test_a_transcript_tells_step_by_step_what_the_chat_says(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    counts, chats, transcripts = written(tmp_path, wording="terse", **options)
+    counts, chats, transcripts = written(tmp_path, **options)
     assert counts["chats"] == len(chats) == len(transcripts) == 40
     assert 0.0 < counts["success"] < 1.0
     for chat, transcript in zip(chats, transcripts, strict=True):
