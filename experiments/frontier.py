@@ -33,6 +33,9 @@ def _adapted(title: str, rewriter: str, **adaptation: Any) -> Arm:
 ARMS = {
     "O": TABLE1["O"],
     "A": _adapted("the same goals in easier rooms", "boldest"),
+    "A_mixed": _adapted(
+        "A, half of the slots as they began", "boldest", controller="mixed", original_share=0.5
+    ),
     "A_lot": _adapted("A, the change of the room drawn by lot", "random"),
 }
 TUNING_SEEDS = (928, 929, 930)

@@ -19,10 +19,11 @@ MODELS = {"policy": "p", "reward": "j", "rewriter": "r"}
 
 
 def test_arms_differ_by_what_becomes_of_tasks_alone() -> None:
-    o, a, lot = (parse(FRONTIER.full.document(ARMS[name], 21, MODELS)) for name in ARMS)
+    o, a, mixed, lot = (parse(FRONTIER.full.document(ARMS[name], 21, MODELS)) for name in ARMS)
     assert ARMS["O"] == TABLE1["O"]
     assert a == lot  # who rewrites is no part of the document
-    assert o.algorithm == a.algorithm
+    assert (mixed.adaptation.controller, mixed.adaptation.original_share) == ("mixed", 0.5)
+    assert o.algorithm == a.algorithm == mixed.algorithm
     assert not a.algorithm.resolved.needs_votes
     assert a.adaptation.rewrites
     assert not o.adaptation.rewrites
