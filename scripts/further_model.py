@@ -86,6 +86,21 @@ class Copier:
                 yield made
 
 
+def copies(text: str, name: str, *, path: str, like: str = "policy") -> str:
+    """What is to be written, of a compose file or of manifests."""
+    documents = [found for found in yaml.safe_load_all(text) if found]
+    copier, made = Copier(name, like, path), list[dict[str, Any]]()
+    composed = len(documents) == 1 and "services" in documents[0]
+    if composed:
+        made.append({"services": copier.services(documents[0]["services"])})
+    else:
+        made += copier.manifests(documents)
+    place = ".env" if composed else "the ConfigMap triforge-env"
+    address = f"http://{name}-model:{8001 if like == 'policy' else 8011}"
+    first = f"# in {place}: TRIFORGE_MODELS={name}={address}\n"
+    return first + yaml.safe_dump_all(made, sort_keys=False, width=120)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Write the copies to standard output; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripts.further_model", description=__doc__)
@@ -95,23 +110,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--file", type=Path, help="docker-compose.yml, or manifests; without it standard input"
     )
-    options = parser.parse_args(arguments)
-    if not re.fullmatch(ROLE_NAME, options.name):
-        parser.error(f"name: given {options.name!r}, expected small letters and digits, at most 16")
-    text = options.file.read_text() if options.file else sys.stdin.read()
-    documents = [found for found in yaml.safe_load_all(text) if found]
-    copier = Copier(options.name, options.like, options.path)
-    port = 8001 if options.like == "policy" else 8011
-    composed = len(documents) == 1 and "services" in documents[0]
-    made = (
-        [{"services": copier.services(documents[0]["services"])}]
-        if composed
-        else [*copier.manifests(documents)]
-    )
-    place = ".env" if composed else "the ConfigMap triforge-env"
-    models = f"TRIFORGE_MODELS={options.name}=http://{options.name}-model:{port}"
-    sys.stdout.write(f"# in {place}: {models}\n")
-    yaml.safe_dump_all(made, sys.stdout, sort_keys=False, width=120)
+    given = parser.parse_args(arguments)
+    if not re.fullmatch(ROLE_NAME, given.name):
+        parser.error(f"name: given {given.name!r}, expected small letters and digits, at most 16")
+    text = given.file.read_text() if given.file else sys.stdin.read()
+    sys.stdout.write(copies(text, given.name, path=given.path, like=given.like))
     return 0
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from scripts.further_model import Copier, main
+from scripts.further_model import Copier, copies, main
 from tests.contract.kubernetes.rendering import named, render, workloads
 from tests.contract.kubernetes.test_network import Cluster
+from tests.contract.kubernetes.test_schemas import validate
 from triforge.config import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -20,12 +19,10 @@ SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_tex
 
 
 @pytest.mark.parametrize(("like", "port"), [("policy", 8001), ("reward", 8011)])
-def test_a_compose_file_has_the_same_services_under_other_names(
-    capsys: pytest.CaptureFixture[str], like: str, port: int
-) -> None:
-    given = ["mover", "--path", "/models/mover", "--like", like]
-    assert main([*given, "--file", str(ROOT / "docker-compose.yml")]) == 0
-    written = capsys.readouterr().out
+def test_a_compose_file_has_the_same_services_under_other_names(like: str, port: int) -> None:
+    written = copies(
+        (ROOT / "docker-compose.yml").read_text(), "mover", path="/models/mover", like=like
+    )
     models = f"mover=http://mover-model:{port}"
     assert written.startswith(f"# in .env: TRIFORGE_MODELS={models}\n")
     made = yaml.safe_load(written)["services"]
@@ -47,18 +44,15 @@ def test_a_compose_file_has_the_same_services_under_other_names(
 @pytest.mark.parametrize("overlay", ["cpu", "gpu-single-node", "gpu-cluster"])
 @pytest.mark.parametrize(("like", "caller"), [("policy", "rollout-worker"), ("reward", "judge-worker")])  # fmt: skip
 def test_in_kubernetes_the_copies_are_reached_as_what_they_are_copies_of(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    overlay: str,
-    like: str,
-    caller: str,
+    overlay: str, like: str, caller: str
 ) -> None:
     documents = render((overlay,))
-    monkeypatch.setattr(sys, "stdin", io.StringIO(yaml.safe_dump_all(documents)))
-    main(["mover", "--path", "/models/mover", "--like", like])
-    made = [*yaml.safe_load_all(capsys.readouterr().out)]
+    text = yaml.safe_dump_all(documents)
+    made = [*yaml.safe_load_all(copies(text, "mover", path="/models/mover", like=like))]
     assert not {named(d) for d in made} & {named(d) for d in documents}
     assert len({named(d) for d in made}) == len(made)
+    for document in made:
+        validate(document)
     pods = {template["metadata"]["labels"]["app.kubernetes.io/name"] for _, template in workloads(made)}  # fmt: skip
     assert pods == {"engine-mover", "mover-model", "learner-mover"}
     cluster = Cluster(documents + made)
