@@ -67,6 +67,9 @@ ARMS: dict[str, Arm] = {
     "distil-fetching": _toy("the same without a critic", "fetching", critic=False),
     "contrast": _toy("VLM-RL", "views", contrast=True),
     "success_only": _toy("success alone", "views", contrast=False),
+    "istar-chain": _toy("iStar on chains", "chain", implicit=True, rate=0.5),
+    "rloo-chain": _toy("RLOO on chains", "chain", implicit=False, rate=1.0),
+    "rloo_fast-chain": _toy("RLOO, large steps", "chain", implicit=False, rate=4.0),
     "spark-letters": _toy("SPARK, letters", "letters", mode="shared"),
     "outcome-letters": _toy("outcome only, letters", "letters", mode="separate"),
     **{
@@ -88,6 +91,8 @@ COMPARED = (
     Compared("PA-RL, fetching", "pa_rl-fetching", "distil-fetching"),
     Compared("VLM-RL, grid of images", "contrast", "success_only"),
     Compared("SPARK, letters", "spark-letters", "outcome-letters"),
+    Compared("iStar, chains", "istar-chain", "rloo-chain"),
+    Compared("iStar, chains", "istar-chain", "rloo_fast-chain"),
     Compared("iStar, household", "istar-household", "outcome-household"),
     Compared("SPARK, household", "spark-household", "spark_alone-household"),
     Compared(

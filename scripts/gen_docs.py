@@ -30,7 +30,7 @@ from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.presets import PRESETS
 from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
-from triforge.config.sections import ModelsSection, PlayerSection
+from triforge.config.sections import FurtherSection, ModelsSection
 from triforge.errors import ConfigError
 from triforge.types import Message
 
@@ -272,7 +272,7 @@ def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
     for name, value in inner:
         yield from sections(value, f"{path}.{name}".lstrip("."))
     if isinstance(section, ModelsSection):
-        yield f"{path}.NAME", PlayerSection()
+        yield f"{path}.NAME", FurtherSection()
 
 
 def config_section(path: str, section: Section) -> list[str]:

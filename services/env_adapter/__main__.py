@@ -53,7 +53,7 @@ def rollout_worker() -> int:
     from services.env_adapter.session_store import SessionStore
     from services.env_adapter.store import PoolStore
     from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, RedisBroker, SessionLog, Worker
-    from triforge.clients.policy import PlayerClients
+    from triforge.clients.policy import ModelClients
     from triforge.config import RunConfig, Settings, load
     from triforge.environments import egress, registry
     from triforge.metrics import serve_metrics
@@ -83,7 +83,7 @@ def rollout_worker() -> int:
         broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         return RolloutWorker(
             broker=broker,
-            generate=PlayerClients(settings),
+            generate=ModelClients(settings),
             read_task=store.task,
             family=registry.family,
             sessions=SessionGroups(SessionStore(database), SessionLog(broker), keep=keep),

@@ -67,7 +67,7 @@ def judge_worker(concurrency: int) -> int:
     from services.reward.scorers import SCORERS
     from services.reward.worker import JudgeWorker
     from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, UNIT_TEST_TASK, RedisBroker, Worker
-    from triforge.clients.policy import PolicyClient
+    from triforge.clients.policy import ModelClients
     from triforge.metrics import serve_metrics
     from triforge.sandbox.client import shared
     from triforge.types import JudgeTask, UnitTestTask
@@ -85,9 +85,9 @@ def judge_worker(concurrency: int) -> int:
     worker = Worker(settings.redis_url, JUDGE_QUEUE)
 
     async def build() -> JudgeWorker:
-        policy = PolicyClient.from_settings(settings, "reward", linger_s=_LINGER_S)
+        judges = ModelClients(settings, "reward", linger_s=_LINGER_S)
         broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
-        return JudgeWorker(broker=broker, generate_many=policy.generate_many, sandbox=shared())
+        return JudgeWorker(broker=broker, generate_many=judges.generate_many, sandbox=shared())
 
     judge = worker.run(build())
     worker.register(JUDGE_TASK, JudgeTask, judge.judge)

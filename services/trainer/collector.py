@@ -177,10 +177,12 @@ class Collector:
             self._named(self.window.versions),
             self._named(self.window.offers[name].versions),
         )
-        oldest, group = live["reward"] - self._config.vote_bound, self._in_flight.landed[name]
-        stale = stale_votes(group, oldest) if offered["reward"] < oldest else ()
+        group, judging = self._in_flight.landed[name], self._config.models.judging
+        oldest = {role: live[role] - self._config.vote_bound for role in judging}
+        behind = any(offered[role] < version for role, version in oldest.items())
+        stale = stale_votes(group, oldest) if behind else ()
         if stale:
-            since = offered | {"reward": live["reward"]}
+            since = offered | {role: live[role] for role in judging}
             await self._in_flight.judge_again(group, stale, oldest=since)
             count = self._measures.get("votes/rejudged", 0.0)
             self._measures["votes/rejudged"] = count + len(stale)

@@ -261,13 +261,13 @@ class InFlight:
 
     def _is_foreign(self, group: JudgedGroup, flight: _Flight) -> bool:
         """Whether other weights have played or judged it than those of the run since it was submitted."""
-        by: dict[TrainedRole, set[int]] = {"reward": judged_by(group)}
+        found = judged_by(group)
         for role in ("policy", *{player.model for player in flight.task.agents.values()}):
-            by[role] = played_by(group, role)
-        for role, versions in by.items():
+            found |= {(role, version) for version in played_by(group, role)}
+        for role, version in found:
             oldest = flight.oldest.get(role, math.inf)  # no weights of that role may
             newest = oldest if flight.exact else self._newest.get(role, oldest)
-            if any(not oldest <= version <= newest for version in versions):
+            if not oldest <= version <= newest:
                 return True
         return False
 

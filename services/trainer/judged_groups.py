@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from triforge.broker import unit_tests_id
 from triforge.types import JudgedGroup, StepVotes, TrainedRole, Trajectory, TrajectoryVotes
 
@@ -53,28 +55,36 @@ def models_of(group: JudgedGroup, trajectory: Trajectory) -> list[TrainedRole]:
     return found
 
 
-def judged_by(group: JudgedGroup) -> set[int]:
-    """The reward model versions that voted on a group, scored it or wrote its tests."""
+def judge_of(group: JudgedGroup, trajectory: Trajectory) -> dict[int, TrainedRole]:
+    """Which model judges each step of a trajectory, by its index."""
+    return {step.index: group.played.group.judge(step.agent_id) for step in trajectory.steps}
+
+
+def judged_by(group: JudgedGroup) -> set[tuple[TrainedRole, int]]:
+    """The models and versions that voted on a group, scored it or wrote its tests."""
     tests = group.tests.tests if group.tests else ()
-    written = {span.version for test in tests for span in test.versions}
-    return written.union(*map(_voted_by, group.votes))
+    written = {("reward", span.version) for test in tests for span in test.versions}
+    return written.union(*_voted_by(group))
 
 
-def stale_votes(group: JudgedGroup, oldest: int) -> tuple[str, ...]:
-    """Ids of the trajectories with a vote, or of the tests, that come from a reward model older than `oldest`."""
+def stale_votes(group: JudgedGroup, oldest: Mapping[TrainedRole, int]) -> tuple[str, ...]:
+    """Ids of the trajectories with a vote, or of the tests, that come from an older version than the `oldest` of its model."""
+
+    def stale(found: Iterable[tuple[TrainedRole, int]]) -> bool:
+        return any(version < oldest[role] for role, version in found)
+
     if group.tests is not None:
-        stale = min(judged_by(group), default=oldest) < oldest
-        return (unit_tests_id(group.tests.group_id),) if stale else ()
-    return tuple(
-        votes.trajectory_id
-        for votes in group.votes
-        if votes is not None and min(_voted_by(votes), default=oldest) < oldest
-    )
+        return (unit_tests_id(group.tests.group_id),) if stale(judged_by(group)) else ()
+    voted = zip(group.played.trajectories, _voted_by(group), strict=True)
+    return tuple(trajectory.id for trajectory, found in voted if stale(found))
 
 
-def _voted_by(votes: TrajectoryVotes | None) -> set[int]:
-    steps = votes.steps if votes else ()
-    scored = {step.score_version for step in steps if step.score_version is not None}
-    return scored | {
-        span.version for step in steps for vote in step.votes for span in vote.versions
-    }
+def _voted_by(group: JudgedGroup) -> Iterator[set[tuple[TrainedRole, int]]]:
+    """Of each trajectory."""
+    for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
+        models, found = judge_of(group, trajectory), set[tuple[TrainedRole, int]]()
+        for step in votes.steps if votes else ():
+            versions = {span.version for vote in step.votes for span in vote.versions}
+            versions |= set() if step.score_version is None else {step.score_version}
+            found |= {(models[step.step], version) for version in versions}
+        yield found

@@ -147,7 +147,7 @@ def batch_of(
         num_rows=len(rows),
         num_tokens=sum(len(row.ids) for row in rows),
         algorithm=config.algorithm_of(role),
-        learner=config.trainer.learner(role),
+        learner=config.learner(role),
         critic=config.trainer.critic,
         auxiliary=config.trainer.aux,
         staleness_bound=config.run.staleness_bound,

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from services.trainer.step_records import UNKNOWN
-from services.trainer.task_source import players
+from services.trainer.task_source import judges, players
 from triforge.config import RunConfig, Sampling
 from triforge.types import (
     ErrorInfo,
@@ -49,7 +49,7 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
         group_id=first["group_id"], run_id=first["run_id"], step=first["step"], task_id=first["task_id"],
         purpose=first["purpose"], rollouts=len(played), votes=config.reward.votes, seed=0,
         proposal_id=first["proposal_id"] or None, sampling=Sampling(), env_adapter=config.env_adapter,
-        reward=config.reward, agents=players(config),
+        reward=config.reward, agents=players(config), judges=judges(config),
     )  # fmt: skip
     task = Task(
         id=first["task_id"], pool_id="", slot=first["task_slot"], version=first["task_version"], family="",

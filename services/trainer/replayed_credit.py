@@ -140,7 +140,11 @@ def changes(before: Credited, after: Credited) -> dict[TrainedRole, Change]:
 
 def _scored(credited: Credited, role: TrainedRole) -> Iterator[float | None]:
     """The advantage of each response, or of each vote and test; None of one that is not trained on."""
+    judges = credited.config.models.judges
     for record in credited.samples.records:
-        votes = (*record["votes"], *record["tests"])
-        for text in votes if role == "reward" else [record] if record["model"] == role else []:
+        votes, judge = (
+            (*record["votes"], *record["tests"]),
+            judges.get(record["agent_id"], "reward"),
+        )
+        for text in votes if role == judge else [record] if record["model"] == role else []:
             yield None if text["reason"] else text["advantage"]

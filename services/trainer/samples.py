@@ -18,6 +18,7 @@ from typing import Any
 
 from services.trainer.judged_groups import (
     accepted,
+    judge_of,
     models_of,
     privileged_votes,
     stale_votes,
@@ -42,7 +43,7 @@ from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_
 from triforge.algorithms.filters import LOW_SPREAD, NO_SPREAD, kept_scale, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
-from triforge.config import LearnerSection, RunConfig
+from triforge.config import RunConfig
 from triforge.rollout.seeds import nth_seed
 from triforge.types import JudgedGroup, Purpose, TrainedRole, TrainRow, Trajectory, UnitTest, Vote
 
@@ -66,8 +67,9 @@ class SampleOptions:
     reward_version: int
     policy_limits: Limits
     reward_limits: Limits
-    # models that play
+    # models that play, and that judge, beside those two
     further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
+    judges: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
     # of those with an objective of their own
     algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
@@ -81,24 +83,29 @@ class SampleOptions:
         cls, config: RunConfig, step: int, versions: Mapping[TrainedRole, int], trust: float
     ) -> SampleOptions:
         """Those of a training step of a run, whose models stand at `versions`."""
-        run, models, trainer = config.run, config.models, config.trainer
+        run, models = config.run, config.models
+        at = {
+            role: (
+                versions[role],
+                Limits(
+                    max_tokens=config.learner(role).max_tokens,
+                    max_rows=config.learner(role).max_rows,
+                    bound=config.vote_bound if role in models.judging else run.staleness_bound,
+                    response=model.max_new_tokens,
+                ),
+            )
+            for role, model in (models.players | models.judging).items()
+            if role in versions
+        }
         return cls(
             algorithm=config.algorithm.resolved,
-            policy_version=versions["policy"],
-            reward_version=versions["reward"],
-            policy_limits=_limits(
-                trainer.policy, run.staleness_bound, models.policy.max_new_tokens
-            ),
-            reward_limits=_limits(trainer.reward, config.vote_bound, models.reward.max_new_tokens),
-            further={
-                role: (
-                    versions[role],
-                    _limits(trainer.learner(role), run.staleness_bound, model.max_new_tokens),
-                )
-                for role, model in models.players.items()
-                if role != "policy"
-            },
-            algorithms={r: config.algorithm_of(r) for r in models.players if trainer.job(r)},
+            policy_version=at["policy"][0],
+            reward_version=at["reward"][0],
+            policy_limits=at["policy"][1],
+            reward_limits=at["reward"][1],
+            further={role: at[role] for role in [*models.players][1:]},
+            judges={role: at[role] for role in [*models.judging][1:] if role in at},
+            algorithms={r: config.algorithm_of(r) for r in models.players if config.trainer.job(r)},
             seed=nth_seed(run.seed, step),
             trust=trust,
             step=step,
@@ -110,7 +117,10 @@ class SampleOptions:
     def numbers(self) -> dict[str, float]:
         """What differs from step to step, for the record."""
         names = ("policy_version", "reward_version", "seed", "trust")
-        further = {f"{role}_version": version for role, (version, _) in self.further.items()}
+        further = {
+            f"{role}_version": version
+            for role, (version, _) in (*self.further.items(), *self.judges.items())
+        }
         return {name: getattr(self, name) for name in names} | further
 
     @property
@@ -118,15 +128,14 @@ class SampleOptions:
         """Version and limits of each model that plays."""
         return {"policy": (self.policy_version, self.policy_limits), **self.further}
 
+    @property
+    def judging(self) -> dict[TrainedRole, tuple[int, Limits]]:
+        """Version and limits of each model that judges."""
+        return {"reward": (self.reward_version, self.reward_limits), **self.judges}
+
     def algorithm_of(self, role: TrainedRole) -> Algorithm:
         """By which a model that plays is credited and trained."""
         return self.algorithms.get(role, self.algorithm)
-
-
-def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
-    return Limits(
-        max_tokens=learner.max_tokens, max_rows=learner.max_rows, bound=bound, response=response
-    )
 
 
 @dataclass(slots=True)
@@ -166,11 +175,15 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
             responses[role].append(candidate)
     scale = kept_scale(kept, algorithm)
     rows = {role: _player_rows(found, role, options, scale) for role, found in responses.items()}
-    texts = [c for group in credited for c in _judge_texts(group, options)]
-    texts += (sides := [c for group in credited for c in _sides(group, options)])
+    texts: dict[TrainedRole, list[Candidate]] = {role: [] for role in options.judging}
+    for group in credited:
+        for role, candidate in _judge_texts(group, options):
+            texts[role].append(candidate)
+    texts["reward"] += (sides := [c for group in credited for c in _sides(group, options)])
     choose = drawn_pairs if sides else drawn
-    chosen = choose(texts, options.reward_limits.max_rows, options.seed)
-    rows["reward"] = _rows(chosen, algorithm, options.reward_limits)
+    for role, (_, limits) in options.judging.items():
+        chosen = choose(texts[role], limits.max_rows, options.seed)
+        rows[role] = _rows(chosen, algorithm, limits)
     versions = {role: version for role, (version, _) in options.players.items()}
     return Samples(
         rows=rows,
@@ -180,7 +193,7 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
         vote_reasons=Counter(s.reason or TRAINED for c in credited for s in c.judge_samples()),
         ages={
             role: _ages(rows[role], version)
-            for role, version in (versions | {"reward": options.reward_version}).items()
+            for role, (version, _) in (options.players | options.judging).items()
         },
         partial=sum(c.blocked == PARTIAL for c in credited),
         voteless=sum(c.voteless for c in credited),
@@ -229,7 +242,7 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         policy = program_credit(outcomes, shares, lengths, algorithm=algorithm, played=played)
         credits = {"policy": policy}
     else:
-        oldest = options.reward_version - options.reward_limits.bound
+        oldest = {role: version - at.bound for role, (version, at) in options.judging.items()}
         voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))
         credits = {
             role: policy_credit(
@@ -242,7 +255,18 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
     blocked = not_for_training(group.played.group.purpose, algorithm)
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
-    cast = vote_credit(outcomes, votes, algorithm=algorithm, played=played)
+    judges = [judge_of(group, trajectory) for trajectory in trajectories]
+    cast = {
+        role: vote_credit(
+            outcomes,
+            [
+                [found if models[s.index] == role else [] for s, found in zip(t.steps, row, strict=True)]
+                for t, models, row in zip(trajectories, judges, votes, strict=True)
+            ],
+            algorithm=algorithm, played=played,
+        )
+        for role in options.judging
+    }  # fmt: skip
     if tests and by_tests:
         found = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
         of_tests = _samples(_written(tests.prompt_ids, tests.tests), blocked, found)
@@ -258,7 +282,9 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         steps=steps,
         votes=[
             {
-                s.step: _samples(_written(s.prompt_ids, s.votes), blocked, cast, t, s.step)
+                s.step: _samples(
+                    _written(s.prompt_ids, s.votes), blocked, cast[judges[t][s.step]], t, s.step
+                )
                 for s in (given.steps if given else ())
             }
             for t, given in enumerate(group.votes)
@@ -383,27 +409,32 @@ def _responses(
                 )
 
 
-def _judge_texts(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
-    """One candidate a vote or test, after its prompt, of which nobody has sampled a token."""
+def _judge_texts(
+    credited: Credited, options: SampleOptions
+) -> Iterator[tuple[TrainedRole, Candidate]]:
+    """One candidate a vote or test, after its prompt, of which nobody has sampled a token, and the model that wrote it."""
     played, tests, written = credited.group.played, credited.group.tests, list[Any]()
     votes = zip(played.trajectories, credited.group.votes, credited.votes, strict=True)
     for trajectory, given, samples in votes:
+        models = judge_of(credited.group, trajectory)
         of = (trajectory.task_id, trajectory.id, trajectory.group_id)
         for step in given.steps if given else ():
             name = f"{trajectory.id}/{step.step}"
-            written.append((name, of, step.prompt_ids, step.images, step.votes, samples[step.step]))
+            text = (step.prompt_ids, step.images, step.votes, samples[step.step])
+            written.append((models[step.step], name, of, *text))
     if tests and credited.tests:
         name, of = f"{tests.group_id}/tests", (played.task.id, tests.group_id, tests.group_id)
-        written.append((name, of, tests.prompt_ids, (), tests.tests, credited.tests))
-    for name, (task, unit, group), prompt, images, texts, samples in written:
+        written.append(("reward", name, of, tests.prompt_ids, (), tests.tests, credited.tests))
+    for role, name, (task, unit, group), prompt, images, texts, samples in written:
         for text, sample in zip(texts, samples, strict=True):
-            unfit = _unfit(sample, sample.end, options.reward_version, options.reward_limits)
+            unfit = _unfit(sample, sample.end, *options.judging[role])
             sample.reason = sample.reason or unfit
             if not sample.reason:
                 logprobs = (0.0,) * len(prompt) + text.logprobs
                 versions = (*[UNKNOWN] * len(prompt), *sample.versions)
                 key, ids = f"{name}/{sample.index}", prompt + text.ids
-                yield Candidate(key, ids, logprobs, versions, [sample], task, unit, group, images)
+                found = Candidate(key, ids, logprobs, versions, [sample], task, unit, group, images)
+                yield role, found
 
 
 def _sides(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:

@@ -75,6 +75,7 @@ class TaskSource:
             "sampling": config.models.policy.sampling(),
             "judge_sampling": config.models.reward.sampling(),
             "agents": players(config),
+            "judges": judges(config),
         }
         return self._tasks(step, mode, plan, seeds, **how)
 
@@ -151,6 +152,12 @@ def players(config: RunConfig, *, greedy: bool = False) -> dict[str, Player]:
         agent: Player(model=name, sampling=known[name].sampling(greedy=greedy))
         for agent, name in agents.items()
     }
+
+
+def judges(config: RunConfig) -> dict[str, Player]:
+    """Who judges the agents that the reward model does not."""
+    known, judged = config.models.judging, config.models.judges
+    return {a: Player(model=name, sampling=known[name].sampling()) for a, name in judged.items()}
 
 
 def task_outcome(

@@ -390,7 +390,7 @@ class Loop:
 
     def records(self, run: RunState) -> list[dict[str, Any]]:
         """The record of every committed training step, without what differs from run to run: ids and base versions."""
-        base = self.store.run_state(run.id)["base"]
+        base, judges = self.store.run_state(run.id)["base"], parse(run.config).models.judges
         rows = []
         for step in self.store.steps(run.id):
             if "step_record" in step.artifacts:
@@ -399,8 +399,9 @@ class Loop:
                 rows += json.loads(text.replace(run.id, "run"))
         for row in rows:
             row["policy_versions"] = [v - base[row["model"]] for v in row["policy_versions"]]
+            judge = judges.get(row["agent_id"], "reward")
             for vote in row["votes"]:
-                vote["versions"] = [v - base["reward"] for v in vote["versions"]]
+                vote["versions"] = [v - base[judge] for v in vote["versions"]]
         return rows
 
 

@@ -475,13 +475,28 @@ def test_a_document_may_have_further_trained_models_which_play_agents_of_the_env
     config = parse(THREE)
     assert config.trained == ("policy", "reward", "mover")
     assert config.models.agents == {"mover": "mover", "scout": "mover"}
-    assert config.trainer.learner("mover").learning_rate == 0.5
-    assert (
-        parse(THREE | {"trainer": {"policy": {"epochs": 3}}}).trainer.learner("mover").epochs == 3
-    )
+    assert config.learner("mover").learning_rate == 0.5
+    assert parse(THREE | {"trainer": {"policy": {"epochs": 3}}}).learner("mover").epochs == 3
     assert parse(json.loads(config.model_dump_json())) == config
     assert parse({}).trained == ("policy", "reward")
     assert parse(THREE | {"algorithm": {"preset": "grpo"}}).trained == ("policy", "mover")
+
+
+APART: Any = {"models": THREE["models"] | {"second": {"judges": ["mover"]}}}
+
+
+def test_a_further_model_may_judge_agents_of_the_environment() -> None:
+    config = parse(APART | {"trainer": {"reward": {"epochs": 3}}})
+    assert config.trained == ("policy", "reward", "mover", "second")
+    assert (list(config.models.players), list(config.models.judging)) == (
+        ["policy", "mover"],
+        ["reward", "second"],
+    )
+    assert config.models.judges == {"mover": "second"}
+    assert (config.learner("second").epochs, config.learner("mover").epochs) == (3, 1)
+    assert config.algorithm_of("second") == config.algorithm_of("reward")
+    assert parse(json.loads(config.model_dump_json())) == config
+    assert parse(APART | {"algorithm": {"preset": "grpo"}}).trained == ("policy", "mover")
 
 
 def test_a_further_model_may_have_an_objective_of_its_own() -> None:
@@ -520,6 +535,25 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
         ({"models": {"policy": {"agents": ["a"]}}}, r"models.policy.agents: unknown field"),
         ({"models": {"mover": {"agents": ["a"], "top_p": 0.5}}}, r"models.mover.top_p: given 0.5"),
         ({"trainer": {"mover": {}}}, r"trainer.mover: unknown field; .*models.NAME.agents"),
+        (
+            {"models": {"x": {"agents": ["a"], "judges": ["b"]}}},
+            r"models.x: .*those they judge .*and not both",
+        ),
+        ({"models": {n: {"judges": ["a"]} for n in "mn"}}, r"'a' is judged by another model"),
+        (APART | {"trainer": {"second": {"job": "ce"}}}, r"trainer.second.job: given 'ce'"),
+        (
+            APART
+            | {
+                "reward": {"kind": "shuffled"},
+                "algorithm": {"overrides": {"train_reward_model": False}},
+            },
+            r"models.second.judges: given with reward.kind = 'shuffled'",
+        ),
+        (
+            {"models": {"second": {"judges": ["a"]}}, "env_adapter": {"played_by": "sessions"}},
+            r"models.second.judges: given .*played_by = 'sessions'",
+        ),
+        ({"models": {"m": {"judges": ["a"], "temperature": 0}}}, r"models.m.temperature: given 0"),
         (THREE | {"trainer": {"aux": {"sp": {"lambda0": 0.1}}}}, r"given with trainer.aux"),
         (THREE | {"env_adapter": {"played_by": "sessions"}}, r"given with env_adapter.played_by"),
         (

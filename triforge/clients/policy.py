@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 import httpx
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from triforge.clients.transport import bearer, get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, TooLargeError, UnavailableError
+from triforge.event_loop import together
 from triforge.telemetry import known, tracing
 from triforge.telemetry.ids import Ids, common, only
 from triforge.types import (
@@ -112,16 +114,14 @@ class PolicyClient:
         self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
 
     @classmethod
-    def from_settings(
-        cls, settings: Settings, role: Role, *, linger_s: float = 0.005
-    ) -> PolicyClient:
+    def from_settings(cls, settings: Settings, role: Role, **options: Any) -> PolicyClient:
         """The client of a role's service, with the deployment's address and keys."""
         return cls(
             settings.model_url(role),
             api_key=settings.own_key or settings.api_key.get_secret_value(),
             admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
-            linger_s=linger_s,
             timeout_s=settings.queue_s + settings.request_s + _SPARE_S,
+            **options,
         )
 
     @property
@@ -296,17 +296,37 @@ class PolicyClient:
                 asked.future.set_exception(error)
 
 
-class PlayerClients:
-    """The policy services of the models that play, as one `Generate`: a request goes to the service of its `model`."""
+class ModelClients:
+    """The policy services of several models: a request goes to the service of its `model`, without one to that of `role`.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    Its methods raise as `PolicyClient.generate_many`, and a ConfigError if nothing serves the model.
+    """
+
+    def __init__(self, settings: Settings, role: Role = "policy", **options: Any) -> None:
+        self._settings, self._role, self._options = settings, role, options
         self._clients: dict[Role, PolicyClient] = {}
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        """Sample. Raises as `PolicyClient.generate_many`, and a ConfigError if nothing serves the model."""
-        role = request.model or "policy"
+        """Sample."""
+        return await self._client(request)(request)
+
+    async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        """Sample for many prompts at once; one reply a request, in order."""
+        clients = [self._client(request) for request in requests]
+        parts = {
+            client: [n for n, one in enumerate(clients) if one is client]
+            for client in dict.fromkeys(clients)
+        }
+        answered = await together(
+            client.generate_many([requests[n] for n in places]) for client, places in parts.items()
+        )
+        replies = dict(zip(chain(*parts.values()), chain(*answered), strict=True))
+        return [replies[n] for n in range(len(requests))]
+
+    def _client(self, request: GenerateRequest) -> PolicyClient:
+        role = request.model or self._role
         if role not in self._clients:
             self._settings.demand_model(role)
-            self._clients[role] = PolicyClient.from_settings(self._settings, role)
-        return await self._clients[role](request)
+            client = PolicyClient.from_settings(self._settings, role, **self._options)
+            self._clients[role] = client
+        return self._clients[role]

@@ -19,7 +19,7 @@ from triforge.config.sections import (
     RewardSection,
     RunSection,
 )
-from triforge.config.training import CriticSection, TrainerSection
+from triforge.config.training import CriticSection, LearnerSection, TrainerSection
 from triforge.errors import ConfigError
 
 # step scores from which no judge can learn
@@ -47,8 +47,8 @@ class RunConfig(Section):
 
     @property
     def trained(self) -> tuple[Role, ...]:
-        """The models that the run trains: those that play, and the reward model if it takes part."""
-        return tuple(r for r in self.models.trainable if r != "reward" or self.votes)
+        """The models that the run trains: those that play, and those that judge if votes are asked for."""
+        return tuple(r for r in self.models.trainable if r not in self.models.judging or self.votes)
 
     @property
     def votes(self) -> int:
@@ -61,11 +61,16 @@ class RunConfig(Section):
     def algorithm_of(self, role: Role) -> Algorithm:
         """The algorithm as the learner of a model reads it."""
         algorithm, job = self.algorithm.resolved, self.trainer.job(role)
-        if role != "reward":
+        if role not in self.models.judging:
             return algorithm.of_job(job) if job else algorithm
         if self.reward.kind == "implicit":
             return algorithm.of_implicit_rewards(self.reward.beta)
         return algorithm.of_reward_model()
+
+    def learner(self, role: Role) -> LearnerSection:
+        """The section of a trained model's learner."""
+        plain = self.trainer.reward if role in self.models.judging else self.trainer.policy
+        return (self.trainer.__pydantic_extra__ or {}).get(role, plain)
 
     @property
     def vote_bound(self) -> int:
@@ -96,7 +101,7 @@ class RunConfig(Section):
         self._demand_step_scores(preset)
         self._demand_shared(preset)
         self._demand_tree(preset)
-        self._demand_one_player(preset)
+        self._demand_further(preset)
         self._demand_phases(preset)
         self._demand_best_of_k(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
@@ -111,7 +116,7 @@ class RunConfig(Section):
                 f'"{adaptation.controller}" and pairs_on_top = false: a rewrite is measured by a pair of groups, so none '
                 "would ever be decided"
             )
-        for role, model in (*self.models.players.items(), ("reward", self.models.reward)):
+        for role, model in (self.models.players | self.models.judging).items():
             if model.top_p < 1.0:
                 raise ValueError(
                     f"models.{role}.top_p: given {model.top_p}, allowed 1.0: the trainer recomputes log-probabilities "
@@ -230,13 +235,25 @@ class RunConfig(Section):
                 "are no attempts that succeeded or failed"
             )
 
-    def _demand_one_player(self, preset: Algorithm) -> None:
-        """Refuse what reads the policy's own samples alone where other models play as well; and learners of no model."""
-        for name in self.trainer.__pydantic_extra__.keys() - self.models.players.keys():
+    def _demand_further(self, preset: Algorithm) -> None:
+        """Refuse what reads the samples of policy and reward model alone where others play or judge; and learners of no model."""
+        for name in self.trainer.__pydantic_extra__.keys() - set(self.models.trainable):
             raise ValueError(
                 f"trainer.{name}: unknown field; allowed are {', '.join(TrainerSection.model_fields)}, and names of models that "
-                "play agents (models.NAME.agents)"
+                "play or judge agents (models.NAME.agents, models.NAME.judges)"
             )
+        for name in list(self.models.judging)[1:]:
+            sessions = self.env_adapter.played_by == "sessions"
+            if sessions or (self.reward.kind, self.reward.mode) != ("votes", "separate"):
+                raise ValueError(
+                    f"models.{name}.judges: given with reward.kind = {self.reward.kind!r}, mode = {self.reward.mode!r} and "
+                    f"env_adapter.played_by = {self.env_adapter.played_by!r}, allowed only with 'votes', 'separate' and 'workers': "
+                    "nothing else asks a model of its own about the steps of an agent"
+                )
+            if job := self.trainer.job(name):
+                raise ValueError(
+                    f"trainer.{name}.job: given {job!r}, allowed none: a model that judges is trained on its votes"
+                )
         alone = {
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
             "trainer.aux": self.trainer.aux.wanted,

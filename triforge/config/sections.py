@@ -98,25 +98,31 @@ class ModelSection(Section):
         )
 
 
-class PlayerSection(ModelSection):
-    """A further trained model, under a name of its own, that plays some agents of the environment (docs/training.md).
+_Agents = tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
 
-    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]` and `job`, an objective of its own in the place of
-    `algorithm.job`; without that section it is trained as the policy is.
+
+class FurtherSection(ModelSection):
+    """A further trained model, under a name of its own, that plays or judges some agents of the environment (docs/training.md).
+
+    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]` and for one that plays `job`, an objective of its own
+    in the place of `algorithm.job`; without that section it is trained as the policy is, or the reward model.
     """
 
-    agents: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
+    agents: _Agents = ()
     """Agents of the environment that it plays; the policy plays those that no model names."""
+    judges: _Agents = ()
+    """Agents whose steps it judges; the reward model judges those that no model names."""
 
 
 class ModelsSection(Section):
     """The models: policy, reward and rewriter, and further ones that are trained. Each is served by a policy service of its own.
 
-    The policy plays every agent that no other model names, the reward model judges, the rewriter is not trained.
+    The policy plays every agent that no other model names, the reward model judges every one that no other judges, the rewriter is
+    not trained.
     """
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, PlayerSection]
+    __pydantic_extra__: dict[str, FurtherSection]
     policy: ModelSection = ModelSection()
     reward: ModelSection = ModelSection()
     rewriter: ModelSection = ModelSection(max_new_tokens=256)
@@ -124,28 +130,41 @@ class ModelsSection(Section):
     @property
     def players(self) -> dict[str, ModelSection]:
         """The models that play, by name; the policy first."""
-        return {"policy": self.policy, **self.__pydantic_extra__}
+        further = self.__pydantic_extra__.items()
+        return {"policy": self.policy, **{name: model for name, model in further if model.agents}}
+
+    @property
+    def judging(self) -> dict[str, ModelSection]:
+        """The models that judge, by name; the reward model first."""
+        further = self.__pydantic_extra__.items()
+        return {"reward": self.reward, **{name: model for name, model in further if model.judges}}
 
     @property
     def trainable(self) -> tuple[str, ...]:
         """The models that a run may train."""
-        policy, *further = self.players
-        return (policy, "reward", *further)
+        return ("policy", "reward", *self.__pydantic_extra__)
 
     @property
     def agents(self) -> dict[str, str]:
         """Who plays each agent that the policy does not."""
-        return {
-            agent: name for name, model in self.__pydantic_extra__.items() for agent in model.agents
-        }
+        return self._named("agents")
+
+    @property
+    def judges(self) -> dict[str, str]:
+        """Who judges each agent that the reward model does not."""
+        return self._named("judges")
+
+    def _named(self, what: Literal["agents", "judges"]) -> dict[str, str]:
+        further = self.__pydantic_extra__.items()
+        return {agent: name for name, model in further for agent in getattr(model, what)}
 
     @model_validator(mode="after")
     def _play_agents(self) -> ModelsSection:
         for name, model in self.__pydantic_extra__.items():
-            if not model.agents:
+            if bool(model.agents) is bool(model.judges):
                 raise ValueError(
                     f"{name}: unknown model; allowed are {', '.join(type(self).model_fields)}, and others that name the agents "
-                    f"they play (models.{name}.agents)"
+                    f"they play (models.{name}.agents) or those they judge (models.{name}.judges), and not both"
                 )
             taken = (*TrainerSection.model_fields, "model")  # TRIFORGE_MODEL_ENGINES is of all
             if name in taken or not re.fullmatch(ROLE_NAME, name):
@@ -153,12 +172,11 @@ class ModelsSection(Section):
                     f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and none of "
                     "'critic', 'aux' and 'model'"
                 )
-        named = [agent for model in self.__pydantic_extra__.values() for agent in model.agents]
-        for agent in named:
-            if named.count(agent) > 1:
-                raise ValueError(
-                    f"{self.agents[agent]}.agents: {agent!r} is played by another model"
-                )
+            for what, done in (("agents", "played"), ("judges", "judged")):
+                named: dict[str, str] = getattr(self, what)
+                for agent in getattr(model, what):
+                    if named[agent] != name:
+                        raise ValueError(f"{name}.{what}: {agent!r} is {done} by another model")
         return self
 
 

@@ -75,7 +75,7 @@ class LearnerSection(Section):
         return self
 
 
-class PlayerLearnerSection(LearnerSection):
+class FurtherLearnerSection(LearnerSection):
     """The learner of a further model: the fields of `[trainer.policy]`, and what the model is trained for."""
 
     job: str = Field("", pattern=r"^(|pg|ce|distil|dpo_pair|[\w.]+:\w+)$")
@@ -194,20 +194,17 @@ class AuxiliarySection(Section):
 
 
 class TrainerSection(Section):
-    """The learners, one a trained model; that of the policy may have a critic. A further model has the policy's unless it has a section."""
+    """The learners, one a trained model; that of the policy may have a critic. A further model has the policy's, or where it judges the reward model's, unless it has a section."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, PlayerLearnerSection]
+    __pydantic_extra__: dict[str, FurtherLearnerSection]
     policy: LearnerSection = LearnerSection()
     reward: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
     action_critic: ActionCriticSection = ActionCriticSection()
     aux: AuxiliarySection = AuxiliarySection()
 
-    def learner(self, role: Role) -> LearnerSection:
-        """That of a trained model."""
-        return self.reward if role == "reward" else self.__pydantic_extra__.get(role, self.policy)
-
     def job(self, role: Role) -> str:
         """The objective that a further model has of its own; empty if none."""
-        return str(getattr(self.learner(role), "job", ""))
+        own = self.__pydantic_extra__.get(role)
+        return own.job if own else ""

@@ -66,6 +66,7 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
         scorer=group.reward.kind,
         accuracy=group.reward.accuracy,
         contrast=group.reward.contrast,
+        judges=group.judges,
     )
 
 

@@ -170,7 +170,7 @@ def plan_layout(
             name != "rewriter_model_url" or config.models.rewriter.path
         ):
             ports.claim(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
-    further = [role for role in config.models.players if role != "policy"]
+    further = _further(config)
     for role in further:
         ports.claim(_port(settings.model_url(role)), f"TRIFORGE_MODELS for {role}")
     env = settings.environment() | PROCESS
@@ -181,10 +181,15 @@ def plan_layout(
     return Layout(settings=settings, specs=(*specs, *services))
 
 
+def _further(config: RunConfig) -> list[Role]:
+    """The trained models beside policy and reward model."""
+    return [role for role in config.trained if role not in ("policy", "reward")]
+
+
 def _addresses(config: RunConfig, settings: Settings, ports: Ports, *, auto: bool) -> str:
     """Where the policy services of further models are: as given, else at a port of their own."""
     urls = by_name(settings.models)
-    for number, role in enumerate(r for r in config.models.players if r != "policy"):
+    for number, role in enumerate(_further(config)):
         port = ports.free() if auto else _FURTHER_PORT + 10 * number
         urls.setdefault(role, f"http://127.0.0.1:{port}")
     return ",".join(f"{role}={url}" for role, url in urls.items())

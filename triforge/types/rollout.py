@@ -43,7 +43,7 @@ class PlannedGroup(Message):
 
 
 class Player(Message):
-    """Which model plays an agent, and how it is sampled. Part of `GroupTask`."""
+    """Which model plays or judges an agent, and how it is sampled. Part of `GroupTask` and `JudgeTask`."""
 
     model: TrainedRole
     sampling: Sampling
@@ -66,7 +66,7 @@ class GroupTask(Message):
     `votes` is m, the judge's samples: votes a step, or with `reward.kind` "unit_tests" tests a group; 0 plays without
     judging. `env_adapter` says how episodes are played, `reward` how they are judged. `agents` are those of the environment
     that other models than the policy play; the policy plays all others with `sampling`. With `recycled` that is asked in the
-    place of the task.
+    place of the task. `judges` judge the steps of these agents, with `judge_sampling` the reward model those of all others.
     """
 
     group_id: str
@@ -81,6 +81,7 @@ class GroupTask(Message):
     sampling: Sampling
     agents: dict[str, Player] = Field(default_factory=dict)
     judge_sampling: Sampling = Sampling()
+    judges: dict[str, Player] = Field(default_factory=dict)
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     reward: RewardSection = RewardSection()
     show_reference: bool = False
@@ -89,6 +90,10 @@ class GroupTask(Message):
     def player(self, agent_id: str) -> Player:
         """Who plays an agent."""
         return self.agents.get(agent_id) or Player(model="policy", sampling=self.sampling)
+
+    def judge(self, agent_id: str) -> TrainedRole:
+        """The model that judges an agent's steps."""
+        return self.judges[agent_id].model if agent_id in self.judges else "reward"
 
 
 class Outcome(Message):
@@ -201,7 +206,8 @@ class Trajectory(Message):
 class JudgeTask(Message):
     """Score every step of one trajectory, m times. Produced by: rollout worker. Consumed by: judge (queue `judge`).
 
-    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `contrast` the goals of `vlm_contrast`.
+    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `contrast` the goals of `vlm_contrast`. `judges` judge the
+    steps of these agents, the reward model those of all others.
     """
 
     trajectory_id: str
@@ -215,6 +221,11 @@ class JudgeTask(Message):
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
     contrast: ContrastSection = ContrastSection()
+    judges: dict[str, Player] = Field(default_factory=dict)
+
+    def judge(self, agent_id: str) -> Player:
+        """Who judges an agent's steps."""
+        return self.judges.get(agent_id) or Player(model="reward", sampling=self.sampling)
 
 
 class Vote(Message):

@@ -18,6 +18,7 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     JudgeTask,
+    Player,
     Sampling,
     StepVotes,
     Trajectory,
@@ -48,7 +49,7 @@ async def score(
         _requests,
         kind=task.prompt,
         votes=task.votes,
-        sampling=task.sampling,
+        judges=[task.judge(step.agent_id) for step in trajectory.steps],
         affinity=trajectory.id,
     )
     replies = await _ask_what_fits(generate_many, trajectory.id, ask(episode, seed=task.seed))
@@ -80,7 +81,8 @@ async def vote(
     seed: int,
 ) -> tuple[StepVotes, ...]:
     """Vote on every step of an episode in text form, see `score`; InputError if a step's prompt is refused."""
-    requests = _requests(episode, kind=kind, votes=votes, sampling=sampling, seed=seed)
+    judges = [Player(model="reward", sampling=sampling)] * len(episode.steps)
+    requests = _requests(episode, kind=kind, votes=votes, judges=judges, seed=seed)
     replies = await _ask(generate_many, requests)
     return tuple(_votes(index, reply, votes) for index, reply in enumerate(replies))
 
@@ -90,19 +92,20 @@ def _requests(
     *,
     kind: PromptKind,
     votes: int,
-    sampling: Sampling,
+    judges: Sequence[Player],
     seed: int,
     affinity: str = "",
 ) -> list[GenerateRequest]:
-    """What the model is asked, one request a step."""
+    """What the models are asked that judge the steps, one request a step."""
     return [
         GenerateRequest(
             messages=build_prompt(kind, episode, index),
             n=votes,
-            sampling=sampling.model_copy(update={"seed": derive_seed(seed, index)}),
+            sampling=judge.sampling.model_copy(update={"seed": derive_seed(seed, index)}),
             affinity=affinity,
+            model=judge.model,
         )
-        for index in range(len(episode.steps))
+        for index, judge in enumerate(judges)
     ]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from triforge.clients.policy import PolicyClient
+from triforge.clients.policy import ModelClients, PolicyClient
 from triforge.config import Settings
-from triforge.errors import InputError, PolicyError, UnavailableError
+from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
 from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
 
@@ -192,6 +192,22 @@ async def test_many_are_answered_in_order() -> None:
         replies = await client.generate_many([asked("a"), asked("b")])
     assert [reply.outputs[0].text for reply in replies] == ["a", "b"]
     assert server.batches == [["a", "b"]]
+
+
+async def test_a_list_for_several_models_goes_to_the_service_of_each_and_is_answered_in_order() -> (
+    None
+):
+    servers = {"127.0.0.1:8011": Server(), "second:1": Server()}
+    transport = httpx.MockTransport(lambda r: servers[r.url.netloc.decode()](r))
+    clients = ModelClients(Settings(models="second=http://second:1"), "reward", transport=transport)
+    wanted = [("a", ""), ("b", "second"), ("c", "reward"), ("d", "second")]
+    replies = await clients.generate_many(
+        [asked(word).model_copy(update={"model": model}) for word, model in wanted]
+    )
+    assert [reply.outputs[0].text for reply in replies] == ["a", "b", "c", "d"]
+    assert [server.batches for server in servers.values()] == [[["a", "c"]], [["b", "d"]]]
+    with pytest.raises(ConfigError, match="TRIFORGE_MODELS=third="):
+        await clients.generate_many([asked("a").model_copy(update={"model": "third"})])
 
 
 async def test_short_lists_of_several_callers_travel_together_and_a_bad_one_fails_alone() -> None:

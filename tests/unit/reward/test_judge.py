@@ -18,6 +18,7 @@ from triforge.types import (
     GenerateRequest,
     JudgeTask,
     Outcome,
+    Player,
     Sampling,
     Segment,
     Step,
@@ -101,6 +102,22 @@ async def test_a_trajectory_is_judged_in_one_call_with_one_request_a_step() -> N
     assert (first.affinity, second.affinity) == ("g-00", "g-00")
     assert first.sampling == Sampling(max_new_tokens=9, seed=derive_seed(7, 0))
     assert first.sampling.seed != second.sampling.seed
+
+
+async def test_each_agents_steps_go_to_the_model_that_judges_it() -> None:
+    policy = Says(("",), ("",))
+    own = Player(model="second", sampling=Sampling(max_new_tokens=3))
+    steps = tuple(step(n).model_copy(update={"agent_id": a}) for n, a in enumerate(("", "mover")))
+    task = JudgeTask(
+        trajectory_id="g-00", group_id="g", run_id="r", votes=1, seed=7, deadline_s=9.0, prompt="terse",
+        sampling=Sampling(max_new_tokens=9), judges={"mover": own},
+    )  # fmt: skip
+    await SCORERS.find("votes")(TRAJECTORY.model_copy(update={"steps": steps}), task, policy)
+    ((first, second),) = policy.calls
+    assert [(r.model, r.sampling.max_new_tokens) for r in (first, second)] == [
+        ("reward", 9),
+        ("second", 3),
+    ]
 
 
 async def test_votes_keep_text_tokens_and_versions_and_share_their_prompt() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from services.trainer.task_source import players
 from tests.unit.rollout.counting import Count, Parrot, play
-from triforge.clients.policy import PlayerClients
+from triforge.clients.policy import ModelClients
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
 from triforge.rollout.protocols import Reset, StepResult
@@ -65,4 +65,4 @@ async def test_agents_that_no_model_names_are_played_by_the_policy() -> None:
 async def test_a_model_that_nothing_serves_is_refused_with_what_to_set() -> None:
     request = GenerateRequest(model="mover", sampling=Sampling())
     with pytest.raises(ConfigError, match="TRIFORGE_MODELS=mover=http://host:port"):
-        await PlayerClients(Settings())(request)
+        await ModelClients(Settings())(request)

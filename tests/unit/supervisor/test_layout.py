@@ -132,6 +132,14 @@ def test_a_further_model_has_an_engine_a_policy_service_and_a_learner(tmp_path: 
     specs = {spec.name: spec for spec in layout.specs}
     assert {"engine-mover", "mover-model", "learner-mover"} <= specs.keys()
     assert specs["learner-mover"].command[-2:] == ("--role", "mover")
+    judge = models | {"reward": folder, "second": folder | {"judges": ["mover"]}}
+    for name in ("judged", "voteless"):
+        (tmp_path / name).mkdir()
+    judged = planned(tmp_path / "judged", {}, models=judge, adaptation={"controller": "none"})
+    names = {spec.name for spec in judged.specs}
+    assert {"second-model", "learner-second", "learner-reward"} <= names
+    voteless = planned(tmp_path / "voteless", {}, models=judge, **config)
+    assert not {"second-model", "reward-model"} & {spec.name for spec in voteless.specs}
     service = Settings.from_env(
         {n: v for n, v in specs["mover-model"].env.items() if n.startswith("TRIFORGE_")}
     )

@@ -151,7 +151,7 @@ def judged(
 def in_turns(group: JudgedGroup, versions: Mapping[str, int]) -> JudgedGroup:
     """The same as several agents play it, who take the steps in turns: a planner, then those whom the task names.
 
-    Each has a segment of its own, sampled by the version of its model.
+    Each has a segment of its own, sampled by the version of its model; votes are of the version of the model that judges it.
     """
     task = group.played.group
     agents = ("planner", *task.agents)
@@ -177,10 +177,27 @@ def in_turns(group: JudgedGroup, versions: Mapping[str, int]) -> JudgedGroup:
         )
         return given.model_copy(update={"steps": steps, "segments": segments})
 
+    def cast(votes: StepVotes, step: Step) -> StepVotes:
+        version = versions[task.judge(step.agent_id)]
+        found = tuple(
+            vote.model_copy(
+                update={"versions": (VersionSpan(version=version, start=0, end=len(vote.ids)),)}
+            )
+            for vote in votes.votes
+        )
+        return votes.model_copy(update={"votes": found})
+
     played = tuple(map(one, group.played.trajectories))
-    return group.model_copy(
+    found = group.model_copy(
         update={"played": group.played.model_copy(update={"trajectories": played})}
     )
+    if not task.judges:
+        return found
+    votes = tuple(
+        row and row.model_copy(update={"steps": tuple(map(cast, row.steps, t.steps))})
+        for t, row in zip(played, group.votes, strict=True)
+    )
+    return found.model_copy(update={"votes": votes})
 
 
 def scored(group: JudgedGroup, scores: Sequence[float], *, told: bool = True) -> JudgedGroup:

@@ -80,8 +80,8 @@ def test_a_score_over_the_bound_is_left_out_as_a_vote_is() -> None:
     fresh, old = (build_samples([group_of((1, -1), by)], options) for by in (8, 7))
     assert (fresh.voteless, old.voteless) == (0, 1)
     assert [r["advantage"] for r in old.records] == pytest.approx([1.0, 1.0, -1.0, -1.0], abs=1e-6)
-    assert stale_votes(group_of((1, -1), 7), 8) == ("g-00", "g-01")
-    assert judged_by(group_of((1, -1), 7)) == {7}, "so weights of another run are seen"
+    assert stale_votes(group_of((1, -1), 7), {"reward": 8}) == ("g-00", "g-01")
+    assert judged_by(group_of((1, -1), 7)) == {("reward", 7)}, "so weights of another run are seen"
 
 
 def test_a_record_has_the_scores_and_gives_every_number_again() -> None:

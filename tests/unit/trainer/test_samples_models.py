@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.trainer.judged_groups import judged_by, stale_votes
 from services.trainer.learners import batch_of
 from services.trainer.objectives import objectives_of
 from services.trainer.recorded_groups import groups_of
@@ -11,7 +12,7 @@ from services.trainer.recording import StepRecord
 from services.trainer.replayed_credit import changes, credit
 from services.trainer.samples import STALE, SampleOptions, Samples, build_samples
 from services.trainer.step_records import origin_of
-from services.trainer.task_source import players
+from services.trainer.task_source import judges, players
 from tests.unit.trainer.played import group_task, in_turns, judged
 from triforge.config import RunConfig, parse
 from triforge.types import JudgedGroup
@@ -105,3 +106,60 @@ def test_a_record_says_who_wrote_and_gives_every_number_again() -> None:
     assert {role: change.flipped for role, change in changes(again, again).items()} == {
         "policy": 0, "mover": 0, "reward": 0,
     }  # fmt: skip
+
+
+# ---- a judge an agent ----
+
+APART = parse(
+    {
+        "models": {"mover": {"agents": ["mover"]}, "moverjudge": {"judges": ["mover"]}},
+        "trainer": {"moverjudge": {"max_tokens": 99}},
+        "env_adapter": {"rollouts": 2},
+        "reward": {"votes": 2},
+        "algorithm": {"overrides": {"reward_band": "none"}},
+    }
+)
+JUDGED = {"policy": 1, "reward": 3, "mover": 4, "moverjudge": 6}
+
+
+def judged_apart(votes: list[list[list[int]]], versions: dict[str, int]) -> JudgedGroup:
+    """Two rollouts of planner and mover, each of whose steps its own judge voted on."""
+    task = group_task(agents=players(APART), judges=judges(APART), rollouts=2, votes=2)
+    return in_turns(judged(task, [1, -1], votes), versions)
+
+
+def test_each_judge_is_trained_on_its_own_votes_compared_with_each_other_alone() -> None:
+    ours = [[1, -1], [1, 1], [1, -1], [-1, 1]]
+    group = judged_apart([ours] * 2, JUDGED)
+    options = SampleOptions.of(APART, 1, JUDGED, 0.0)
+    samples = build_samples([group], options)
+    steps = {
+        role: sorted({int(row.key.split("/")[1]) for row in samples.rows[role]})
+        for role in ("reward", "moverjudge")
+    }
+    assert steps == {"reward": [0, 2], "moverjudge": [1, 3]}
+    assert {v for row in samples.rows["moverjudge"] for v in row.versions} == {-1, 6}
+    assert (samples.ages["reward"], samples.ages["moverjudge"]) == ({0: 16}, {0: 16})
+    for role in steps:
+        assert abs(sum(w for row in samples.rows[role] for w in row.weights) - 1.0) < 1e-9
+    planner = samples.rows["reward"]
+    other = [row if n % 2 == 0 else [1, 1] for n, row in enumerate(ours)]
+    again = build_samples([judged_apart([other] * 2, JUDGED)], options)
+    assert again.rows["reward"] == planner, "what the other judge says does not matter"
+    assert again.rows["moverjudge"] != samples.rows["moverjudge"]
+    record = StepRecord(
+        samples.records, *(origin_of(APART)[k] for k in ("config", "algorithm")), options.numbers
+    )
+    replayed = credit(1, record)
+    assert (replayed.samples.rows, replayed.samples.records) == (samples.rows, samples.records)
+    assert changes(replayed, replayed)["moverjudge"].trained == [8, 8]
+
+
+def test_a_vote_is_as_old_as_the_judge_that_cast_it() -> None:
+    group = judged_apart([[[1, -1], [1, -1]]] * 2, JUDGED)
+    assert judged_by(group) == {("reward", 3), ("moverjudge", 6)}
+    assert stale_votes(group, {"reward": 3, "moverjudge": 6}) == ()
+    assert stale_votes(group, {"reward": 0, "moverjudge": 7}) == ("g-00", "g-01")
+    late = build_samples([group], SampleOptions.of(APART, 1, JUDGED | {"moverjudge": 7}, 0.0))
+    assert (len(late.rows["reward"]), late.rows["moverjudge"]) == (4, [])
+    assert late.vote_reasons[STALE] == 4

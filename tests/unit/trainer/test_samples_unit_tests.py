@@ -178,10 +178,10 @@ def test_a_group_whose_tests_could_not_be_run_trains_the_policy_alone() -> None:
 
 def test_the_versions_of_tests_are_those_of_the_judge_and_old_ones_are_written_again() -> None:
     group = programs(tests=(written("1100", version=3), written("1100", version=5)))
-    assert judged_by(group) == {3, 5}
-    assert stale_votes(group, oldest=3) == ()
-    assert stale_votes(group, oldest=4) == (unit_tests_id("g"),)
-    assert stale_votes(programs(tests=()), oldest=4) == ()
+    assert judged_by(group) == {("reward", 3), ("reward", 5)}
+    assert stale_votes(group, {"reward": 3}) == ()
+    assert stale_votes(group, {"reward": 4}) == (unit_tests_id("g"),)
+    assert stale_votes(programs(tests=()), {"reward": 4}) == ()
 
 
 def test_the_measures_of_a_step_hold_code_ut_and_detect() -> None:

@@ -1,0 +1,101 @@
+"""iStar beside RLOO on chains whose end alone is rewarded, learnt by tables of logits in the place of policy and reward model.
+
+Of four words one leads a place on, one a place back and two nowhere; who does not come to the end in time has failed. Pair loss,
+scores and advantages are the product's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from random import Random
+from statistics import fmean
+
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.credit import Played, policy_credit
+from triforge.algorithms.imitation import pair_loss
+
+PLACES, MOVES, WORDS, TASKS, ROLLOUTS = 5, 12, 4, 3, 8
+_BETA, _JUDGE_RATE = 0.05, 20.0
+State = tuple[int, int]  # task and place
+Table = defaultdict[State, list[float]]
+Said = list[tuple[State, int]]  # states and the word in each
+
+
+def _table() -> Table:
+    return Table(lambda: [0.0] * WORDS)
+
+
+def _chances(table: Table, state: State) -> list[float]:
+    weights = [math.exp(logit) for logit in table[state]]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _play(table: Table, task: int, rng: Random) -> tuple[Said, bool]:
+    way = Random(1_000 + task)  # noqa: S311 (a reproducible draw, not a secret)
+    turns = [way.sample(range(WORDS), 2) for _ in range(PLACES)]
+    place, said = 0, Said()
+    for _ in range(MOVES):
+        (word,) = rng.choices(range(WORDS), _chances(table, (task, place)))
+        said.append(((task, place), word))
+        on, back = turns[place]
+        place = place + 1 if word == on else max(0, place - (word == back))
+        if place == PLACES:
+            return said, True
+    return said, False
+
+
+def _push(table: Table, pushes: Sequence[tuple[State, int, float]]) -> None:
+    """A step along the gradient of the sum of amount * log p(word)."""
+    before = {state: _chances(table, state) for state, *_ in pushes}
+    for state, word, amount in pushes:
+        for other, chance in enumerate(before[state]):
+            table[state][other] += amount * ((other == word) - chance)
+
+
+def curve(
+    seed: int, *, implicit: bool, rate: float = 1.0, updates: int = 24
+) -> Iterator[dict[str, float]]:
+    """Success in each update, and with an implicit reward model the share of pairs that it orders right before it learns from them."""
+    changes = {"normalise": "others", "outcome": "binary"}  # RLOO's comparison of outcomes
+    algorithm = resolve("istar", changes) if implicit else resolve("rloo")
+    rng, policy, judge = Random(seed), _table(), _table()  # noqa: S311 (a reproducible draw, not a secret)
+    for _ in range(updates):
+        groups = [[_play(policy, task, rng) for _ in range(ROLLOUTS)] for task in range(TASKS)]
+        taught, right = list[tuple[State, int, float]](), list[float]()
+        lessons = list[tuple[State, int, float]]()
+        for group in groups:
+            scores = [
+                [
+                    math.log(_chances(judge, state)[word] / _chances(policy, state)[word])
+                    for state, word in said
+                ]
+                for said, _ in group
+            ]
+            words = [[str(word) for _, word in said] for said, _ in group]
+            found = policy_credit(
+                [1 if success else -1 for _, success in group],
+                [[()] * len(said) for said, _ in group],
+                algorithm=algorithm,
+                played=Played(words, words, scores=scores if implicit else ()),
+            )
+            taught += [
+                (state, word, rate * advantage / ROLLOUTS)
+                for (said, _), row in zip(group, found.advantages, strict=True)
+                for (state, word), advantage in zip(said, row, strict=True)
+            ]
+            pairs = pair_loss(
+                [_BETA * sum(row) for row in scores], [won for _, won in group], [0] * ROLLOUTS
+            )
+            right += [pairs.right] * (pairs.pairs > 0)
+            lessons += [
+                (state, word, -_JUDGE_RATE * _BETA * slope)
+                for (said, _), slope in zip(group, pairs.slopes, strict=True)
+                for state, word in said
+            ]
+        yield {"success": fmean(won for group in groups for _, won in group)} | (
+            {"right": fmean(right)} if implicit and right else {}
+        )
+        _push(judge, lessons)
+        _push(policy, taught)
