@@ -195,6 +195,7 @@ async def soak(stack: Stack, waves: int) -> list[dict[str, float]]:
     ):
         for client in (env, policy):
             await get_json(client, "/readyz", deadline_s=60)
+        policy.timeout = httpx.Timeout(3600.0)  # also until connected: the bench itself is busy
         return [await _wave(policy, env, stack.pid) for _ in range(waves)]
 
 

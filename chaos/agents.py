@@ -22,11 +22,12 @@ _DEADLINE_S: Final = (
     40.0  # of a session; the place of an agent that was killed is given away after that
 )
 _WATCH_S: Final = 90.0
-_BLOWS = ("env_adapter", "policy-model", "engine-policy", "valkey", "rollout-worker")
+_ALL = "everything"
+_BLOWS = ("env_adapter", "policy-model", "engine-policy", "valkey", "rollout-worker", _ALL)
 
 
 async def sessions(r: Round) -> None:
-    """Agents play in sessions: some are killed, and with them env_adapter, the policy service, its engine, Valkey and a rollout worker."""
+    """Agents play in sessions: some are killed, with env_adapter, the policy service, its engine, Valkey, a rollout worker, and all at once."""
     played = {"played_by": "sessions", "episode_deadline_s": _DEADLINE_S, "episode_retries": 5}
     await r.submit(run={"steps": len(_BLOWS) + 1, "eval_every": 0}, env_adapter=played)
     agents = Agents(r)
@@ -36,9 +37,10 @@ async def sessions(r: Round) -> None:
         for step, name in enumerate(blows):
             await r.moment(step=step)
             agents.kill_one()
-            before = r.stack.restarts(name)
-            r.stack.kill(name)
-            back = await until(lambda n=name, b=before: r.stack.restarts(n) > b, within_s=_WATCH_S)  # type: ignore[misc]
+            names = r.stack.names() if name == _ALL else [name]
+            due = r.stack.restarts(*names) + len(names)
+            r.stack.kill(*names)
+            back = await until(lambda n=names, d=due: r.stack.restarts(*n) >= d, within_s=_WATCH_S)  # type: ignore[misc]
             r.demand(back, f"{name} was not started again")
             r.moments.append(f"{name} and an agent killed")
         await r.end()

@@ -103,16 +103,12 @@ def read_folder(folder: Path) -> Params:
     files: dict[str, JsonValue] = {}
     binary: dict[str, JsonValue] = {}
     executable: list[JsonValue] = []
-    size = 0
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             raise InputError(f"harbor {folder.name}: {path} is a link; a task holds files only")
         if not path.is_file():
             continue
         name, data = path.relative_to(folder).as_posix(), path.read_bytes()
-        size += len(data)
-        if size > MOST_BYTES:
-            raise InputError(f"harbor {folder.name}: more than {MOST_BYTES} bytes of files")
         try:
             files[name] = data.decode()
         except UnicodeDecodeError:

@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue
 from environments.mcp.servers import Connection, connected, server_of
 from triforge.environments.kit import (
     AnswerOptions,
-    NeverRewritten,
+    Family,
     Strict,
     expect_announced,
     parse_model,
@@ -22,7 +22,7 @@ from triforge.environments.kit import (
 )
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
 from triforge.types import Params, Task
 
 EPISODE: Final = "$episode"
@@ -163,7 +163,7 @@ def _without(tool: dict[str, JsonValue], fixed: dict[str, JsonValue]) -> dict[st
     return tool | {"arguments": left}
 
 
-class McpFamily(NeverRewritten):
+class McpFamily(Family[McpTask, PlayOptions]):
     """The family `mcp`; see README.md beside this file."""
 
     name = "mcp"
@@ -174,30 +174,24 @@ class McpFamily(NeverRewritten):
         extra="mcp",
         needs=("mcp",),
     )
+    params, play_options = McpTask, PlayOptions
     never_blocks = True  # it only waits for servers
 
-    def validate(self, params: Params) -> TaskDraft:
-        given = parse_model(McpTask, params, "mcp params")
-        server_of(given.server)
-        return TaskDraft(
-            params=given.model_dump(mode="json"),
-            instruction=given.instruction,
-            kind=given.server[:64],
-        )
+    def instruction(self, given: McpTask) -> str:
+        return given.instruction
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
-        raise InputError(
-            "mcp: tasks are yours, not generated; upload them: environments/mcp/README.md"
-        )
+    def kind(self, given: McpTask) -> str:
+        return given.server
+
+    def check(self, given: McpTask) -> None:
+        server_of(given.server)
 
     def make(self, options: Params) -> Environment:
         return McpEpisode(parse_model(PlayOptions, options, "mcp options"))
 
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        given = parse_model(McpTask, task.params, "mcp params")
-        answer = parse_model(PlayOptions, options, "mcp options").answer
+    def solution(self, given: McpTask, options: PlayOptions) -> Sequence[str] | None:
         said = [call.model_dump_json() for call in given.solution] + [_DONE]
-        return [wrapped(one, answer) for one in said] if given.solution else None
+        return [wrapped(one, options.answer) for one in said] if given.solution else None
 
 
 FAMILY: Final = McpFamily()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from pydantic import JsonValue
 
-from triforge.environments.kit import NeverRewritten, Strict, parse_model
+from triforge.environments.kit import Episode, Family, Strict
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Reset, StepResult, TaskDraft
-from triforge.types import Params, Task
+from triforge.types import Params
 
 _PAGE: Final = "environments/verifiers/README.md"
 _IN_SESSIONS: Final = (
@@ -33,20 +31,11 @@ class PlayOptions(Strict):
     success_at: float | None = None
 
 
-class Elsewhere:
-    """Stands for an episode that is not played here."""
-
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        raise InputError(_IN_SESSIONS)
-
-    async def step(self, response: str) -> StepResult:  # noqa: ARG002
-        raise InputError(_IN_SESSIONS)
-
-    async def close(self) -> None:
-        return None
+def _elsewhere(*_: object) -> Episode:
+    raise InputError(_IN_SESSIONS)
 
 
-class VerifiersFamily(NeverRewritten):
+class VerifiersFamily(Family[VerifiersTask, PlayOptions]):
     """The family `verifiers`; see README.md beside this file."""
 
     name = "verifiers"
@@ -55,11 +44,17 @@ class VerifiersFamily(NeverRewritten):
         tasks="those of the environment, as JSONL",
         licence="Apache-2.0 (own), MIT (verifiers), in a process of their own",
     )
+    params, play_options, episode = VerifiersTask, PlayOptions, staticmethod(_elsewhere)
     never_blocks = True
     success_at: float | None = None
 
-    def validate(self, params: Params) -> TaskDraft:
-        given = parse_model(VerifiersTask, params, "verifiers params")
+    def instruction(self, given: VerifiersTask) -> str:
+        asked = given.data.get("prompt")
+        last = asked[-1] if isinstance(asked, list) and asked else None
+        text = last.get("content") if isinstance(last, dict) else asked
+        return text if text and isinstance(text, str) else self.kind(given)
+
+    def kind(self, given: VerifiersTask) -> str:
         taskset = given.env.get("taskset")
         named = taskset.get("id") if isinstance(taskset, dict) else None
         if not isinstance(named, str):
@@ -67,30 +62,12 @@ class VerifiersFamily(NeverRewritten):
                 f"verifiers params: field env: given {str(given.env)[:80]}, expected the id of a taskset in it, as rows of "
                 f"`player.py` have; see {_PAGE}"
             )
-        asked = given.data.get("prompt")
-        text = asked if isinstance(asked, str) else _last(asked)
-        return TaskDraft(
-            params=given.model_dump(mode="json"), instruction=text or named, kind=named[:64]
-        )
+        return named
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
         raise InputError(
             f"verifiers: tasks are the environment's own; write them with `player.py` and upload them: {_PAGE}"
         )
-
-    def make(self, options: Params) -> Environment:
-        parse_model(PlayOptions, options, "verifiers options")
-        return Elsewhere()
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
-        return None
-
-
-def _last(messages: JsonValue) -> str:
-    """The text of the last message of a prompt; empty when it has none."""
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    text = last.get("content") if isinstance(last, dict) else None
-    return text if isinstance(text, str) else ""
 
 
 FAMILY: Final = VerifiersFamily()

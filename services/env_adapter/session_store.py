@@ -153,15 +153,15 @@ class SessionStore:
             return None if text is None else _TURNS.validate_json(text)
 
     def give(self, session_id: str, reward: SessionReward, turns: tuple[Turn, ...]) -> SessionState:
-        """Keep a reward with the turns that it is for; one that is there already stays."""
+        """Keep a reward with the turns that it is for; of a session that is over both stay as they are."""
         with self._database.write() as session:
             row = self._held(session, session_id)
             demand_open_to(state_of(row), reward)
-            if row.reward is None:
+            if row.status in _ALIVE:
                 row.reward = reward.model_dump()
-                row.turns = _TURNS.dump_json(turns).decode()
-            if reward.end or row.status == "ended":
-                row.status = "finished"
+                _keep(row, turns)
+                if reward.end or row.status == "ended":
+                    row.status = "finished"
             return state_of(row)
 
     def end(self, session_id: str, error: str, turns: tuple[Turn, ...]) -> SessionState:
@@ -169,7 +169,8 @@ class SessionStore:
         with self._database.write() as session:
             row = self._held(session, session_id)
             if row.status in _ALIVE and row.reward is not None:
-                row.status, row.turns = "finished", _TURNS.dump_json(turns).decode()
+                row.status = "finished"
+                _keep(row, turns)
             elif row.status in _ALIVE and error:
                 self._fail(session, row, error)
             elif row.status == "open":
@@ -290,6 +291,12 @@ class SessionStore:
         if (failed or 0) <= retries:
             group.free = [*group.free, row.index]
             group.free_count = len(group.free)
+
+
+def _keep(row: SessionRow, turns: tuple[Turn, ...]) -> None:
+    """Turns only become more; none are where Redis has forgotten them."""
+    if turns:
+        row.turns = _TURNS.dump_json(turns).decode()
 
 
 def state_of(row: SessionRow) -> SessionState:

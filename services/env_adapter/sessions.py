@@ -91,14 +91,15 @@ class Sessions:
         if state.reward is not None and (state.status == "finished" or not reward.end):
             return state
         turns = await self.log.all(session_id)
-        if not turns:
+        if turns:
+            step_rewards(turns, reward.steps)
+            if reward.end:
+                await self.log.close(session_id, "it has its reward")
+                turns = await self.log.all(session_id)
+        elif (await self.get(session_id, key)).reward is None:  # or the same request was faster
             raise ConflictError(
                 f"session {session_id} has asked the model nothing: there is nothing that a reward could be for"
             )
-        step_rewards(turns, reward.steps)
-        if reward.end:
-            await self.log.close(session_id, "it has its reward")
-            turns = await self.log.all(session_id)
         state = await asyncio.to_thread(self.store.give, session_id, reward, turns)
         if state.status == "finished":
             await self.log.forget(session_id)

@@ -6,12 +6,12 @@ What a request asks is what the chat dialect asks (`services.policy.openai`); he
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.policy.engine import Partial
+from services.policy.engine import Partial, Tops
 from services.policy.openai import ChatRequest, TypedEvents, typed_event
 from services.policy.openai_fields import Strict
 from services.policy.tools import Said
@@ -174,7 +174,9 @@ class MessagesRequest(Strict):
         return ChatRequest.of(given)
 
 
-def message(body: ChatRequest, reply: GenerateReply, *, model: str, name: str) -> dict[str, Any]:
+def message(
+    body: ChatRequest, reply: GenerateReply, _: Sequence[Tops], *, model: str, name: str
+) -> dict[str, Any]:
     """Our reply as a `message`; it has one sample."""
     output = reply.outputs[0]
     answer = body.said(output.text).named(f"{name}-0")

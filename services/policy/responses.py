@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.policy.engine import Partial
+from services.policy.engine import Partial, Tops
 from services.policy.openai import ChatRequest, TypedEvents, typed_event
 from services.policy.openai_fields import Strict
 from services.policy.tools import Call, Said
@@ -185,15 +185,14 @@ def _content(content: str | _Parts) -> str | list[dict[str, Any]]:
     """Text, or parts where there are images."""
     if isinstance(content, str):
         return content
-    texts = [part for part in content if isinstance(part, _Part)]
-    return _text(texts) if len(texts) == len(content) else [part.chat() for part in content]
+    if any(isinstance(part, _Image) for part in content):
+        return [part.chat() for part in content]
+    return "".join(part.text for part in content if isinstance(part, _Part))
 
 
-def _text(content: str | Sequence[_Part]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
-def response(body: ChatRequest, reply: GenerateReply, *, model: str, name: str) -> dict[str, Any]:
+def response(
+    body: ChatRequest, reply: GenerateReply, _: Sequence[Tops], *, model: str, name: str
+) -> dict[str, Any]:
     """Our reply as a `response`; it has one sample."""
     output = reply.outputs[0]
     answer = body.said(output.text).named(f"{name}-0")

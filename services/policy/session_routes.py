@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from services.policy.anthropic import MessageDeltas, MessagesRequest, message
-from services.policy.engine import Tops
 from services.policy.gateway import Gateway
 from services.policy.openai import ChatRequest, Chunks, Deltas, completion, events, model_card
 from services.policy.responses import ResponseDeltas, ResponsesRequest, response
-from services.policy.sessions import Call, Sessions
+from services.policy.sessions import Sessions
 from triforge.access.callers import Rule, caller
-from triforge.types import GenerateReply, WeightsState
+from triforge.types import WeightsState
 from triforge.web.description import answers, files
 from triforge.web.server import unless_gone
 
@@ -29,7 +29,6 @@ SESSION_RULES: Final[Mapping[str, Rule]] = {
 }
 _ANSWERS: Final = answers(401, 404, 409, 429, 502) | files(_EVENTS)
 Asked = Annotated[str, Header(alias="idempotency-key", max_length=200)]
-Whole = Callable[[Call, GenerateReply, list[Tops]], dict[str, Any]]
 
 
 def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> APIRouter:
@@ -37,27 +36,16 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
     router = APIRouter(prefix="/sessions/{session_id}/v1", tags=["sessions"])
 
     async def respond(
-        request: Request, body: ChatRequest, asked: str, chunks: Callable[[Call], Chunks], whole: Whole
+        request: Request, body: ChatRequest, asked: str, chunks: Callable[..., Chunks], whole: Callable[..., dict[str, Any]]
     ) -> Response:  # fmt: skip
         assert sessions is not None  # the middleware has asked for the session's key
         call = await sessions.begin(request.state.session, body, asked)
         if body.stream:
-            pieces = await unless_gone(request, events(sessions.stream(call), chunks(call)))
+            events_of = chunks(body, model=role, name=call.name)
+            pieces = await unless_gone(request, events(sessions.stream(call), events_of))
             return StreamingResponse(pieces, media_type=_EVENTS)
         reply, tops = await unless_gone(request, sessions.answer(call))
-        return JSONResponse(whole(call, reply, tops))
-
-    async def translated(
-        request: Request, chat: ChatRequest, asked: str,
-        deltas: Callable[..., Chunks], whole: Callable[..., dict[str, Any]],
-    ) -> Response:  # fmt: skip
-        return await respond(
-            request,
-            chat,
-            asked,
-            lambda call: deltas(chat, model=role, name=call.name),
-            lambda call, reply, _: whole(chat, reply, model=role, name=call.name),
-        )
+        return JSONResponse(whole(body, reply, tops, model=role, name=call.name))
 
     @router.post("/chat/completions", responses=_ANSWERS)
     async def session_chat(
@@ -67,17 +55,9 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
         asked: Asked = "",
     ) -> Response:
         """Chat in OpenAI's dialect, in a session."""
-        version = gateway.weights.version
-
-        def chunks(call: Call) -> Chunks:
-            renderer = gateway.weights.renderer
-            return Deltas(body, model=role, renderer=renderer, version=version, name=call.name)
-
-        def whole(call: Call, reply: GenerateReply, tops: list[Tops]) -> dict[str, Any]:
-            renderer = gateway.weights.renderer
-            return completion(body, reply, tops, model=role, renderer=renderer, name=call.name)
-
-        return await respond(request, body, asked, chunks, whole)
+        renderer, version = gateway.weights.renderer, gateway.weights.version
+        chunks = partial(Deltas, renderer=renderer, version=version)
+        return await respond(request, body, asked, chunks, partial(completion, renderer=renderer))
 
     @router.post("/responses", responses=_ANSWERS)
     async def session_responses(
@@ -87,7 +67,7 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
         asked: Asked = "",
     ) -> Response:
         """Responses in OpenAI's dialect, in a session; a request brings its whole conversation."""
-        return await translated(request, body.chat(), asked, ResponseDeltas, response)
+        return await respond(request, body.chat(), asked, ResponseDeltas, response)
 
     @router.post("/messages", responses=_ANSWERS)
     async def session_messages(
@@ -97,7 +77,7 @@ def session_routes(gateway: Gateway, role: str, sessions: Sessions | None) -> AP
         asked: Asked = "",
     ) -> Response:
         """Messages in Anthropic's dialect, in a session."""
-        return await translated(request, body.chat(), asked, MessageDeltas, message)
+        return await respond(request, body.chat(), asked, MessageDeltas, message)
 
     @router.get("/models", responses=answers(401, 404, 409))
     async def session_models(session_id: str) -> Response:  # noqa: ARG001

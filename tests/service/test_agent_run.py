@@ -215,3 +215,29 @@ async def test_an_agent_that_asks_nothing_measures_nothing(run: Run) -> None:
         await run.both.tell(made, "end", error=refused.json()["detail"])
     await asyncio.wait_for(playing, 5)
     assert not any(t.measured for t in (await run.played()).trajectories)
+
+
+async def test_who_interrupts_gives_the_places_back(run: Run, tmp_path: Path) -> None:
+    app, playing = FastAPI(), run.play(run.group())
+
+    @app.get("/v1/runs/{run_id}")
+    def show(run_id: str) -> RunState:
+        return STATE.model_copy(update={"id": run_id, "status": "running"})
+
+    (folder := tmp_path / "begun").mkdir()
+    begins = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'w'); time.sleep(60)"
+    async with serving(app) as (url, _):
+        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+        agents = Agents(settings, [sys.executable, "-c", begins, str(folder)], parallel=2)
+        serve = asyncio.create_task(agents.serve("", RUN, "", {}))
+        async with asyncio.timeout(30):
+            while len([*folder.iterdir()]) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        serve.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(serve, 20)
+    with run.both.database.read() as session:
+        rows = [(row.status, row.reason) for row in session.scalars(select(SessionRow))]
+    assert rows == [("failed", "its agent was interrupted")] * 2
+    await asyncio.gather(run.begin(), run.begin())
+    playing.cancel()

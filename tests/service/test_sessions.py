@@ -14,9 +14,12 @@ import openai
 import pytest
 
 from services.env_adapter.session_store import SessionStore
+from services.env_adapter.sessions import Sessions
 from tests.service.session_services import END, Services, services
+from triforge.broker.sessions import SessionLog, Turns
 from triforge.store.tables import SessionRow
 from triforge.testing.pictures import png
+from triforge.types import SessionReward, Task
 from triforge.vision.files import data_uri, describe
 
 ASK: list[Any] = [{"role": "system", "content": "Help."}, {"role": "user", "content": "What is in the fridge?"}]  # fmt: skip
@@ -199,6 +202,43 @@ async def test_an_agent_may_go_on_after_its_reward(both: Services) -> None:
         with pytest.raises(openai.ConflictError, match="is over: it was ended"):
             await chat(client, ASK)
     assert len(await both.turns(made)) == 2
+
+
+async def test_what_an_agent_asks_after_its_reward_is_kept_when_the_reward_is_given_again(
+    both: Services,
+) -> None:
+    made = await both.begin()
+    both.says("one", "two")
+    async with both.client(made) as client:
+        await chat(client, ASK)
+        await both.tell(made, "reward", score=0.5, end=False)
+        await chat(client, ASK)
+    given = await asyncio.gather(*(both.tell(made, "reward", score=0.5) for _ in range(8)))
+    assert {(reply.status_code, reply.json()["status"]) for reply in given} == {(200, "finished")}
+    assert len(await both.turns(made)) == 2
+
+
+async def test_a_reward_that_is_given_while_the_same_is_being_kept_is_acknowledged(
+    both: Services,
+) -> None:
+    made = await both.begin()
+    both.says("one")
+    async with both.client(made) as client:
+        await chat(client, ASK)
+
+    def no_task(task_id: str) -> Task:
+        raise AssertionError(task_id)
+
+    class Slow(SessionLog):
+        async def all(self, session_id: str) -> Turns:
+            assert (await both.tell(made, "reward", score=0.5)).status_code == 200
+            return await super().all(session_id)
+
+    store = SessionStore(both.database)
+    slow = Sessions(store=store, log=Slow(both.broker), task=no_task, url="")
+    state = await slow.reward(made.session.id, made.key, SessionReward(score=0.5))
+    assert state.status == "finished"
+    assert len(await both.turns(made)) == 1
 
 
 async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services) -> None:

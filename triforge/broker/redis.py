@@ -27,6 +27,7 @@ _SENT_AT: Final = "triforge_sent_at"  # header of a job, in seconds since 1970
 _STREAM_LENGTH: Final = 100_000  # entries kept a stream; a run needs only the newest few hundred
 _AT_ONCE: Final = 1000  # commands of one pipeline
 _CONNECTIONS: Final = 64  # every command in flight has one; more commands wait for those
+_WAIT_S: Final = 120.0  # for that: a busy machine is no server that is away
 
 
 class RedisBroker(Broker):
@@ -40,6 +41,7 @@ class RedisBroker(Broker):
         pool = aioredis.BlockingConnectionPool.from_url(
             redis_url,
             max_connections=_CONNECTIONS,
+            timeout=_WAIT_S,
             decode_responses=True,
             encoding_errors="replace",  # garbage is to be read, and passed over
             socket_connect_timeout=5,

@@ -182,6 +182,10 @@ class Agents:
                 if code == _FAILURE and _TRACEBACK in _errors(Path(folder)):
                     why = f"the agent raised, which counts as a failure: {_last_line(Path(folder))}"
                     self._say_once(session_id, why, "")
+            except asyncio.CancelledError:  # others may have the place at once
+                with contextlib.suppress(TriforgeError):
+                    await self._env.end_session(session_id, error="its agent was interrupted")
+                raise
             except TriforgeError as error:  # nothing was measured
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):

@@ -25,6 +25,7 @@ PROCESSES: Final = "{processes}"  # likewise; 0 where the kernel holds the run t
 SPARE: Final = 32  # descriptors below this number are laid out for bubblewrap
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+EXITING: Final = 0x4  # PF_EXITING, of the flags in /proc/PID/stat
 CLONE3: Final = 435  # on every machine
 INTO_CGROUP: Final = 0x200000000
 SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -118,9 +119,10 @@ def files(pid: int, uid: int | None) -> int:
 
 
 def _ended(pid: int) -> bool:
-    """Whether a process is gone or a zombie, of which the kernel may refuse what it would show of the living."""
+    """Whether a process is gone, a zombie or about to be one, of which the kernel may refuse what it would show of the living."""
     try:
-        return _stat(Path("/proc", str(pid)))[0] in b"ZX"
+        fields = _stat(Path("/proc", str(pid)))
+        return fields[0] in b"ZX" or bool(int(fields[6]) & EXITING)
     except OSError:
         return True
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from environments.verifiers.family import FAMILY
+from triforge.environments.registry import traits
 from triforge.errors import InputError
 from triforge.types import Task
 
@@ -30,6 +31,10 @@ def test_a_task_is_announced_by_its_prompt(prompt: Any, instruction: str) -> Non
 def test_a_row_that_names_no_taskset_is_refused() -> None:
     with pytest.raises(InputError, match="expected the id of a taskset in it"):
         FAMILY.validate({"env": {"taskset": "sums"}, "data": {}})
+
+
+def test_episodes_have_scores_alone_unless_a_run_says_from_which_on_one_is_a_success() -> None:
+    assert traits("verifiers")["scored"]
 
 
 async def test_our_own_loop_is_told_who_plays_it() -> None:

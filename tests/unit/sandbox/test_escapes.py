@@ -257,10 +257,10 @@ time.sleep(30)
 BURN_IN_CHILDREN = """
 import os, time
 for _ in range(30):
-    if os.fork() == 0:
+    if (child := os.fork()) == 0:
         while time.process_time() < 0.05: pass
         os._exit(0)
-    time.sleep(0.05)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it stays a zombie
 """
 DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(60)\n    os._exit(0)\n"
 

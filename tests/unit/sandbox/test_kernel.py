@@ -1,9 +1,12 @@
 """What the kernel may refuse for a moment: to seal a file in memory, to show the files of a process that ends."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +53,21 @@ def test_files_of_a_process_that_nobody_may_see_are_none_once_it_has_ended() -> 
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert files(process.pid, 65534) == 0, "a zombie"
     assert files(process.pid, 65534) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks as another user")
+def test_files_of_a_process_that_is_giving_back_its_memory_are_none() -> None:
+    """Which takes a while, in which its root is refused and it is no zombie yet."""
+    heavy = "import sys; held = bytearray(2**28); held[::4096] = bytes(2**16); sys.stdin.read(); import os; os._exit(0)"
+    with subprocess.Popen([sys.executable, "-c", heavy], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        stat, fields = Path("/proc", str(process.pid), "stat"), ["R"]
+        while fields[0] != "Z":
+            fields = stat.read_text().rpartition(") ")[2].split()
+            with (
+                contextlib.nullcontext()
+                if int(fields[6]) & 4
+                else contextlib.suppress(PermissionError)
+            ):
+                assert files(process.pid, 65534) == 0
