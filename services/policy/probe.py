@@ -11,17 +11,18 @@ from triforge.chat_template import read_json
 from triforge.errors import PolicyError, WeightsError
 
 PROBE = "probe.json"
-# Largest mean difference of a log-probability, by the type that the engine computes in; "auto" may be any.
+# Largest mean difference of a log-probability, by the type that the engine computes in, or the version is in; "auto" may be any.
 _TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "half": 2e-2}
 _ROUGH = 1e-1
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A prompt, and the log-probability of each of its ids but the first."""
+    """A prompt, and the log-probability of each of its ids but the first, before the weights were rounded to `dtype`."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    dtype: str = "float32"
 
 
 def read_probe(folder: Path) -> Probe:
@@ -39,7 +40,7 @@ def read_probe(folder: Path) -> Probe:
         raise WeightsError(
             f"{path}: expected ids and one log-probability for each but the first, found {ids!r:.40}, {logprobs!r:.40}"
         )
-    return Probe(tuple(ids), tuple(logprobs))
+    return Probe(tuple(ids), tuple(logprobs), str(found.get("dtype", "float32")))
 
 
 async def verify_probe(
@@ -50,7 +51,7 @@ async def verify_probe(
     if believed:
         return
     kind = await engine.dtype()
-    allowed = _TOLERANCE.get(kind, _ROUGH)
+    allowed = max(_TOLERANCE.get(each, _ROUGH) for each in (kind, probe.dtype))
     away = math.fsum(abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)) / len(found)
     if not away <= allowed:
         raise PolicyError(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from services.policy.probe import PROBE, Probe, read_probe
 from triforge.chat_template import read_json
 from triforge.errors import TriforgeError, WeightsError
-from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, load_manifest
+from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, each_file, load_manifest
 from triforge.store.model_config import difference
 from triforge.store.tensor_files import Entry, all_finite, first_rows, read_folder
 
@@ -198,14 +198,18 @@ def check_contents(tensors: Mapping[str, Entry], manifest: Manifest | None) -> N
     by_file: dict[Path, list[Entry]] = {}
     for entry in tensors.values():
         by_file.setdefault(entry.file, []).append(entry)
-    for path, entries in by_file.items():
+
+    def read(path: Path) -> str:
         listed = manifest.files.get(path.name) if manifest is not None else None
+        reading = Reading(path.name, listed) if listed else None
         try:
-            problem = _read_through(path, entries, Reading(path.name, listed) if listed else None)
+            problem = _read_through(path, by_file[path], reading)
         except OSError as error:
             problem = f"{path.name} cannot be read: {error.strerror or error}"
-        if problem:
-            raise WeightsError(f"{path.parent}: {problem}")
+        return problem and f"{path.parent}: {problem}"
+
+    if problem := next(filter(None, each_file(read, [*by_file])), ""):
+        raise WeightsError(problem)
     if manifest is not None:
         manifest.check(contents=True, but={path.name for path in by_file})
 

@@ -11,10 +11,12 @@ them again).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
@@ -135,9 +137,10 @@ class BatchTrainer:
             signal.signal(name, signal.SIG_IGN)
         while word := self.ranks.broadcast():
             order = json.loads(word)
-            if "gather" in order:
+            if "write" in order:
                 assert self._held is not None  # rank 0 publishes a step that all have taken
-                self._held[1].take_part(order["gather"])
+                with contextlib.suppress(OSError):  # which rank 0 hears as well
+                    self._held[1].take_part(order["write"], Path(order["folder"]))
                 continue
             batch = TrainBatch.model_validate_json(json.dumps(order["batch"]))
             versions = CheckpointStore(self._store, batch.run_id, batch.role)

@@ -1,8 +1,11 @@
 """A role's versions of one run on disk: weights for the engines, optimiser state for the learner.
 
     <artifacts>/weights/<run>/<role>/v000012/                model.safetensors (or an adapter), tokenizer, manifest.json
-    <artifacts>/checkpoints/<run>/<role>/v000012-5f3a0c1e/   optimizer.safetensors, state.json, manifest.json, and what the
-                                                             objectives keep (critic.safetensors)
+    <artifacts>/checkpoints/<run>/<role>/v000012-5f3a0c1e/   optimizer.safetensors, state.json, manifest.json, what the
+                                                             objectives keep (critic.safetensors), and weights.safetensors
+                                                             where the version has them in bfloat16
+
+Instead of a file there may be several, optimizer-00001-of-00008.safetensors and so on, each written by one rank.
 
 The checkpoint is written first, under the digest of its content; the weights' manifest names that digest. A version is
 published when its weight folder has its name, which is given once. So a learner that is killed before that takes the step
@@ -24,7 +27,7 @@ from typing import Any
 import torch
 
 from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner, StepReport
+from services.trainer.learner import WEIGHTS, Learner, StepReport
 from services.trainer.lora import LoraShape, load_version
 from services.trainer.objectives import Saved
 from services.trainer.weight_folders import (
@@ -35,7 +38,7 @@ from services.trainer.weight_folders import (
     version_name,
     versions,
 )
-from services.trainer.weight_tensors import load_tensors, save_tensors, write_json
+from services.trainer.weight_tensors import CPU, stored, write_json
 from triforge.errors import StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
@@ -122,7 +125,7 @@ class CheckpointStore:
             manifest |= {"origin": batch.first_version, "parent": self.parent}
         checkpoint, digest = "", ""
         try:
-            checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner.saved(), about)
+            checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
             digest = learner.publish(self.weights / version_name(version), manifest)
         except (StorageError, WeightsError):  # perhaps another learner was first
             if not (self.weights / version_name(version)).is_dir():
@@ -139,13 +142,13 @@ class CheckpointStore:
             prune(parent, newest=version, keep=keep, pinned=batch.first_version)
         return ready, mine
 
-    def _write_checkpoint(self, saved: Saved, about: dict[str, Any]) -> str:
+    def _write_checkpoint(self, learner: Learner, about: dict[str, Any]) -> str:
         """Returns the digest; one that is there already is the same."""
         with aside(self.checkpoints) as folder:
-            for name, tensors in saved.tensors.items():
-                save_tensors(tensors, folder / f"{name}.safetensors")
+            for files in learner.files().values():
+                files.write(folder)
             random = bytes(torch.get_rng_state().tolist()).hex()
-            write_json(folder / _STATE, {**about, **saved.state, "random": random})
+            write_json(folder / _STATE, {**about, **learner.saved().state, "random": random})
             digest = write_manifest(folder, about)
             place(folder, self.checkpoints / version_name(about["version"], digest))
             return digest
@@ -180,10 +183,11 @@ class CheckpointStore:
             )
         verify_manifest(checkpoint)
         state = _read_state(checkpoint / _STATE)
-        device = ranks.device if ranks else None
-        model = load_version(folder, initial, shape, device, self._images)
+        device = ranks.home if ranks else CPU
+        tensors = stored(checkpoint)
+        own = tensors.pop(WEIGHTS, None)
+        model = load_version(folder, initial, shape, device, self._images, own)
         learner = Learner(model, initial, ranks)
-        tensors = {path.stem: load_tensors(path) for path in checkpoint.glob("*.safetensors")}
         learner.restore(Saved(tensors, state))
         torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
         return learner

@@ -24,7 +24,7 @@ from services.trainer.step import Plan, Step, Update
 from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Floats, Ints, TokenBatch
 from services.trainer.vision import VisionBody
-from services.trainer.weight_tensors import model_tensors
+from services.trainer.weight_tensors import CPU, model_tensors
 from triforge.algorithms.loss_terms import value_loss
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, TrainerError
@@ -55,7 +55,7 @@ class ValueModel(nn.Module):
     @staticmethod
     def over(
         folder: Path,
-        device: torch.device,
+        device: torch.device | None,
         tensors: dict[str, Tensor] | None = None,
         images: ImageStore | None = None,
     ) -> ValueModel:
@@ -65,7 +65,7 @@ class ValueModel(nn.Module):
             ConfigError: the model does not show its hidden states.
             WeightsError: the folder is not a complete model folder, or the tensors are those of another model.
         """
-        scoring = ScoringModel.load(folder)
+        scoring = ScoringModel.load(folder, None if device is None else CPU)
         model: Any = scoring.module
         if model.base_model is model:
             raise ConfigError(
@@ -79,7 +79,7 @@ class ValueModel(nn.Module):
         made = ValueModel(model.base_model, width, shape, vision)
         if tensors is not None:
             load_into(made, tensors, where=f"critic over {folder}")
-        return made.to(device)
+        return made.to(device or CPU)
 
     def compute(self, dtype: torch.dtype, *, checkpointing: bool) -> None:
         """Say how the passes from now on are computed."""
@@ -148,9 +148,7 @@ class Critic(Objective):
     _values: _Values | None = None
 
     def _over(self, tensors: dict[str, Tensor] | None = None) -> ValueModel:
-        return self.use(
-            ValueModel.over(self.initial, self.model.device, tensors, self.model.images)
-        )
+        return self.use(ValueModel.over(self.initial, self.ranks.home, tensors, self.model.images))
 
     def use(self, model: ValueModel) -> ValueModel:
         """Train this model from now on."""

@@ -11,9 +11,8 @@ auto        replicate on a CPU if that fits in half of the machine's memory, els
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -68,6 +67,14 @@ class Ranks:
         backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_PATIENCE)
         return Ranks(device, init_device_mesh(kind, (world,)), sharding)
+
+    @property
+    def home(self) -> torch.device | None:
+        """Where a model is read to; None where `shard` takes one block after another to the device, on which all may not fit."""
+        shared = self._sharding == "full" or (
+            self._sharding == "auto" and self.device.type != "cpu"
+        )
+        return None if self.mesh is not None and shared else self.device
 
     def leave(self) -> None:
         """Part from the others, in order."""
@@ -209,22 +216,3 @@ class Ranks:
 def whole(tensor: Tensor) -> Tensor:
     """A tensor with the shares of all ranks in it; every rank has to ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-class Shares(dict[str, Tensor]):
-    """The tensors of one file as rank 0 holds them; the others are asked for their shares when the file is written."""
-
-    def __init__(self, file: str, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-        super().__init__(sorted(tensors.items()))
-        self._file, self._ranks = file, ranks
-
-    def gathered(self) -> Generator[Tensor, None, None]:
-        """The tensors whole, one at a time. Close it: ranks that take part do so to the end, whatever rank 0 has met."""
-        self._ranks.broadcast(json.dumps({"gather": self._file}))
-        left = iter(self.values())
-        try:
-            for tensor in left:
-                yield whole(tensor)
-        finally:
-            for tensor in left:
-                whole(tensor)

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from services.trainer.distributed import Interrupted as Interrupted
-from services.trainer.distributed import Ranks, Shares, whole
+from services.trainer.distributed import Ranks
 from services.trainer.lora import AdaptedModel, BaseModel, LoraShape
 from services.trainer.loss import AdaptiveKL
 from services.trainer.model import ScoringModel, Weights
@@ -30,13 +30,13 @@ from services.trainer.step import Scores, Step, Update
 from services.trainer.step_cost import StepCost
 from services.trainer.token_batches import Floats, Ints
 from services.trainer.training_data import StepData
-from services.trainer.weight_tensors import on_cpu
+from services.trainer.weight_tensors import CPU, MODEL, Shares
 from triforge.errors import TrainerError
 from triforge.offload import Offloaded
 from triforge.store.images import ImageStore
 from triforge.types import TrainBatch, TrainRow
 
-_WEIGHTS = "weights"  # of all files of a version the one for engines
+WEIGHTS = "weights"  # stem of the files of a checkpoint that hold what its version has rounded
 _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
 
 
@@ -74,6 +74,7 @@ class Learner:
         self._objectives: dict[str, Objective] = {}
         self._restored = Saved()
         self._weights: Weights | None = None  # of ranks that publish together
+        self._dtype = torch.float32  # of the weights of versions
         self._optimiser = Optimiser(model.parameters(), self.ranks)
 
     @staticmethod
@@ -91,7 +92,7 @@ class Learner:
             ConfigError: the model cannot have such an adapter.
             WeightsError: the folder is not a complete model folder.
         """
-        device = ranks.device if ranks else None
+        device = ranks.home if ranks else CPU
         if shape is None:
             return Learner(ScoringModel.load(initial, device, images=images), initial, ranks)
         model = AdaptedModel.over(initial, shape, seed=seed, device=device, images=images)
@@ -168,6 +169,7 @@ class Learner:
                 f"batch {batch.batch_id}: given {len(rows)} rows, expected the announced {batch.num_rows}, one at least"
             )
         learner, algorithm = batch.learner, self.adaptive_kl.applied(batch.algorithm)
+        self._dtype = getattr(torch, learner.publish_dtype)
         data = StepData.from_rows(
             [row for row in rows if not row.objective],
             max_tokens=learner.max_tokens,
@@ -197,7 +199,7 @@ class Learner:
     def _first_model(self) -> Scores:
         if isinstance(self.model, AdaptedModel):
             return BaseModel(self.model)
-        model = ScoringModel.load(self.initial, self.model.device, images=self.model.images)
+        model = ScoringModel.load(self.initial, self.ranks.home, images=self.model.images)
         model.module.requires_grad_(False)
         self.ranks.shard(model.scorer)
         return model
@@ -249,20 +251,21 @@ class Learner:
 
     def saved(self) -> Saved:
         """What a checkpoint is to hold."""
-        found = self._saved()
-        found.tensors = {file: self._to_file(file, own) for file, own in found.tensors.items()}
-        return found
+        return Saved(dict(self.files()), self._saved().state)
 
-    def _to_file(self, file: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return Shares(file, tensors, self.ranks) if self.ranks.world > 1 else on_cpu(tensors)
+    def files(self) -> dict[str, Shares]:
+        """The tensors of it by the stem of their files; the weights as they are, where versions round them."""
+        found = self._saved().tensors
+        if self._dtype != torch.float32:
+            found[WEIGHTS] = self.model.tensors()
+        return {stem: Shares(stem, own, self.ranks) for stem, own in found.items()}
 
-    def take_part(self, file: str) -> None:
-        """Give rank 0, which writes a file, this rank's shares of its tensors; see `Shares`."""
-        tensors = self._saved().tensors
+    def take_part(self, stem: str, folder: Path) -> None:
+        """Write this rank's part of some files that rank 0 writes now; see `Shares`."""
+        files = self.files()
         if self._weights is not None:
-            tensors[_WEIGHTS] = self._weights.tensors
-        for _, tensor in sorted(tensors[file].items()):
-            whole(tensor)
+            files[MODEL] = self.model.files(self._weights, self.ranks, self._dtype)
+        files[stem].write(folder)
 
     def _saved(self) -> Saved:
         found = Saved({"optimizer": self._optimiser.tensors()}, {"counters": asdict(self.counters)})
@@ -290,11 +293,11 @@ class Learner:
         self._optimiser.restore(saved.tensors["optimizer"], saved.state["counters"])
         self.adaptive_kl.beta = saved.state.get("kl_beta")
         # AdamW has copies of its own; on the CPU these would stay for good.
-        kept = {file: own for file, own in saved.tensors.items() if file != "optimizer"}
+        used = {"optimizer", WEIGHTS}
+        kept = {file: own for file, own in saved.tensors.items() if file not in used}
         self._restored = Saved(kept, saved.state)
 
     def publish(self, target: Path, about: dict[str, object]) -> str:
         """Write the weights as a version; see `ScoringModel.publish`."""
         weights = self._weights or self.model.weights(self.sample)
-        weights = weights._replace(tensors=self._to_file(_WEIGHTS, weights.tensors))
-        return self.model.publish(target, about, weights, self.initial)
+        return self.model.publish(target, about, weights, self.initial, self.ranks, self._dtype)

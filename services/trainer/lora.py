@@ -22,13 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from services.trainer.distributed import whole
+from services.trainer.distributed import Ranks, whole
 from services.trainer.model import ScoringModel, Weights, copy_tensors
 from services.trainer.token_batches import TokenBatch
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import (
+    CPU,
     copy_companions,
     load_tensors,
+    model_files,
     model_tensors,
     on_cpu,
     publish_model,
@@ -88,7 +90,7 @@ class AdaptedModel(ScoringModel):
         shape: LoraShape,
         *,
         seed: int = 0,
-        device: torch.device | None = None,
+        device: torch.device | None = CPU,
         images: ImageStore | None = None,
     ) -> AdaptedModel:
         """A fresh adapter over a model folder; A is drawn with `seed`, B is 0. `images` are for a model that sees.
@@ -103,7 +105,7 @@ class AdaptedModel(ScoringModel):
             raise ConfigError(
                 f"trainer.*.lora_rank: given {shape.rank}, which needs PEFT ({error}): {install_command('lora')}"
             ) from None
-        scoring = ScoringModel.load(base)
+        scoring = ScoringModel.load(base, None if device is None else CPU)
         model: Any = scoring.module
         reader = model if scoring.image_spec is None else model.get_decoder()
         targets = _targets(reader, shape, base)
@@ -124,7 +126,7 @@ class AdaptedModel(ScoringModel):
             key: sorted(value) if isinstance(value, set) else value
             for key, value in config.to_dict().items()
         }
-        model = model.to(device or torch.device("cpu"))
+        model = model.to(device or CPU)
         return AdaptedModel(model, base, settings, image_spec=scoring.image_spec, images=images)
 
     @contextlib.contextmanager
@@ -157,7 +159,13 @@ class AdaptedModel(ScoringModel):
         copy_tensors(load_tensors(path), known, set(known), where=str(path))
 
     def publish(
-        self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path
+        self,
+        target: Path,
+        about: Mapping[str, Any],
+        weights: Weights,
+        initial: Path,
+        ranks: Ranks | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> str:
         """See `ScoringModel.publish`; what lies beside is the base's. Raises WeightsError, too, if the base has gone."""
         base = {"uri": str(self.base), "digest": model_digest(self.base)}
@@ -219,10 +227,11 @@ def load_version(
     folder: Path,
     initial: Path,
     shape: LoraShape | None,
-    device: torch.device | None = None,
+    device: torch.device | None = CPU,
     images: ImageStore | None = None,
+    own: dict[str, Tensor] | None = None,
 ) -> ScoringModel:
-    """The model of a published version: its own weights, or those of `initial` with its adapter.
+    """The model of a published version: its own weights (`own`, if it has them rounded), or those of `initial` with its adapter.
 
     Raises:
         ConfigError: the version is of another kind than the learner is to train.
@@ -233,7 +242,7 @@ def load_version(
         held = "an adapter" if is_adapter(folder) else "a whole model"
         raise ConfigError(f"trainer.*.lora_rank: given {given}, but {folder} holds {held}")
     if shape is None:
-        return ScoringModel.load(folder, device, images=images)
+        return ScoringModel.load(folder, device, images=images, tensors=own)
     expected, digest = read_manifest(folder).get("base", {}).get("digest"), model_digest(initial)
     if digest != expected:
         raise WeightsError(
@@ -274,7 +283,7 @@ def merge(adapter: Path, out: Path, *, base: Path | None = None, replace: bool =
                 weight = name.removeprefix(_PREFIX).replace(".lora_A.", ".")
                 weights[weight].add_(wide @ narrow, alpha=shape.alpha / shape.rank)
     about = {"kind": "merged", "base": str(below), "adapter": str(adapter)}
-    publish_model(model, on_cpu(model_tensors(model)), below, out, about, replace=replace)
+    publish_model(model_files(model, model_tensors(model)), below, out, about, replace=replace)
     return out
 
 

@@ -17,12 +17,21 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from services.trainer.distributed import Ranks
 from services.trainer.logprobs import chosen_logprobs
 from services.trainer.packed_attention import NAME as PACKED
 from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Sequences, TokenBatch, passes
 from services.trainer.vision import VisionBody
-from services.trainer.weight_tensors import in_folder, load_tensors, model_tensors, publish_model
+from services.trainer.weight_tensors import (
+    CPU,
+    Shares,
+    in_folder,
+    load_tensors,
+    model_files,
+    model_tensors,
+    publish_model,
+)
 from triforge.chat_template import read_json
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
@@ -62,7 +71,7 @@ class Scorer(nn.Module):
         super().__init__()
         self.model, self.dtype, self._whole = model, torch.float32, whole
         self._parts = (body, head)  # parts of `model`, hidden from the list of submodules
-        self._piece = max(1, chunk // int(model.config.get_text_config().vocab_size))
+        self._chunk, self._vocabulary = chunk, int(model.config.get_text_config().vocab_size)
 
     def forward(self, batch: TokenBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """See `ScoringModel.score`."""
@@ -78,7 +87,7 @@ class Scorer(nn.Module):
         if type(head) is nn.Linear:
             return chosen_logprobs(
                 hidden, head, batch.predict, batch.targets,
-                temperature=temperature, piece=self._piece, dtype=self.dtype,
+                temperature=temperature, piece=self._piece(hidden.device), dtype=self.dtype,
             )  # fmt: skip
         return self._by_pieces(hidden[batch.predict], batch.targets, temperature)
 
@@ -91,10 +100,14 @@ class Scorer(nn.Module):
             with self._autocast(hidden.device):
                 return _score_logits(self._parts[1](hidden), wanted, temperature)
 
-        size = self._piece
+        size = self._piece(picked.device)
         pairs = zip(torch.split(picked, size), torch.split(targets, size), strict=True)
         parts = [checkpoint(one, part, wanted, use_reentrant=False) for part, wanted in pairs]
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+    def _piece(self, device: torch.device) -> int:
+        chunk = self._chunk or _CHUNKS.get(device.type, _CHUNKS["cpu"])
+        return max(1, chunk // self._vocabulary)
 
     def _autocast(self, device: torch.device) -> Any:
         narrow = self.dtype != torch.float32
@@ -133,7 +146,6 @@ class ScoringModel:
         self._model = model
         self._text = model.config.get_text_config()
         self.vocabulary = int(self._text.vocab_size)
-        self.device: torch.device = next(model.parameters()).device
         body, head = model.base_model, model.get_output_embeddings()
         whole = not _head_is_all(model, body, head, self._probe())
         if image_spec is not None and whole:
@@ -141,19 +153,26 @@ class ScoringModel:
                 f"{type(model).__name__}: expected logits that are the output layer's, for a model that sees"
             )
         body = body if image_spec is None else VisionBody(body, image_spec, images)
-        chunk = chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"])
         self.scorer = Scorer(model, body, head, whole=whole, chunk=chunk)
         self.packs = image_spec is None and self._packs()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; shares of it are elsewhere than what was loaded."""
+        return next(self.module.parameters()).device
 
     @staticmethod
     def load(
         folder: Path,
-        device: torch.device | None = None,
+        device: torch.device | None = CPU,
         *,
         chunk: int = 0,
         images: ImageStore | None = None,
+        tensors: dict[str, Tensor] | None = None,
     ) -> ScoringModel:
-        """Read a model folder into float32.
+        """Read a model folder into float32; `tensors` are what its own were rounded from.
+
+        Without a `device` it stays on the CPU, and what is float32 already stays in the files' pages, which processes share.
 
         Raises:
             WeightsError: the folder is missing, truncated, or not a causal model; the sentence says what.
@@ -167,16 +186,17 @@ class ScoringModel:
             raise WeightsError(f"model folder {folder}: no *.safetensors file")
         config = read_json(folder / "config.json")
         demand_known(folder, config)
-        tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
+        if tensors is None:
+            tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
         demand_layers(folder, config, len(tensors))
         image_spec = ImageSpec.of_folder(folder)
         held = sum(tensor.numel() for tensor in tensors.values())
-        model = _build(folder, held, seeing=image_spec is not None)
-        if tensors.keys() <= model.state_dict().keys():
+        model = _build(folder, held, seeing=image_spec is not None, shapes=device is None)
+        if device is not None and tensors.keys() <= model.state_dict().keys():
             load_into(model, tensors, where=str(folder))
         else:
             model = _converted(model, tensors, where=str(folder))
-        model = model.to(device or torch.device("cpu"))
+        model = model.to(device or CPU)
         return ScoringModel(model, chunk=chunk, image_spec=image_spec, images=images)
 
     # ---- passes ----
@@ -312,8 +332,18 @@ class ScoringModel:
         ids = [i for i in sample if spec is None or i not in (spec.image, spec.video)]
         return Weights(self.tensors(), {"ids": ids, "logprobs": self.logprobs(ids)})
 
+    def files(self, weights: Weights, ranks: Ranks | None, dtype: torch.dtype) -> Shares:
+        """Weights as a version holds them."""
+        return model_files(self.module, weights.tensors, ranks, dtype)
+
     def publish(
-        self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path
+        self,
+        target: Path,
+        about: Mapping[str, Any],
+        weights: Weights,
+        initial: Path,
+        ranks: Ranks | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> str:
         """Write weights as a version, atomically, beside the rest of the folder `initial`; returns the manifest's digest.
 
@@ -321,20 +351,21 @@ class ScoringModel:
             WeightsError: the folder exists.
             StorageError: disk full or no permission.
         """
-        return publish_model(
-            self.module, weights.tensors, initial, target, about, probe=weights.probe
-        )
+        files = self.files(weights, ranks, dtype)
+        return publish_model(files, initial, target, about, probe=weights.probe)
 
 
-def _build(folder: Path, held: int, *, seeing: bool) -> Any:
-    """A model for a folder that holds so many weights; its shapes are looked at before memory is taken for them."""
+def _build(folder: Path, held: int, *, seeing: bool, shapes: bool) -> Any:
+    """A model for a folder that holds so many weights, or its `shapes`; those are looked at before memory is taken for them."""
     kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.random.fork_rng(devices=[]):
             with torch.device("meta"):
-                shapes = kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
-            demand_numbers(folder, sum(p.numel() for p in shapes.parameters()), held)
+                found = kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            demand_numbers(folder, sum(p.numel() for p in found.parameters()), held)
+            if shapes:
+                return found
             return kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except WeightsError:
         raise

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from services.trainer.model import ScoringModel
 from services.trainer.token_batches import Floats, Sequences
-from services.trainer.weight_tensors import model_tensors, on_cpu, publish_model
+from services.trainer.weight_tensors import model_files, model_tensors, publish_model
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 from triforge.types import ChatMessage
@@ -193,8 +193,8 @@ class SupervisedJob:
         }
         about = {"kind": "supervised", "steps": step, "seed": options.seed}
         module = self._model.module
-        weights = on_cpu(model_tensors(module))
-        publish_model(module, weights, self._source, target, about, replace=replace)
+        weights = model_files(module, model_tensors(module))
+        publish_model(weights, self._source, target, about, replace=replace)
         return report
 
     def _done(self, step: int, elapsed: float) -> float:

@@ -1,7 +1,7 @@
 """A rank of a learner of which one is killed (SIGKILL) in the middle of a hand-over.
 
 `python -m torch.distributed.run ... -m tests.service.dying_rank SHARDING gathering|sending`, with the settings of a learner: the
-second rank dies while the tensors of the weights are gathered, or while both send them, in small buckets.
+second rank dies while the files of the weights are written, or while both send them, in small buckets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from types import FrameType
 from typing import cast
 
-from services.trainer import broadcast
+from services.trainer import broadcast, weight_tensors
 from services.trainer.batch_trainer import BatchTrainer
 from services.trainer.broadcast import Broadcaster, open_api
 from services.trainer.distributed import Ranks, Sharding
@@ -24,7 +24,7 @@ from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 
 BUCKET_BYTES = 4000
-_CALLS = 3  # so many tensors are gathered, or buckets made, before the end
+_CALLS = 3  # so many tensors are written, or buckets made, before the end
 
 
 class Death:
@@ -46,9 +46,8 @@ class Death:
     def _counts(self, frame: FrameType) -> bool:
         if self._moment == "sending":
             return frame.f_code is broadcast._flat.__code__
-        above = frame.f_back
-        named = frame.f_code.co_name == "whole" and above is not None
-        return named and above.f_code.co_name == "take_part" and above.f_locals["file"] == "weights"
+        written = frame.f_code is weight_tensors._File.append.__code__
+        return written and frame.f_locals["self"].path.name.startswith(weight_tensors.MODEL)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ import torch
 from services.trainer.batch_trainer import BatchTrainer
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks, Sharding
-from services.trainer.weight_tensors import save_tensors
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch
@@ -38,14 +37,25 @@ def lead(trainer: BatchTrainer, store: ArtifactStore, orders: Any) -> list[dict[
             trainer.drop()
             found.append({"error": error.detail})
             continue
-        with contextlib.suppress(OSError):  # a full disk in the middle of a file
-            save_tensors(learner.saved().tensors["optimizer"], Path("/dev/full"))
-            raise AssertionError("the disk was not full")
+        for rank in range(2):
+            with contextlib.suppress(OSError):
+                learner.files()["optimizer"].write(full_disk(store, rank))
+                raise AssertionError("the disk was not full")
         checkpoints.publish(learner, batch, report, keep=10)
         trainer.keep(batch, learner)
         found.append(dict(report.metrics))
     trainer.close()
     return found
+
+
+def full_disk(store: ArtifactStore, rank: int) -> Path:
+    """A folder where one rank's file of the optimiser fails in the middle."""
+    folder = store.local_path(f"full-{rank}")
+    folder.mkdir(exist_ok=True)
+    name = f"optimizer-{rank + 1:05d}-of-00002.safetensors"
+    with contextlib.suppress(FileExistsError):
+        (folder / name).symlink_to("/dev/full")
+    return folder
 
 
 def main() -> None:

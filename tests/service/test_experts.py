@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.local_engine.model import load_model, stage_weights
-from services.trainer.distributed import Ranks, Shares
 from services.trainer.model import ScoringModel
-from services.trainer.weight_tensors import TENSORS, in_folder, save_tensors
+from services.trainer.weight_tensors import TENSORS, model_files
 from tests.unit.local_engine.models import (
     new_scheduler,
     new_sequence,
@@ -102,11 +101,10 @@ def test_the_engine_serves_it_and_the_version_after_it(
             assert seq.logprobs == pytest.approx(plain_logprobs(plain, seq.ids, seq.output), abs=1e-4)  # fmt: skip
 
 
-def test_ranks_that_hold_shares_write_the_same_file(folder: Path, tmp_path: Path) -> None:
+def test_a_version_has_the_tensors_that_its_folder_had(folder: Path, tmp_path: Path) -> None:
     model = ScoringModel.load(folder)
-    shares = Shares("weights", model.weights(IDS[0].tolist()).tensors, Ranks(torch.device("cpu")))
-    save_tensors(shares, tmp_path / "shares", lambda tensors: in_folder(model.module, tensors))
-    found, wanted = load_file(tmp_path / "shares"), load_file(folder / TENSORS)
+    model_files(model.module, model.tensors()).write(tmp_path)
+    found, wanted = load_file(tmp_path / TENSORS), load_file(folder / TENSORS)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 

@@ -18,11 +18,12 @@ from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks, Sharding
 from services.trainer.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
 from services.trainer.weight_folders import version_name
-from services.trainer.weight_tensors import load_tensors
+from services.trainer.weight_tensors import stored
 from tests.batches import train_batch
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
+from triforge.store.tensor_files import weight_files
 from triforge.supervisor.layout import free_port
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, PlacedImage, TrainBatch, TrainRow
@@ -32,6 +33,7 @@ SHARDINGS: tuple[Sharding, ...] = ("full", "replicate")
 OPTIONS = {"learning_rate": 1e-3, "updates_per_step": 2, "token_budget": 60}
 WIDE = {**OPTIONS, "token_budget": 1000}
 CRITIC = {"estimator": "gae", "gamma": 0.9, "value_clip": 0.5, "whiten": True}
+NARROW = {**OPTIONS, "publish_dtype": "bfloat16"}
 ADAPTER = {**OPTIONS, "lora_rank": 2, "lora_alpha": 4}
 
 
@@ -195,7 +197,7 @@ class Scene:
     def tensors(self, run: str, step: int, file: str, kind: str) -> dict[str, torch.Tensor]:
         name = version_name(BASE + step)
         (folder,) = self.store.local_path(f"{kind}/{run}/policy").glob(f"{name}*")
-        return load_tensors(folder / file)
+        return stored(folder)[file]
 
     def apart(self, one: str, other: str, step: int, file: str, kind: str = "weights") -> float:
         """The largest difference between two runs' tensors after a step."""
@@ -204,7 +206,7 @@ class Scene:
         return max(float((a[name] - b[name]).abs().max()) for name in a)
 
     def gradients_apart(
-        self, one: str, other: str, step: int = 1, file: str = "optimizer.safetensors"
+        self, one: str, other: str, step: int = 1, file: str = "optimizer"
     ) -> float:
         """The largest difference of two runs' gradients (Adam's means of them), as a share of the largest gradient."""
         a, b = (self.tensors(run, step, file, "checkpoints") for run in (one, other))
@@ -219,9 +221,9 @@ class Scene:
         other: str,
         step: int = 1,
         *,
-        weights: str = "model.safetensors",
+        weights: str = "model",
         kind: str = "weights",
-        optimizer: str = "optimizer.safetensors",
+        optimizer: str = "optimizer",
     ) -> bool:
         """Whether two runs had the same gradients up to a step.
 
@@ -257,6 +259,8 @@ def orders_of(scene: Scene, s: str) -> list[tuple[TrainBatch, bool]]:
         (scene.batch(f"{s}-pairs", 1, WIDE, rows=pairs_of(1), **PAIRS), False),
         (scene.batch(f"{s}-pairs", 2, OPTIONS, rows=pairs_of(2), **PAIRS), False),
         (scene.batch(f"{s}-items", 1, OPTIONS, rows=with_items(1), **AUXILIARY), False),
+        (scene.batch(f"{s}-narrow", 1, NARROW), False),
+        (scene.batch(f"{s}-narrow", 2, NARROW), True),
         (images_batch(scene, f"{s}-seen-0", 0), False),
         (images_batch(scene, f"{s}-seen-2", 2, WIDE), False),
     ]
@@ -278,9 +282,9 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
     for step in (1, 2, 3):
         assert scene.alike("one", f"{s}-two", step)
     assert scene.alike("one", f"{s}-fewer", 2)
-    assert scene.alike("lora-one", f"{s}-lora", 2, weights="adapter_model.safetensors")
+    assert scene.alike("lora-one", f"{s}-lora", 2, weights="adapter_model")
     assert scene.alike("critic-one", f"{s}-critic", 2)
-    critic = {"weights": "critic.safetensors", "optimizer": "critic_optimizer.safetensors"}
+    critic = {"weights": "critic", "optimizer": "critic_optimizer"}
     assert scene.alike("critic-one", f"{s}-critic", 2, **critic, kind="checkpoints")
     assert scene.alike("pairs-one", f"{s}-pairs", 2)
     assert scene.alike("items-one", f"{s}-items")
@@ -300,6 +304,28 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
     # One rank goes on from what two have left.
     scene.alone(scene.batch(f"{s}-two", 4, OPTIONS))
     assert scene.alike("one", f"{s}-two", 4)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_each_rank_writes_a_part_of_a_version_that_rounds_what_the_checkpoint_holds(
+    scene: Scene, sharding: Sharding
+) -> None:
+    run = f"{sharding}-narrow"
+    folder = scene.store.local_path(f"weights/{run}/policy") / version_name(BASE + 2)
+    parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert [path.name for path in weight_files(folder)] == parts
+    sizes = [(folder / part).stat().st_size for part in parts]
+    assert max(sizes) < 2 * min(sizes)
+    held = scene.tensors(run, 2, "weights", "checkpoints")
+    rounded = scene.tensors(run, 2, "model", "weights")
+    assert held.keys() == rounded.keys()
+    assert all(torch.equal(rounded[name], held[name].bfloat16()) for name in held)
+    assert any(not torch.equal(rounded[name].float(), held[name]) for name in held)
+    # Taken up from the checkpoint, not from what was rounded.
+    assert scene.gradients_apart("one", run, 2) < 1e-5
+    wanted = scene.tensors("one", 2, "model", "weights")
+    apart = max(float((held[n] - wanted[n]).abs().max()) for n in held)
+    assert apart < 0.1 * OPTIONS["learning_rate"]
 
 
 def test_what_is_trained_on_matters(scene: Scene) -> None:

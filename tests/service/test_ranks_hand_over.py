@@ -20,7 +20,7 @@ from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
 from services.policy.sglang import SGLangEngine
 from services.trainer.checkpoint import CheckpointStore
-from services.trainer.weight_tensors import load_tensors
+from services.trainer.weight_tensors import stored
 from tests.service.learners import BASE, a_batch, answers
 from tests.service.test_weights_travel import ADMIN, Service
 from tests.unit.local_engine.models import build_folder, new_engine
@@ -105,7 +105,7 @@ def engines(folder: Path, *unreadable: Path | None) -> Iterator[tuple[list[Engin
 async def holds(engine: Engine, folder: Path) -> bool:
     """Whether each tensor of an engine is that of a folder, bit by bit."""
     equal = []
-    for name, wanted in load_tensors(folder / "model.safetensors").items():
+    for name, wanted in stored(folder)["model"].items():
         held = await engine.call(lambda name=name: engine.model.tensor(name).clone())
         equal.append(held.dtype == wanted.dtype and torch.equal(held, wanted))
     assert len(equal) > 20

@@ -50,6 +50,8 @@ class LearnerSection(Section):
     """What a step's updates divide; rows of one task share their prompt's computation."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of matrix products; weights are float32. `auto` is bfloat16 on a GPU, float32 elsewhere."""
+    publish_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights of versions. With `bfloat16` the checkpoint holds them as they are."""
     activation_checkpointing: bool = False
     """Compute blocks of layers again on the way back, to save memory."""
     max_tokens: Positive = 32_768
@@ -64,6 +66,15 @@ class LearnerSection(Section):
     """The adapter counts `lora_alpha / lora_rank` times."""
     lora_targets: Annotated[tuple[str, ...], _ADAPTER] = ()
     """Layers that get an adapter, by name (`q_proj`); none is all linear layers of the blocks."""
+
+    @model_validator(mode="after")
+    def _whole_models_are_rounded(self) -> LearnerSection:
+        if self.publish_dtype != "float32" and self.lora_rank:
+            raise ValueError(
+                f"publish_dtype: given {self.publish_dtype!r} with lora_rank {self.lora_rank}, expected 'float32': adapters are "
+                "read as that"
+            )
+        return self
 
     @model_validator(mode="after")
     def _falls_to_an_end(self) -> LearnerSection:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import xxhash
 from pydantic_core import from_json
@@ -26,12 +28,16 @@ from triforge.store.tensor_files import regular_size
 
 MANIFEST: Final = "manifest.json"
 BLOCK: Final = 1 << 20  # bytes; what is read stays in a core's cache while it is looked at
+_SIDE_BY_SIDE: Final = 8  # files that are read at once
 _FORMAT: Final = "triforge-folder/1"
 # By their keys in a manifest, the one that is compared first: how it is called, and what makes one.
 _SUMS: Final[Mapping[str, tuple[str, Any]]] = {
     "xxh3_128": ("XXH3-128", xxhash.xxh3_128),
     "sha256": ("SHA-256", hashlib.sha256),
 }
+
+_F = TypeVar("_F")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +113,20 @@ class Manifest:
             WeightsError: a file is missing, truncated or changed; the sentence names all such.
             StorageError: a file cannot be read.
         """
-        self._refuse(self.problem(n, contents=contents) for n in self.files if n not in but)
+        self._refuse(self._problems([n for n in self.files if n not in but], contents=contents))
 
     def check_whole(self, *, contents: bool) -> None:
         """`check`, and no other file may lie there."""
-        problems = [self.problem(name, contents=contents) for name in self.files]
+        problems = self._problems([*self.files], contents=contents)
         more = {path.name for path in self.folder.iterdir()} - set(self.files) - {MANIFEST}
         self._refuse([*problems, *(f"{name} is not in the manifest" for name in sorted(more))])
 
-    def _refuse(self, problems: Iterator[str] | list[str]) -> None:
+    def _problems(self, names: Sequence[str], *, contents: bool) -> list[str]:
+        if not contents:
+            return [self.problem(name, contents=False) for name in names]
+        return each_file(lambda name: self.problem(name, contents=True), names)
+
+    def _refuse(self, problems: list[str]) -> None:
         if found := tuple(problem for problem in problems if problem):
             raise WeightsError(f"{self.folder}: {'; '.join(found)}", problems=found)
 
@@ -168,7 +179,8 @@ def _listed(name: str, entry: Mapping[str, Any]) -> Listed:
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> str:
     """Write `manifest.json` over everything that lies in the folder now; returns the manifest's own SHA-256."""
-    files = {path.name: _entry(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    paths = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
+    files = dict(zip((path.name for path in paths), each_file(_entry, paths), strict=True))
     document = {"format": _FORMAT, **about, "files": files}
     data = (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
     (folder / MANIFEST).write_bytes(data)
@@ -184,6 +196,12 @@ def _entry(path: Path) -> dict[str, Any]:
             for each in sums.values():
                 each.update(block)
     return {"bytes": size, **{kind: each.hexdigest() for kind, each in sums.items()}}
+
+
+def each_file(read: Callable[[_F], _R], files: Sequence[_F]) -> list[_R]:
+    """What `read` says of each of some files, which are read side by side: checksums let other threads run."""
+    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, os.cpu_count() or 1)) as threads:
+        return list(threads.map(read, files))
 
 
 def blocks(file: BufferedReader, count: int, space: memoryview) -> Iterator[memoryview]:

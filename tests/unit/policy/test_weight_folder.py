@@ -119,6 +119,21 @@ def test_one_flipped_bit_anywhere_is_damage(
         check_folder(tmp_path / "new", digest=digest, depth="contents")
 
 
+def test_each_of_several_files_is_checked(tmp_path: Path, serving: Path) -> None:
+    digest, places = publish(tmp_path / "new", {}), {}
+    for number, (name, held) in enumerate(tensors(2.0).items()):
+        write_tensors(tmp_path / "new", {name: held})
+        places[name] = f"model-{number}.safetensors"
+        (tmp_path / "new" / FILE).rename(tmp_path / "new" / places[name])
+    index = {"metadata": {}, "weight_map": places}
+    (tmp_path / "new" / f"{FILE}.index.json").write_text(json.dumps(index))
+    digest = write_manifest(tmp_path / "new", {"version": 3})
+    check(tmp_path / "new", digest, serving)
+    flip(tmp_path / "new" / "model-1.safetensors")
+    with pytest.raises(WeightsError, match=r"model-1.safetensors has changed after"):
+        check(tmp_path / "new", digest, serving)
+
+
 def test_not_a_number_is_found_in_every_block_of_a_tensor(tmp_path: Path) -> None:
     for place in (0, 2**18 - 1, 2**18, 2**19 + 3):
         held = {"a.weight": np.ones(3, np.float32), "b.weight": np.ones(2**19 + 4, np.float32)}

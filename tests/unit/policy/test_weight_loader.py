@@ -9,14 +9,16 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from services.policy.probe import read_probe, verify_probe
 from services.policy.weight_loader import Way, WeightLoader
 from tests.fake_engine import FakeEngine, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
-from triforge.errors import NotFoundError, UnavailableError, WeightsError
+from triforge.errors import NotFoundError, PolicyError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 
@@ -79,8 +81,9 @@ async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_e
     assert (service.weights.state().ready, held(liar), held(honest)) == (2, 1.0, 1.0)
 
 
-def with_probe(folder: Path, logprob: float) -> Path:
-    (folder / "probe.json").write_text(json.dumps({"ids": [1, 2, 3], "logprobs": [logprob] * 2}))
+def with_probe(folder: Path, logprob: float, **more: str) -> Path:
+    probe = {"ids": [1, 2, 3], "logprobs": [logprob] * 2} | more
+    (folder / "probe.json").write_text(json.dumps(probe))
     write_manifest(folder, {})
     return folder
 
@@ -102,6 +105,27 @@ async def test_an_engine_that_can_show_no_rows_is_asked_for_the_probe_of_a_versi
     liar.weights.stale = False
     await service.start()
     assert service.weights.state().ready == 2
+
+
+class InFloat32:
+    """An engine that answers a probe a twentieth of a nat off."""
+
+    url = "http://a"
+
+    async def dtype(self) -> str:
+        return "float32"
+
+    async def prompt_logprobs(self, ids: list[int], _: str) -> tuple[list[float], list[int]]:
+        return [-1.55] * (len(ids) - 1), []
+
+
+async def test_a_version_in_bfloat16_may_be_as_far_from_its_probe_as_that_rounds(
+    publish: Publish,
+) -> None:
+    engine: Any = InFloat32()
+    await verify_probe(engine, read_probe(with_probe(publish(1), -1.5, dtype="bfloat16")), "v1")
+    with pytest.raises(PolicyError, match=r"off by 0\.05 in the mean"):
+        await verify_probe(engine, read_probe(with_probe(publish(2), -1.5)), "v2")
 
 
 async def test_an_engine_that_shows_rows_is_asked_for_no_probe(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
-from services.trainer.distributed import Interrupted, Ranks, Shares
+from services.trainer.distributed import Interrupted, Ranks, Sharding
 from services.trainer.token_batches import Sequences, passes
-from services.trainer.weight_tensors import save_tensors
+from services.trainer.weight_tensors import Shares, save_tensors
 
 CPU = torch.device("cpu")
 
@@ -114,16 +117,50 @@ class First(Ranks):
         self.said.append(text)
         return text
 
+    def any(self, flag: bool) -> bool:
+        return flag
 
-def test_a_file_that_is_gathered_is_the_file_that_safetensors_writes(tmp_path: Path) -> None:
+
+def test_a_file_is_the_one_that_safetensors_writes(tmp_path: Path) -> None:
     tensors = {
         "model.b": torch.randn(3, 5),
         "model.a": torch.randn(7),
         "step": torch.tensor(3.0),
         "model.c": torch.randn(4, 6).T.contiguous(),
     }
-    ranks = First()
     save_tensors(tensors, tmp_path / "known")
-    save_tensors(Shares("optimizer", tensors, ranks), tmp_path / "gathered")
-    assert (tmp_path / "gathered").read_bytes() == (tmp_path / "known").read_bytes()
-    assert ranks.said == ['{"gather": "optimizer"}']
+    Shares("optimizer", tensors, Ranks(CPU)).write(tmp_path)
+    assert (tmp_path / "optimizer.safetensors").read_bytes() == (tmp_path / "known").read_bytes()
+
+
+def test_each_rank_writes_its_part_and_the_first_one_an_index(tmp_path: Path) -> None:
+    tensors = {f"t{n}": torch.randn(4, n) for n in range(1, 6)}
+    ranks = First()
+    Shares("model", tensors, ranks, dtype=torch.bfloat16).write(tmp_path)
+    assert json.loads(ranks.said[0]) == {"write": "model", "folder": str(tmp_path)}
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 2 * sum(t.numel() for t in tensors.values())
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    assert set(index["weight_map"]) == set(tensors)
+    assert {path.name for path in tmp_path.glob("*.safetensors")} == {first}
+    ranks.rank = 1
+    Shares("model", tensors, ranks, dtype=torch.bfloat16).write(tmp_path)
+    for name, file in index["weight_map"].items():
+        assert torch.equal(load_file(tmp_path / file)[name], tensors[name].bfloat16())
+    assert set(index["weight_map"].values()) == {first, second}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sharding", "home"),
+    [
+        ("cuda", "auto", None), ("cuda", "full", None), ("cuda", "replicate", "cuda"),
+        ("cpu", "auto", "cpu"), ("cpu", "full", None), ("cpu", "replicate", "cpu"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_shared_out_is_not_read_to_the_device(
+    kind: str, sharding: Sharding, home: str | None
+) -> None:
+    ranks = Ranks(torch.device(kind, 0), sharding=sharding)
+    assert ranks.home == ranks.device
+    ranks.mesh = cast(Any, object())
+    assert (ranks.home and ranks.home.type) == home

@@ -147,3 +147,24 @@ def test_a_config_that_is_nested_and_a_pipe_for_weights_are_refused(
     os.mkfifo(folder / "more.safetensors")
     with pytest.raises(WeightsError, match=r"more.safetensors: cannot be read: .*regular file"):
         ScoringModel.load(folder)
+
+
+def test_what_is_shared_out_afterwards_stays_in_the_pages_of_its_files(
+    model_folder: Path,
+) -> None:
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    before = {line[0] for line in maps}
+    whole, mapped = ScoringModel.load(model_folder), ScoringModel.load(model_folder, None)
+    regions = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, *_, path = line.split()
+        if place not in before and path.endswith(".safetensors"):
+            regions.append([int(edge, 16) for edge in place.split("-")])
+
+    def shared(model: ScoringModel) -> set[bool]:
+        found = [p.data_ptr() for p in model.parameters().values()]
+        return {any(low <= at < high for low, high in regions) for at in found}
+
+    assert (shared(whole), shared(mapped)) == ({False}, {True})
+    ids = [0, 1, 2, 3]
+    assert mapped.logprobs(ids) == whole.logprobs(ids)
