@@ -34,8 +34,8 @@ _STEPS = 3
 _ROWS = 6
 _SHAPE = TinyShape(hidden=8, layers=1, heads=2, max_positions=64)
 LANDMARKS = {
-    "plain": ("read_rows", "backward", "apply", "rename", "fsync", "save_file", "write_manifest", "prune", "rmtree"),
-    "critic": ("estimate", "rename", "save_file"),
+    "plain": ("read_rows", "backward", "apply", "rename", "fsync", "submit", "write_manifest", "prune", "rmtree"),
+    "critic": ("estimate", "rename", "submit"),
 }  # fmt: skip
 
 
