@@ -408,8 +408,9 @@ class WeightSync:
 
     async def _unload_unused(self) -> None:
         """Have engines forget the adapters that no request uses any more."""
-        for name in self.adapters.unused():
-            await asyncio.gather(*(adapters.unload(m.engine, name) for m in self._pool.serving()))
+        serving = self._pool.serving()
+        for name in self.adapters.unused() if serving else ():  # they are named once
+            await asyncio.gather(*(adapters.unload(m.engine, name) for m in serving))
 
     def _noted(self, member: Member, result: Loaded) -> Loaded:
         if result.clean:

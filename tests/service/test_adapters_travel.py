@@ -242,6 +242,7 @@ async def test_a_service_of_two_that_starts_again_finds_its_own_adapter_and_leav
         ready = await asyncio.to_thread(step, store, Learner.fresh(base, shape=SHAPE), base, number)
         await service.weights.update(update_of(ready))
     app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
+    engine.adapters["mover-v000001"] = engine.adapters["mover-v000002"]
     again = await _beside(app, "mover", base)
     assert again.weights.version == 2
     await again.weights.look()
