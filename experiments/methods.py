@@ -32,11 +32,11 @@ def _toy(title: str, world: str, **options: Any) -> Arm:
     return Arm(title=title, config={"toy": world, "options": options})
 
 
-_READ = {"bandit": 24, "frozen_lake": 48}  # updates of a language model
+_READ = {"bandit": 24, "frozen_lake": 48, "sokoban": 48}  # updates of a language model
 
 
 def _games() -> dict[str, Arm]:
-    """StarPO and StarPO-S on three games, on two also by a language model, RLoop beside plain RL on one."""
+    """StarPO and StarPO-S on three games, by a table and by a language model, RLoop beside plain RL on one."""
     found = {
         f"{preset}-{game}": _toy(f"{preset} on {game}", "games", game=game, preset=preset)
         for game in ("bandit", "frozen_lake", "sokoban")

@@ -72,7 +72,8 @@ class Reader:
             for found, (e, turn, a) in zip(scores, steps, strict=True)
         ]
         self._optimiser.zero_grad()
-        (-rate * torch.stack(said).mean()).backward()
+        loss = -rate * torch.stack(said).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimiser.step()
         self._known.clear()
