@@ -32,13 +32,20 @@ def _toy(title: str, world: str, **options: Any) -> Arm:
     return Arm(title=title, config={"toy": world, "options": options})
 
 
+_READ = {"bandit": 24, "frozen_lake": 48, "sokoban": 48}  # updates of a language model
+
+
 def _games() -> dict[str, Arm]:
-    """StarPO and StarPO-S on three games, RLoop beside plain RL on one."""
+    """StarPO and StarPO-S on three games, by a table and by a language model, RLoop beside plain RL on one."""
     found = {
         f"{preset}-{game}": _toy(f"{preset} on {game}", "games", game=game, preset=preset)
         for game in ("bandit", "frozen_lake", "sokoban")
         for preset in ("starpo", "starpo_s")
     }
+    for game, updates in _READ.items():
+        for preset in ("starpo", "starpo_s"):
+            options = {"game": game, "preset": preset, "updates": updates, "reader": True}
+            found[f"{preset}-{game}-read"] = _toy(f"{preset} on {game}, read", "games", **options)
     for name, loop in (("rloop", 12), ("plain_rl", 0)):
         found[name] = _toy(name, "games", game="sokoban", preset="grpo", updates=36, loop=loop)
     return found
@@ -80,6 +87,12 @@ COMPARED = (
     *(
         Compared(f"StarPO-S, {game}", f"starpo_s-{game}", f"starpo-{game}")
         for game in ("bandit", "frozen_lake", "sokoban")
+    ),
+    *(
+        Compared(
+            f"StarPO-S, {game}, language model", f"starpo_s-{game}-read", f"starpo-{game}-read"
+        )
+        for game in _READ
     ),
     Compared("RLoop, sokoban", "rloop", "plain_rl"),
     Compared("RLoop, maze", "rloop-maze", "plain_rl-maze", "pass@32", "pass"),

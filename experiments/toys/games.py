@@ -1,6 +1,6 @@
-"""The games of RAGEN, learnt by a table of logits (and one of values) in the place of models: StarPO, StarPO-S and RLoop.
+"""The games of RAGEN, learnt by a table of logits or a tiny language model, and a table of values: StarPO, StarPO-S and RLoop.
 
-Rewards, advantages, the filter, the estimator and the archive are the product's own; a table learns here, not a language model.
+Rewards, advantages, the filter, the estimator and the archive are the product's own.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from environments.sokoban.family import FAMILY as SOKOBAN
 from environments.toy_text.family import FAMILY as TOY
+from experiments.toys.reader import Reader
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.archive import Rollout, solutions
@@ -29,7 +31,20 @@ GAMES: dict[str, tuple[Any, int, Params]] = {  # family, tasks, options of its g
     "sokoban": (SOKOBAN, 3, {"moves": [1, 3]}),
 }
 _HARDEST, _DISTINCT, _EPOCHS = 0.9, 8, 4  # of RLoop
-Table = defaultdict[tuple[str, str], float]
+Steps = list[tuple["Episode", int, float]]  # an episode, a turn of it, and its advantage
+
+
+class Policy(Protocol):
+    """What says a word in a state, and learns."""
+
+    def reads(self, text: str) -> str:
+        """The state, of an observation."""
+
+    def chances(self, state: str, words: tuple[str, ...]) -> list[float]:
+        """Of each word."""
+
+    def learn(self, steps: Steps, rate: float) -> None:
+        """One step along the gradient of the mean of advantage * log p(word)."""
 
 
 @dataclass
@@ -43,23 +58,38 @@ class Episode:
     score: float | None = None
 
 
-def chances(table: Table, state: str, words: tuple[str, ...]) -> list[float]:
-    """Of a softmax of what is known of each word here and everywhere."""
-    weights = [math.exp(table[state, word] + table["", word]) for word in words]
-    return [weight / sum(weights) for weight in weights]
+class Table(defaultdict[tuple[str, str], float]):
+    """Logits of words in a state, and everywhere."""
+
+    def reads(self, text: str) -> str:
+        """What follows the first line."""
+        return text.partition("\n")[2]
+
+    def chances(self, state: str, words: tuple[str, ...]) -> list[float]:
+        """Of a softmax of what is known of each word here and everywhere."""
+        weights = [math.exp(self[state, word] + self["", word]) for word in words]
+        return [weight / sum(weights) for weight in weights]
+
+    def learn(self, steps: Steps, rate: float) -> None:
+        """See `Policy`."""
+        for episode, turn, advantage in steps:
+            state, words = episode.states[turn], episode.choices[turn]
+            for word, chance in zip(words, self.chances(state, words), strict=True):
+                slope = rate * advantage * ((word == episode.words[turn]) - chance) / ROLLOUTS
+                for place in ((state, word), ("", word)):
+                    self[place] += slope
 
 
-def play(family: Any, params: Params, table: Table, seed: int, rng: Random) -> Episode:
-    """An episode of the table."""
+def play(family: Any, params: Params, policy: Policy, seed: int, rng: Random) -> Episode:
+    """An episode of the policy."""
     given = family.read(params)
     game = family.begin(given, family.play_options(), family.instruction(given), seed)
     seen, found = game.start().observation, Episode()
     for _ in range(MOVES):
-        found.states.append(seen.text.partition("\n")[2])
+        found.states.append(policy.reads(seen.text))
         found.choices.append(seen.admissible)
-        found.words += rng.choices(
-            seen.admissible, chances(table, found.states[-1], seen.admissible)
-        )
+        weights = policy.chances(found.states[-1], seen.admissible)
+        found.words += rng.choices(seen.admissible, weights)
         result = game.play(found.words[-1])
         seen = result.observation
         if result.done:
@@ -79,19 +109,9 @@ def credit(played: list[Episode], algorithm: Algorithm) -> PolicyCredit:
     )
 
 
-def learn(table: Table, steps: list[tuple[Episode, int, float]], rate: float) -> None:
-    """One step along the gradient of the mean of advantage * log p(word)."""
-    for episode, turn, advantage in steps:
-        state, words = episode.states[turn], episode.choices[turn]
-        for word, chance in zip(words, chances(table, state, words), strict=True):
-            slope = rate * advantage * ((word == episode.words[turn]) - chance) / ROLLOUTS
-            for place in ((state, word), ("", word)):
-                table[place] += slope
-
-
 def advantages(
     groups: list[list[Episode]], algorithm: Algorithm, values: defaultdict[str, float]
-) -> list[tuple[Episode, int, float]]:
+) -> Steps:
     """As the run's sample builder and learner find them; a critic's values are a table, which learns the returns."""
     credits = [credit(group, algorithm) for group in groups]
     kept = spread_filter([found.spread for found in credits], algorithm)
@@ -112,9 +132,9 @@ def advantages(
 
 
 def curve(
-    seed: int, *, game: str, preset: str, updates: int = 24, loop: int = 0
+    seed: int, *, game: str, preset: str, updates: int = 24, loop: int = 0, reader: bool = False
 ) -> Iterator[float]:
-    """Success in each update.
+    """Success in each update, of a table or of a language model (`reader`).
 
     After each `loop` updates the table goes back to where the loop began and imitates what the loop has solved (RLoop), with no
     further rollouts.
@@ -122,25 +142,26 @@ def curve(
     family, count, options = GAMES[game]
     tasks = family.generate(count=count, seed=1, options=options)
     algorithm, rng = resolve(preset), Random(seed)  # noqa: S311 (a reproducible draw, not a secret)
-    table, values = Table(float), defaultdict[str, float](float)
-    first, archive = table.copy(), dict[Rollout, Episode]()
+    policy: Policy = Reader(seed) if reader else Table(float)
+    values, first = defaultdict[str, float](float), copy(policy)
+    archive = dict[Rollout, Episode]()
     for update in range(1, updates + 1):
         groups = [
-            [play(family, task, table, rng.randrange(2**31), rng) for _ in range(ROLLOUTS)]
+            [play(family, task, policy, rng.randrange(2**31), rng) for _ in range(ROLLOUTS)]
             for task in tasks
         ]
         yield fmean(e.success for group in groups for e in group)
-        learn(table, advantages(groups, algorithm, values), rate=1.0)
+        policy.learn(advantages(groups, algorithm, values), rate=1.0)
         for task, group in enumerate(groups if loop else ()):
             for n, e in enumerate(group):
                 own = Rollout(f"{update}/{task}/{n}", task, update, e.success, " ".join(e.words))
                 archive[own] = e
         if loop and update % loop == 0:
             chosen = solutions([*archive], hardest=_HARDEST, distinct=_DISTINCT)
-            table = first.copy()
+            policy = copy(first)
             for _ in range(_EPOCHS if chosen else 0):
                 steps = [
                     (archive[r], turn, 1.0) for r in chosen for turn in range(len(archive[r].words))
                 ]
-                learn(table, steps, rate=1.0)
-            first, archive = table.copy(), {}
+                policy.learn(steps, rate=1.0)
+            first, archive = copy(policy), {}

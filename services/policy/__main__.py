@@ -61,6 +61,7 @@ def build(settings: Settings) -> Gateway:
         broadcasts=Broadcasts(admin_api_key=admin_key, together=settings.handover_group),
         depth=settings.weights_check,
         halves=settings.update == "halves",
+        shared=settings.shared_engines,
     )
     return Gateway(pool, weights, ImageStore(artifacts))
 

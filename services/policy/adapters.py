@@ -114,15 +114,18 @@ def check_fits(adapter: AdapterFolder, base: Weights) -> None:
             )
 
 
-def adapter_version(update: WeightsUpdate, before: Version | None, depth: Depth) -> Version:
+def adapter_version(
+    update: WeightsUpdate, before: Version | None, depth: Depth, prefix: str = ""
+) -> Version:
     """An update whose folder is an adapter, and the base that it needs: what serves now if it is that, else its folder."""
     found = check_adapter(Path(update.uri), digest=update.digest, depth=depth)
     base = _base_of(found, update, before and before.below, depth)
     if base.weights is not None:
         check_fits(found, base.weights)
     return Version(
-        update.version, update.uri, update.digest, base.weights, base=base, probe=found.probe
-    )
+        update.version, update.uri, update.digest, base.weights, base=base, probe=found.probe,
+        adapter=adapter_name(update.version, prefix),
+    )  # fmt: skip
 
 
 def _base_of(
@@ -141,14 +144,17 @@ def _base_of(
     return Version(update.version, found.base_uri, "", weights, choose_rows(weights, serving))
 
 
-def newest_held(held: Mapping[str, str], below: Version, depth: Depth) -> Version | None:
+def newest_held(
+    held: Mapping[str, str], below: Version, depth: Depth, prefix: str = ""
+) -> Version | None:
     """The newest of the adapters (names and folders) that an engine holds over `below`, if it is one of ours."""
-    ours = {int(name[1:]): uri for name, uri in held.items() if re.fullmatch(r"v\d{6,}", name)}
+    ours = {int(n.rpartition("v")[2]): uri for n, uri in held.items() if is_named(n, prefix)}
     newest = max(ours, default=-1)
     if newest <= below.number:
         return None
     try:
-        found = adapter_version(WeightsUpdate(version=newest, uri=ours[newest]), below, depth)
+        update = WeightsUpdate(version=newest, uri=ours[newest])
+        found = adapter_version(update, below, depth, prefix)
     except WeightsError as error:
         _log.warning("adapter v%06d that an engine holds is left: %s", newest, error.detail)
         return None
@@ -158,9 +164,14 @@ def newest_held(held: Mapping[str, str], below: Version, depth: Depth) -> Versio
 # ---- engines ----
 
 
-def adapter_name(version: int) -> str:
-    """What engines call the adapter of a version."""
-    return f"v{version:06d}"
+def adapter_name(version: int, prefix: str = "") -> str:
+    """What engines call the adapter of a version; the prefix is of a model that shares them with others."""
+    return f"{prefix}v{version:06d}"
+
+
+def is_named(name: str, prefix: str) -> bool:
+    """Whether an adapter is called as this model calls its own."""
+    return re.fullmatch(re.escape(prefix) + r"v\d{6,}", name) is not None
 
 
 async def unload(engine: Engine, name: str) -> None:
@@ -175,7 +186,7 @@ async def unload(engine: Engine, name: str) -> None:
 async def verify_adapter(engine: Engine, version: Version, *, believed: bool = False) -> None:
     """Pass if a request with an adapter gets the learner's log-probabilities (`believed`: any); InputError if there is none."""
     if version.probe is not None:
-        name = adapter_name(version.number)
+        name = version.adapter
         await verify_probe(engine, version.probe, f"adapter {name}", name, believed=believed)
 
 
@@ -188,7 +199,7 @@ class MixedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A version that is an adapter: its name at the engines, and the version that they say of the base below it."""
+    """A version that is an adapter: its name at the engines (none: the base itself), and the version that they say of the base."""
 
     version: int
     name: str
@@ -199,7 +210,7 @@ def adapted(version: Version) -> Adapted | None:
     """How requests name a version; None for a whole model."""
     if version.base is None:
         return None
-    return Adapted(version.number, adapter_name(version.number), version.base.number)
+    return Adapted(version.number, version.adapter, version.base.number)
 
 
 class Adapters:
@@ -217,7 +228,7 @@ class Adapters:
 
     def move(self, active: Adapted | None) -> None:
         """Another version is active. The adapter before is unloaded when nobody uses it any more."""
-        if self.active is not None and self.active != active:
+        if self.active is not None and self.active.name and self.active != active:
             self._retired.add(self.active.name)
         if active is not None:
             self._retired.discard(active.name)

@@ -211,7 +211,7 @@ class Gateway:
             try:
                 yield adapter
             except InputError as error:
-                if adapter is None or adapter.name not in error.detail:
+                if adapter is None or not adapter.name or adapter.name not in error.detail:
                     raise
                 raise LostEngineError(error.detail) from error
 

@@ -71,6 +71,7 @@ class Version:
     weights: Weights | None = None  # None if this machine cannot read the folder
     rows: tuple[Rows, ...] = ()  # what engines have to show of it
     base: Version | None = None  # of an adapter, the version below it, whose `weights` it has
+    adapter: str = ""  # its name at the engines; none where the base itself is served beside adapters of other models
     probe: Probe | None = None  # what those have to show that have an adapter, or can show no rows
 
     @property

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import httpx
 from pydantic import ValidationError
 
-from services.policy.adapters import adapter_name, unload, verify_adapter
+from services.policy.adapters import unload, verify_adapter
 from services.policy.engine import Engine, PauseMode
 from services.policy.pool import Member
 from services.policy.probe import verify_probe
@@ -125,7 +125,7 @@ class WeightLoader:
         except UnreachableError as error:
             return Loaded(error, clean=False)
         except TriforgeError as error:
-            await unload(engine, adapter_name(wanted.number))
+            await unload(engine, wanted.adapter)
             with contextlib.suppress(TriforgeError):
                 if moved:
                     async with self._paused(member):
@@ -135,9 +135,11 @@ class WeightLoader:
         return Loaded()
 
     async def _load_adapter(self, engine: Engine, wanted: Version) -> None:
+        if not wanted.adapter:
+            return
         try:
             async with asyncio.timeout(self._timeout_s):
-                await engine.load_adapter(adapter_name(wanted.number), wanted.uri)
+                await engine.load_adapter(wanted.adapter, wanted.uri)
                 await verify_adapter(engine, wanted, believed=self._verify_by == "info")
         except TimeoutError:
             raise PolicyError(

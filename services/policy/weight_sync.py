@@ -51,7 +51,8 @@ class WeightSync:
     `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. The engines are
     looked at every `probe_s` seconds, a lost one sooner. Below the folder `published` are the learners' runs. An update that half
     of the engines have taken waits `slack_s` for the others, or as long as those took. With `halves` one half of the engines
-    serves while the other loads.
+    serves while the other loads. Engines that are `shared` serve other models as well, all of them adapters over one base:
+    nothing else is loaded into them, and the base itself is served under any number.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class WeightSync:
         broadcasts: Broadcasts | None = None,
         depth: Depth = "contents",
         halves: bool = False,
+        shared: bool = False,
     ) -> None:
         self._pool, self._halves = pool, halves
+        self._shared, self._prefix = shared, f"{role}-" * shared
         self.role = role
         self._published = published
         self._probe_s, self._slack_s = probe_s, slack_s
@@ -242,6 +245,8 @@ class WeightSync:
             PolicyError: an engine cannot, or the folder to load its weights from again is not known.
         """
         async with self._lock:
+            if self._shared:
+                raise PolicyError("the engines serve other models as well, and keep their memory")
             if not self._known().uri:
                 raise PolicyError(
                     f"the folder of version {self.version} is not known; publish it again"
@@ -305,16 +310,29 @@ class WeightSync:
             serving = weight_folder.described(Version(0, self._model_path)).weights
         if adapters.is_adapter(Path(update.uri)):
             found = adapters.adapter_version(
-                update, before or Version(-1, "", weights=serving), self._depth
+                update, before or Version(-1, "", weights=serving), self._depth, self._prefix
             )
             if found.below.number == found.number:
+                self._demand_unshared(update)
                 self.adapters.hold_base(found.number)
             return found
+        if self._shared and before is not None and before.below.uri == update.uri:
+            below = before.below
+            return Version(update.version, update.uri, update.digest, below.weights, base=below)
+        self._demand_unshared(update)
         weights = weight_folder.check_folder(
             Path(update.uri), digest=update.digest, depth=self._depth, serving=serving
         )
         version = Version(update.version, update.uri, update.digest)
         return weight_folder.with_proof(version, weights, serving)
+
+    def _demand_unshared(self, update: WeightsUpdate) -> None:
+        """Refuse to change the base under the other models of the engines."""
+        if self._shared:
+            raise WeightsError(
+                f"weights {update.uri}: given with TRIFORGE_SHARED_ENGINES = true, expected {self._known().below.uri}, the base "
+                "of all models that these engines serve, or an adapter over it"
+            )
 
     async def _seats(
         self, members: Sequence[Member], wanted: Version, handover: Sequence[str] | None
@@ -390,8 +408,9 @@ class WeightSync:
 
     async def _unload_unused(self) -> None:
         """Have engines forget the adapters that no request uses any more."""
-        for name in self.adapters.unused():
-            await asyncio.gather(*(adapters.unload(m.engine, name) for m in self._pool.serving()))
+        serving = self._pool.serving()
+        for name in self.adapters.unused() if serving else ():  # they are named once
+            await asyncio.gather(*(adapters.unload(m.engine, name) for m in serving))
 
     def _noted(self, member: Member, result: Loaded) -> Loaded:
         if result.clean:
@@ -570,7 +589,9 @@ class WeightSync:
         """What serves when a service starts and an engine holds `version`: that, or the newest adapter shown over it."""
         try:  # few engines have any, or a list of them
             held = await member.engine.adapters() if version.uri else {}
-            found = await asyncio.to_thread(adapters.newest_held, held, version, self._depth)
+            found = await asyncio.to_thread(
+                adapters.newest_held, held, version, self._depth, self._prefix
+            )
             if found is None:
                 return version
             await member.engine.resume()
@@ -578,7 +599,8 @@ class WeightSync:
         except TriforgeError as error:
             _log.warning("adapters of engine %s are left: %s", member.url, error.detail)
             return version
-        self.adapters.retire([name for name in held if name != adapters.adapter_name(found.number)])
+        ours = [n for n in held if not self._shared or adapters.is_named(n, self._prefix)]
+        self.adapters.retire([name for name in ours if name != found.adapter])
         return found
 
 

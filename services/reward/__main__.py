@@ -8,11 +8,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from triforge.config import RunConfig, Settings, load
 from triforge.errors import TriforgeError
 from triforge.telemetry import begin
+
+if TYPE_CHECKING:
+    from services.reward.app import JudgeApi
+    from triforge.clients.policy import PolicyClient
 
 # Jobs that one worker works on at a time. They only wait for the policy service; more in flight fill its batches better.
 _JOBS = 64
@@ -24,12 +29,28 @@ def _config(settings: Settings) -> RunConfig:
     return load(settings.config) if settings.config else RunConfig()
 
 
+def judge_of(settings: Settings, config: RunConfig) -> tuple[JudgeApi, PolicyClient]:
+    """What answers `POST /v1/judge`, and the model that it asks: the reward model, or a policy that judges itself."""
+    from services.reward.app import JudgeApi
+    from triforge.clients.policy import PolicyClient
+
+    shared = config.reward.mode == "shared"
+    policy = PolicyClient.from_settings(settings, "policy" if shared else "reward")
+    api = JudgeApi(
+        policy.generate_many,
+        sampling=config.models.reward.sampling(),
+        votes=config.reward.votes,
+        prompt=config.reward.prompt,
+        deadline_s=config.reward.deadline_s,
+    )
+    return api, policy
+
+
 def api() -> int:
     """Serve `POST /v1/judge`."""
     import uvicorn
 
-    from services.reward.app import JudgeApi, create_app
-    from triforge.clients.policy import PolicyClient
+    from services.reward.app import create_app
     from triforge.web.guard import entrance_of
     from triforge.web.server import config_of
 
@@ -38,19 +59,11 @@ def api() -> int:
     entrance = entrance_of(settings, "reward")
 
     async def serve() -> None:
-        shared = config.reward.mode == "shared"
-        policy = PolicyClient.from_settings(settings, "policy" if shared else "reward")
+        api, policy = judge_of(settings, config)
 
         async def ready() -> None:
             await policy.weights()
 
-        api = JudgeApi(
-            policy.generate_many,
-            sampling=config.models.reward.sampling(),
-            votes=config.reward.votes,
-            prompt=config.reward.prompt,
-            deadline_s=config.reward.deadline_s,
-        )
         app = create_app(api=api, ready=ready, max_body=settings.max_body, entrance=entrance)
         port = urlsplit(settings.reward_url).port or 8002
         try:

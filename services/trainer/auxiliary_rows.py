@@ -26,6 +26,7 @@ from services.trainer.samples import training_groups
 from services.trainer.step_records import UNKNOWN
 from triforge.algorithms.auxiliary import displaced, draw_evenly
 from triforge.config import AuxiliarySection, RunConfig
+from triforge.errors import ConfigError
 from triforge.rendering import Renderer
 from triforge.rollout.seeds import derive_seed
 from triforge.types import ChatMessage, JudgedGroup, PlacedImage, TrainRow, Trajectory
@@ -43,6 +44,7 @@ REPEATED: Final = "repeated"
 NOT_DRAWN: Final = "not drawn"
 TOO_LONG: Final = "longer than max_tokens"
 NOT_FOUND: Final = "not found in its sequence"
+_MANY: Final = 8  # transitions that are not all missed by chance
 PLACEBO: Final = "too few to exchange"
 
 _FORETELL: Final = (
@@ -119,6 +121,11 @@ def auxiliary_rows(
         played = {t.id: t for group in groups for t in group.played.trajectories}
         found, missed = _in_sequence(foretold, played, section, renderer)
         items += found
+        if missed == len(foretold) >= _MANY:
+            raise ConfigError(
+                f"trainer.aux.layout: given 'in_sequence', but none of the {missed} observations drawn stands in what was played, "
+                "expected 'separate': the policy's chat template edits the turns before, so each step is a sequence of its own"
+            )
         drawn.left_out[NOT_FOUND] += missed
     if section.wants("id"):
         items += [_item("id", t, section, renderer) for t in explained]

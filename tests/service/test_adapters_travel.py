@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from starlette.applications import Starlette
 
 from services.local_engine.app import create_app as create_engine_app
 from services.local_engine.engine import Engine
@@ -23,7 +24,7 @@ from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.batches import train_batch
 from tests.unit.local_engine.models import new_engine
 from tests.unit.trainer.conftest import WORDS, sampled_rows
-from triforge.errors import WeightsError
+from triforge.errors import InputError, PolicyError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import (
     ChatMessage,
@@ -168,3 +169,89 @@ async def test_what_the_engine_refuses_leaves_the_old_version_serving(
     with pytest.raises(WeightsError, match="use_dora is True, which is not supported"):
         await gateway.weights.update(WeightsUpdate(version=1, uri=ready.uri))
     assert (gateway.weights.version, gateway.weights.state().ready) == (0, 1)
+
+
+@pytest.fixture
+async def two(base: Path) -> AsyncIterator[tuple[Gateway, Gateway, Engine]]:
+    """The services of two models in front of one engine."""
+    engine = new_engine(base)
+    engine.start()
+    app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
+    made: list[Gateway] = []
+    try:
+        for role in ("policy", "mover"):
+            made.append(await _beside(app, role, base))
+        yield made[0], made[1], engine
+    finally:
+        for gateway in made:
+            await gateway.pool.close()
+        engine.stop()
+
+
+async def _beside(app: Starlette, role: str, base: Path) -> Gateway:
+    client = SGLangEngine(
+        "http://engine", admin_api_key="admin", transport=httpx.ASGITransport(app)
+    )
+    pool = Pool([client])
+    weights = WeightSync(pool, role=role, model_path=str(base), shared=True)
+    await weights.look()
+    return Gateway(pool, weights)
+
+
+async def test_two_models_are_adapters_over_the_base_of_one_engine(
+    two: tuple[Gateway, Gateway, Engine], tmp_path: Path, base: Path
+) -> None:
+    """Each has versions, trained weights and a way back of its own, and neither disturbs the other."""
+    *services, engine = two
+    policy, mover = services
+    stores = [
+        CheckpointStore(ArtifactStore(str(tmp_path / r)), "run", r) for r in ("policy", "mover")
+    ]
+    learners = [Learner.fresh(base, shape=SHAPE) for _ in services]
+    # runs begin with the base, each under a number of its own
+    assert (await policy.weights.update(WeightsUpdate(version=3, uri=str(base)))).version == 3
+    plain = {n: AdaptedModel.over(base, SHAPE) for n in (0, 3)}
+    assert [check((await s.generate([GO]))[0], plain) for s in services] == [3, 0]
+    long = GO.model_copy(update={"messages": (ChatMessage(role="user", content="go " * 99),)})
+    with pytest.raises(InputError, match="exceeds the model's context"):
+        await policy.generate([long])
+    models: list[dict[int, AdaptedModel]] = [{3: plain[3]}, {0: plain[0]}]
+    for which, number in ((0, 4), (1, 1), (0, 5)):
+        ready = await asyncio.to_thread(step, stores[which], learners[which], base, number)
+        assert (await services[which].weights.update(update_of(ready))).ready == 1
+        models[which][number] = await asyncio.to_thread(_model, stores[which], base, number)
+        for service, known in zip(services, models, strict=True):
+            (reply,) = await service.generate([GO])
+            assert check(reply, known) == max(known)
+    for service in services:
+        await service.weights.look()
+    assert set(engine.adapters) == {"policy-v000005", "mover-v000001"}
+    assert (await policy.weights.rollback(3)).version == 6
+    assert check((await policy.generate([GO]))[0], {6: plain[3]}) == 6
+    assert check((await mover.generate([GO]))[0], models[1]) == 1
+    assert engine.version == "0", "nobody touched the base"
+    assert [s.pool.members[0].paused_s for s in services] == [0.0, 0.0]
+
+
+async def test_a_service_of_two_that_starts_again_finds_its_own_adapter_and_leaves_the_others(
+    two: tuple[Gateway, Gateway, Engine], tmp_path: Path, base: Path
+) -> None:
+    policy, mover, engine = two
+    stores = {n: CheckpointStore(ArtifactStore(str(tmp_path / str(n))), "run", "r") for n in (7, 2)}
+    for service, (number, store) in zip((policy, mover), stores.items(), strict=True):
+        ready = await asyncio.to_thread(step, store, Learner.fresh(base, shape=SHAPE), base, number)
+        await service.weights.update(update_of(ready))
+    app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
+    engine.adapters["mover-v000001"] = engine.adapters["mover-v000002"]
+    again = await _beside(app, "mover", base)
+    assert again.weights.version == 2
+    await again.weights.look()
+    assert set(engine.adapters) == {"policy-v000007", "mover-v000002"}
+    shape = TinyShape(hidden=16, layers=2, heads=2, max_positions=64)
+    other = build_tiny_model(tmp_path / "other", WORDS, shape=shape, seed=4)
+    with pytest.raises(WeightsError, match="TRIFORGE_SHARED_ENGINES = true, expected"):
+        await again.weights.update(WeightsUpdate(version=9, uri=str(other)))
+    with pytest.raises(PolicyError, match="keep their memory"):
+        await again.weights.release_memory()
+    assert check((await policy.generate([GO]))[0], {7: _model(stores[7], base, 7)}) == 7
+    await again.pool.close()

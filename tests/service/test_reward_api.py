@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from services.reward.app import JudgeApi, create_app
+from services.reward.__main__ import judge_of
+from services.reward.app import create_app
+from triforge.config import RunConfig, Settings, parse
 from triforge.errors import InputError, UnavailableError
-from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Sampling, VersionSpan
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
 BODY: dict[str, Any] = {
     "instruction": "put mug in shelf",
@@ -51,13 +54,26 @@ class Service:
         ]
 
 
-class Reward:
-    """The service's app and what stands behind it."""
+MODES: dict[str, dict[str, Any]] = {
+    "separate": {},
+    "shared": {"algorithm": {"preset": "spark"}, "adaptation": {"controller": "none"}},
+}
 
-    def __init__(self) -> None:
+
+def document(mode: str) -> RunConfig:
+    """Of a run whose reward model judges, or whose policy judges itself."""
+    judge = {"mode": mode, "votes": 2, "deadline_s": 0.5}
+    return parse(MODES[mode] | {"reward": judge, "models": {"reward": {"temperature": 0.5}}})
+
+
+class Reward:
+    """The service's app as it is wired in a mode, and what stands behind it."""
+
+    def __init__(self, mode: str) -> None:
         self.service = Service()
         self.ready_error: Exception | None = None
-        api = JudgeApi(self.service, sampling=Sampling(temperature=0.5), votes=2, deadline_s=0.5)
+        api, self.client = judge_of(Settings(), document(mode))
+        api = replace(api, generate_many=self.service)
         app = create_app(api=api, ready=self.ready)
         self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url="http://reward")
@@ -67,11 +83,21 @@ class Reward:
             raise self.ready_error
 
 
-@pytest.fixture
-async def reward() -> AsyncIterator[Reward]:
-    made = Reward()
+@pytest.fixture(params=MODES)
+async def reward(request: pytest.FixtureRequest) -> AsyncIterator[Reward]:
+    made = Reward(request.param)
     async with made.http:
         yield made
+    await made.client.close()
+
+
+@pytest.mark.parametrize(("mode", "asked"), [("separate", "reward"), ("shared", "policy")])
+async def test_the_judge_is_the_reward_model_or_the_policy_itself(mode: str, asked: str) -> None:
+    settings = Settings(policy_model_url="http://policy:1", reward_model_url="http://reward:1")
+    api, client = judge_of(settings, document(mode))
+    assert client.base_url == f"http://{asked}:1"
+    assert api.generate_many == client.generate_many
+    await client.close()
 
 
 async def test_a_trajectory_in_text_form_gets_votes_on_every_step(reward: Reward) -> None:

@@ -212,6 +212,57 @@ def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
         parse(document)
 
 
+SHARED: dict[str, Any] = {
+    "reward": {"mode": "shared"},
+    "algorithm": {"preset": "spark"},
+    "adaptation": {"controller": "none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("over", "sentence"),
+    [
+        ({"algorithm": {"preset": "rlanything"}}, "preset 'rlanything', allowed only with outcomes alone"),
+        ({"algorithm": {"overrides": {"use_votes": True}}}, "would learn to please its own verdict"),
+        ({"algorithm": {"overrides": {"train_reward_model": True}}}, "there is no other reward model to train"),
+        ({"env_adapter": {"played_by": "sessions"}}, "agents of yours answer no questions"),
+        (
+            {"env_adapter": {"strategy": "tree"}, "algorithm": {"preset": "at_grpo"}},
+            "candidates of a tree are no attempts that succeeded or failed",
+        ),
+        ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.mode = 'shared'"),
+        ({"models": {"second": {"judges": ["mover"]}}}, "models.second.judges: given with .* mode = 'shared'"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_judges_itself_is_rewarded_by_outcomes_alone(
+    over: dict[str, Any], sentence: str
+) -> None:
+    config = parse(SHARED)
+    assert (config.trained, config.votes) == (("policy",), 0)
+    with pytest.raises(ConfigError, match=sentence):
+        parse(merge(SHARED, over))
+
+
+IMPLICIT: dict[str, Any] = {"reward": {"kind": "implicit"}, "algorithm": {"preset": "istar"}}
+
+
+@pytest.mark.parametrize(
+    ("over", "sentence"),
+    [
+        ({"algorithm": {"preset": "rlanything"}}, "allowed only with 'fused'.* have no scale of their own"),
+        ({"algorithm": {"overrides": {"train_reward_model": False}}}, "a reward model that learns nothing has none"),
+        ({"models": {"policy": {"temperature": 0.8}}}, "engines score a prompt at temperature 1"),
+        ({"env_adapter": {"rollouts": 1}}, "env_adapter.rollouts: given 1"),
+    ],
+)  # fmt: skip
+def test_implicit_rewards_are_refused_without_what_gives_them_a_scale(
+    over: dict[str, Any], sentence: str
+) -> None:
+    assert parse(IMPLICIT).algorithm_of("reward").job == "dpo_pair"
+    with pytest.raises(ConfigError, match=sentence):
+        parse(merge(IMPLICIT, over))
+
+
 def test_votes_may_be_held_to_a_bound_of_their_own() -> None:
     assert parse({"run": {"staleness_bound": 2}}).vote_bound == 2
     assert parse({"run": {"staleness_bound": 2, "judge_staleness_bound": 1}}).vote_bound == 1
@@ -577,6 +628,38 @@ def test_a_model_that_cannot_be_trained_beside_the_others_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse(document)
+
+
+ONE_BASE: dict[str, Any] = {
+    "models": {
+        "policy": {"path": "/models/base"},
+        "reward": {"path": "/models/base", "engines_of": "policy"},
+        "mover": {"path": "/models/base", "agents": ["mover"], "engines_of": "policy"},
+    },
+    "trainer": {"policy": {"lora_rank": 8}, "reward": {"lora_rank": 4}},
+}
+
+
+@pytest.mark.parametrize(
+    ("over", "name"),
+    [
+        ({"models": {"mover": {"path": "/models/other"}}}, "mover"),
+        ({"models": {"mover": {"engines_of": "scout"}}}, "mover"),
+        ({"models": {"mover": {"engines_of": "reward"}}}, "mover"),
+        ({"models": {"policy": {"engines_of": "policy"}}}, "policy"),
+        ({"models": {"rewriter": {"path": "/models/base", "engines_of": "policy"}}}, "rewriter"),
+        ({"trainer": {"reward": {"lora_rank": 0}}}, "reward"),
+        ({"trainer": {"policy": {"lora_rank": 0}, "mover": {"lora_rank": 8}}}, "mover"),
+        ({"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}, "reward"),
+        ({"run": {"colocate": True}}, "mover"),
+    ],
+)
+def test_engines_serve_several_models_only_as_adapters_over_one_base(
+    over: dict[str, Any], name: str
+) -> None:
+    assert parse(ONE_BASE).models.reward.engines_of == "policy"
+    with pytest.raises(ConfigError, match=rf"models\.{name}\.engines_of: given"):
+        parse(merge(ONE_BASE, over))
 
 
 def test_services_of_further_models_are_settings_by_name() -> None:

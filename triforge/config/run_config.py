@@ -102,6 +102,7 @@ class RunConfig(Section):
         self._demand_shared(preset)
         self._demand_tree(preset)
         self._demand_further(preset)
+        self._demand_one_base()
         self._demand_phases(preset)
         self._demand_best_of_k(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
@@ -278,6 +279,23 @@ class RunConfig(Section):
                     f"trainer.{name}.job: given {self.trainer.job(name)!r} with env_adapter.strategy = {strategy!r}, allowed no imitation "
                     "with 'tree', whose candidates are no whole rollouts, and only imitation with 'critic_best_of_k', where "
                     "the best of K samples is no draw of the model"
+                )
+
+    def _demand_one_base(self) -> None:
+        """Refuse engines of another model for what is no adapter over that model's base."""
+        served = self.models.players | self.models.judging
+        for name, model in (served | {"rewriter": self.models.rewriter}).items():
+            owner = served.get(model.engines_of)
+            ranks = [self.learner(role).lora_rank for role in (name, model.engines_of)]
+            fits = (
+                owner and owner is not model and not owner.engines_of and owner.path == model.path
+            )
+            trained = fits and name in self.trained and model.engines_of in self.trained
+            if model.engines_of and not (trained and all(ranks) and not self.run.colocate):
+                raise ValueError(
+                    f"models.{name}.engines_of: given {model.engines_of!r}, expected another trained model with engines of its "
+                    "own and the same path, both with lora_rank above 0, and run.colocate = false: engines serve several models "
+                    "only as adapters over one base"
                 )
 
     def _demand_phases(self, preset: Algorithm) -> None:

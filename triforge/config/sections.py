@@ -86,6 +86,8 @@ class ModelSection(Section):
     """Stop strings beside the model's own."""
     regex: Regex | None = None
     """Expression that every response has to match, of at most 10,000 positions with its repetitions written out."""
+    engines_of: str = ""
+    """Another trained model whose engines serve this one, too: both as adapters (`lora_rank`) over one base, their `path`."""
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The section as `Sampling`; `greedy` sets temperature 0."""

@@ -160,6 +160,9 @@ class Settings(Section):
     to the folder."""
     update: Literal["together", "halves"] = "together"
     """Whether all engines take a new version at once, or one half serves the old one until the other half serves the new one."""
+    shared_engines: bool = False
+    """Of a policy service: its engines serve other models as well, all of them adapters over one base, which nobody changes
+    (`models.NAME.engines_of`; `triforge up` sets it)."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """What becomes of running requests while weights change; `in_place` not with a router."""
     weights_check: Literal["contents", "sizes"] = "contents"

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from triforge.access.exposure import demand_safe
 from triforge.config import RunConfig, Settings
 from triforge.config.base import NOWHERE, by_name
+from triforge.config.sections import ModelSection
 from triforge.errors import ConfigError
 from triforge.supervisor.process import ProcessSpec
 from triforge.types import Role
@@ -175,8 +176,11 @@ def plan_layout(
         ports.claim(_port(settings.model_url(role)), f"TRIFORGE_MODELS for {role}")
     env = settings.environment() | PROCESS
     roles: tuple[Role, ...] = ("policy", "reward", "rewriter", *further)
-    for role in (r for r in roles if settings.has(f"{r}_model")):
-        specs += _model_processes(role, config, settings, env, ports)
+    engines: dict[str, str] = {}
+    # who owns engines comes before those who share them
+    for role in sorted(roles, key=lambda r: bool(getattr(config.models, r).engines_of)):
+        if settings.has(f"{role}_model"):
+            specs += _model_processes(role, config, settings, env, ports, engines)
     services = _with_metrics(_services(config, settings, env), settings.metrics_port, ports)
     return Layout(settings=settings, specs=(*specs, *services))
 
@@ -238,10 +242,14 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _model_processes(
-    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], ports: Ports
-) -> list[ProcessSpec]:
-    """The engine of a role, unless one runs already, and the policy service in front; none if the role has no model."""
-    path = str(getattr(config.models, role).path)
+    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], ports: Ports, known: dict[str, str]
+) -> list[ProcessSpec]:  # fmt: skip
+    """The engine of a role, unless one runs already, and the policy service in front; none if the role has no model.
+
+    Engines are noted in `known`, for models that share them.
+    """
+    model: ModelSection = getattr(config.models, role)
+    path, owner = model.path, model.engines_of
     if not path:
         if role == "rewriter":
             return []
@@ -253,7 +261,8 @@ def _model_processes(
         raise ConfigError(
             f"models.{role}.path: given {path!r}, expected a folder with config.json, tokenizer and safetensors"
         )
-    engines, specs, url = settings.engines_of(role), [], settings.model_url(role)
+    specs, url = [], settings.model_url(role)
+    engines = known.get(owner) or settings.engines_of(role)
     if not engines:
         field = f"{role}_engine_port"
         wanted = getattr(settings, field, _port(url) + _ENGINE_ABOVE)
@@ -261,7 +270,11 @@ def _model_processes(
         port = ports.take(wanted, option, given=field in settings.model_fields_set)
         engines = f"http://127.0.0.1:{port}"
         specs.append(_local_engine(role, path, port, env))
+    known[role] = engines
     own = {**env, "TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engines, "TRIFORGE_MODEL": path}
+    served = (config.models.players | config.models.judging).values()
+    if owner or role in {model.engines_of for model in served}:
+        own["TRIFORGE_SHARED_ENGINES"] = "true"
     command = _python("services.policy")
     service = ProcessSpec(name=f"{role}-model", command=command, env=own, ready_url=f"{url}/readyz")
     return [*specs, service]

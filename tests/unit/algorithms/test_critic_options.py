@@ -20,6 +20,7 @@ from triforge.errors import ConfigError
         ("ppo", {"turn_gamma": 0.9}, "turn_gamma: given 0.9 with estimator = 'gae'"),
         ("ppo", {"normalise": "mean"}, "allowed only 'raw': rollouts are not compared"),
         ("ppo", {"loss": "gspo"}, "loss: given 'gspo'|allowed 'gspo_token'"),
+        ("starpo_s", {"loss": "gspo"}, "estimator = 'gae' .* allowed 'gspo_token': the tokens of"),
         ("ppo", {"opsm_delta": 0.1}, "opsm_delta = 0.1, allowed only none"),
         ("ppo", {"job": "ce", "kl_placement": "loss"}, "job: given 'ce' with estimator = 'gae'"),
         ("ppo", {"vote_weight": "trust", "use_votes": True}, "vote_weight: given trust with"),

@@ -1,6 +1,6 @@
-"""StarPO and StarPO-S on the three games of RAGEN, with a table of logits (and one of values) in the place of models.
+"""StarPO and StarPO-S on the three games of RAGEN, with a table of logits (and one of values) in the place of models, or a tiny Llama.
 
-Rewards, advantages, the filter and the estimator are the presets' own; what is learnt here a table learns, not a language model.
+Rewards, advantages, the filter and the estimator are the presets' own.
 """
 
 from __future__ import annotations
@@ -31,3 +31,8 @@ def test_on_the_bandit_a_critic_finds_the_better_arm_and_comparing_few_pulls_doe
     """Of eight pulls most groups have no large pay: standardised within them, the calm arm looks better than it is."""
     (_, compared), (before, after) = (trained("bandit", p, 20, 0) for p in ("starpo", "starpo_s"))
     assert after > before + 0.2 > compared, (compared, before, after)
+
+
+def test_a_tiny_language_model_learns_the_bandit() -> None:
+    success = [*curve(1, game="bandit", preset="starpo_s", updates=20, reader=True)]
+    assert fmean(success[-5:]) > fmean(success[:3]) + 0.2, success

@@ -85,6 +85,32 @@ def test_votes_without_a_reward_model_are_refused_with_what_does_without(tmp_pat
         planned(tmp_path, {}, models=models, adaptation={"controller": "none"})
 
 
+def test_adapters_over_one_base_are_served_by_one_engine(tmp_path: Path) -> None:
+    path = str(tmp_path / "model")
+    models: dict[str, Any] = {
+        "policy": {"path": path, "engines_of": "reward"},
+        "reward": {"path": path},
+        "mover": {"path": path, "agents": ["mover"], "engines_of": "reward"},
+    }
+    trainer = {role: {"lora_rank": 4} for role in ("policy", "reward")}
+    layout = planned(
+        tmp_path, {}, models=models, trainer=trainer, adaptation={"controller": "none"}
+    )
+    assert [s.name for s in layout.specs if s.name.startswith("engine-")] == ["engine-reward"]
+    services = [s for s in layout.specs if s.name.endswith("-model")]
+    assert {s.name for s in services} == {"policy-model", "reward-model", "mover-model"}
+    assert len({s.env["TRIFORGE_ENGINES"] for s in services}) == 1
+    assert {s.env["TRIFORGE_SHARED_ENGINES"] for s in services} == {"true"}
+    del models["mover"]["engines_of"]
+    (tmp_path / "apart").mkdir()
+    apart = planned(
+        tmp_path / "apart", {}, models=models, trainer=trainer, adaptation={"controller": "none"}
+    )
+    found = {s.name: s.env for s in apart.specs}
+    assert "engine-mover" in found
+    assert found["mover-model"].get("TRIFORGE_SHARED_ENGINES") != "true"
+
+
 def test_engines_ask_for_the_keys_that_their_services_show(tmp_path: Path) -> None:
     settings = Settings(api_key=SecretStr("user"), admin_api_key=SecretStr("admin"))
     layout = planned(tmp_path, {}, settings, adaptation={"controller": "none"})

@@ -141,6 +141,7 @@ def test_rows_keep_the_reward_where_the_learner_charges_it_and_get_the_whitened_
         ("grpo", {"kl_placement": "reward"}, "it needs a reward a token"),
         ("reinforce_pp", {"kl_beta": 0}, "there would be nothing to take off"),
         ("reinforce_pp", {"loss": "gspo"}, "allowed 'gspo_token'"),
+        ("reinforce_pp", {"job": "ce"}, "job = 'ce', allowed only with .* and 'pg'"),
     ],
 )
 def test_a_kl_in_the_reward_needs_rewards_a_token(

@@ -24,6 +24,7 @@ from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.batches import train_batch
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse
+from triforge.errors import ConfigError
 from triforge.rendering import Renderer
 from triforge.types import ChatMessage, ImageRef, JudgedGroup, PlacedImage, VersionSpan
 
@@ -223,6 +224,18 @@ def test_in_the_sequence_what_cannot_be_found_once_is_left_out(renderer: Rendere
     made = rows_of([group_of(trajectory)], renderer, layout="in_sequence")
     assert targets(renderer, made.rows[0]) == "egg"
     assert made.measures["aux/left_out/not found in its sequence"] == 1
+
+
+def test_in_the_sequence_is_refused_where_every_step_is_a_sequence_of_its_own(renderer: Renderer):
+    turns = [(a, f"go {b}") for a in ("empty", "egg", "closed") for b in ("fridge", "shelf", "mug")]
+    trajectory = played(renderer, turns, "shelf")
+    apart = tuple(s.model_copy(update={"segment": i}) for i, s in enumerate(trajectory.steps))
+    cut = trajectory.model_copy(
+        update={"steps": apart, "segments": trajectory.segments * len(apart)}
+    )
+    assert rows_of([group_of(trajectory)], renderer, layout="in_sequence").rows
+    with pytest.raises(ConfigError, match=r"none of the .* stands in what was played"):
+        rows_of([group_of(cut)], renderer, layout="in_sequence")
 
 
 def test_the_placebo_keeps_inputs_and_exchanges_targets(renderer: Renderer):
