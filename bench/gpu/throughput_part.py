@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from bench.gpu.device import DEVICE
+from bench.gpu.device import DEVICE, free
 from bench.gpu.models import SHAPES, module, qwen_folder, rows, spread
 from bench.gpu.supervise import ROOT, SkipCase
 from bench.trainer import batch_of
@@ -73,6 +73,7 @@ def _trl(name: str, tokens: int, scratch: Path) -> dict[str, Any]:
     work = scratch / "work.json"
     given = rows(spread(tokens), SHAPES[name].vocabulary)
     work.write_text(json.dumps({"model": str(folder), "rows": given}))
+    free()  # TRL is another process
     command = [sys.executable, str(ROOT / "bench/trainer_trl.py"), str(work), "1", DEVICE.type]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip().splitlines() or ["no word"])[-1][:300]

@@ -177,14 +177,16 @@ class VisionModel(TransformersModel):
             return super()._inputs(batch, ids, numbers)
         embeddings = self._module.get_input_embeddings()(ids)
         positions = numbers.expand(3, *numbers.shape).clone()
+        known = numbers.cpu()  # the one wait for the device: what stands where is looked up here
         for row, media in enumerate(batch.media):
             if media is None:
                 continue
-            positions[:, row] = media.positions(numbers[row].cpu()).to(self.device)
+            positions[:, row] = media.positions(known[row]).to(self.device)
             for place, image in zip(media.places, media.images, strict=True):
-                inside = (numbers[row] >= place.start) & (numbers[row] < place.end)
+                inside = (known[row] >= place.start) & (known[row] < place.end)
                 if inside.any():
-                    embeddings[row, inside] = self._embed(image)[numbers[row, inside] - place.start]
+                    here = inside.nonzero()[:, 0].to(self.device)
+                    embeddings[row, here] = self._embed(image)[numbers[row, here] - place.start]
         return {"inputs_embeds": embeddings, "position_ids": positions}
 
     def _embed(self, image: Image) -> Tensor:

@@ -53,8 +53,9 @@ def shifted(
             biases = torch.tensor([*p.logit_bias.values()], device=row.device)
             row[[int(token) for token in p.logit_bias]] += biases
         if output and p.shifts:
-            counts = torch.bincount(torch.tensor(output), minlength=len(row)).to(row.device)
-            row -= p.frequency_penalty * counts + p.presence_penalty * (counts > 0)
+            seen, counts = map(torch.from_numpy, np.unique(output, return_counts=True))
+            penalties = p.frequency_penalty * counts + p.presence_penalty
+            row[seen.to(row.device)] -= penalties.to(row.device)
     return found
 
 
@@ -106,9 +107,19 @@ def _draw(weights: Tensor, u: Tensor, params: Sequence[SamplingParams]) -> Tenso
     if filtered:
         _filter(weights, filtered, [params[row] for row in filtered])
     cumulative = weights.cumsum(dim=-1)
+    if weights.device.type != "cpu":
+        cumulative = rising(cumulative, weights)
     target = cumulative[:, -1:] * u[:, None]
     ids = torch.searchsorted(cumulative, target, right=True)[:, 0]
     return ids.clamp_(max=weights.shape[1] - 1)
+
+
+def rising(cumulative: Tensor, weights: Tensor) -> Tensor:
+    """Cumulative sums that never fall, and rise at weights above 0 alone.
+
+    Those of a GPU, which adds up in parallel, may be off by a rounding either way; a token that is excluded would be drawn there.
+    """
+    return cumulative.masked_fill(weights == 0.0, 0.0).cummax(dim=-1).values
 
 
 def _filter(weights: Tensor, rows: list[int], params: list[SamplingParams]) -> None:

@@ -132,6 +132,7 @@ class Scheduler:
             )
         self.paused = True
         self.prefixes.clear()
+        self.model.apply({})  # a model that sees lets go of images
         self.cache = self.model.new_cache()
         if self.released is None:
             self.released = Offloaded(map(self.model.tensor, self.model.expected()[0]))

@@ -18,7 +18,7 @@ from services.policy.discovery import Directory, parse_sources
 from services.policy.gateway import Gateway
 from services.policy.pool import Limits, Pool
 from services.policy.sessions import Sessions
-from services.policy.sglang import SGLangEngine, SGLangRouter
+from services.policy.sglang import TIMEOUT_S, SGLangEngine, SGLangRouter
 from services.policy.weight_loader import Broadcasts, WeightLoader
 from services.policy.weight_sync import WeightSync
 from triforge.broker import RedisBroker, SessionLog
@@ -76,6 +76,7 @@ def build_pool(settings: Settings) -> Pool:
             admin_api_key=settings.admin_api_key.get_secret_value(),
             max_connections=settings.engine_in_flight,
             timeout_s=settings.request_s + SPARE_S,
+            load_s=max(TIMEOUT_S, settings.handover_timeout_s + SPARE_S),
         )
 
     sources = parse_sources(settings.engines)

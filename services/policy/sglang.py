@@ -44,7 +44,7 @@ class SGLangEngine:
     """Client of one engine; an `Engine`.
 
     `admin_api_key` (or, if empty, `api_key`) is that of the weight and pause routes. `timeout_s` is the longest silence
-    while an answer is awaited, or weights are read.
+    while an answer is awaited, and `load_s`, if that is longer, while weights are read.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class SGLangEngine:
         transport: httpx.AsyncBaseTransport | None = None,
         max_connections: int = 512,
         timeout_s: float = TIMEOUT_S,
+        load_s: float = TIMEOUT_S,
     ) -> None:
         self.url = url.rstrip("/")
 
@@ -70,7 +71,7 @@ class SGLangEngine:
 
         self._data = client(timeout_s, max_connections, api_key)
         # Apart from the data connections, so that a pause is never queued behind the requests it should hold.
-        self._control = client(max(timeout_s, TIMEOUT_S), 8, admin_api_key or api_key)
+        self._control = client(max(timeout_s, load_s), 8, admin_api_key or api_key)
         # SGLang tells who it is to the key of the generate routes only.
         self._inform = client(PROBE_TIMEOUT_S, 4, api_key)
         self._aborting: set[asyncio.Task[None]] = set()

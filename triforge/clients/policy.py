@@ -33,6 +33,7 @@ PATIENCE_S = 60.0
 BUSY_S = 3600.0
 TIMEOUT_S = 600.0
 _SPARE_S = 30.0  # for a service to say that an engine was too slow
+_CHECK_S = 300.0  # for it to read a new folder; the engines take it in two turns at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class PolicyClient:
             one service answers three to five times as many requests a second that way.
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
+        change_s: longest wait for a change of weights or memory; at least `timeout_s`.
         patience_s: how long to go on trying while the service is away.
     """
 
@@ -98,6 +100,7 @@ class PolicyClient:
         batch_tokens: int = 32,
         linger_s: float = 0.005,
         timeout_s: float = TIMEOUT_S,
+        change_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -110,6 +113,7 @@ class PolicyClient:
         self._linger_s = linger_s
         self._departure: asyncio.TimerHandle | None = None
         self._patience_s = patience_s
+        self._change_s = max(timeout_s, change_s)
         self._waiting: list[_Asked] = []
         self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
 
@@ -121,6 +125,7 @@ class PolicyClient:
             api_key=settings.own_key or settings.api_key.get_secret_value(),
             admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
             timeout_s=settings.queue_s + settings.request_s + _SPARE_S,
+            change_s=2 * settings.handover_timeout_s + _CHECK_S,
             **options,
         )
 
@@ -239,6 +244,7 @@ class PolicyClient:
             path,
             body=body,
             headers=self._admin,
+            timeout_s=self._change_s,
             deadline_s=self._patience_s,
             repeatable=True,
         )

@@ -38,6 +38,7 @@ PRIORITIES = {"triforge-alone": ALONE | {"valkey", "postgres"}, "triforge-worker
 QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-worker": ADAPT_QUEUE}
 # Variables of others' programs that manifests set.
 FOREIGN = {
+    "OMP_NUM_THREADS",
     "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "USER", "HF_HUB_OFFLINE", "NCCL_DEBUG",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
     "POLICY_MODEL", "REWARD_MODEL", "REWRITER_MODEL", "HF_HOME", "HF_TOKEN", "AWS_DEFAULT_REGION", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
@@ -136,6 +137,14 @@ def test_what_exists_once_stays_and_workers_leave_first(variant: tuple[str, ...]
         name = template["metadata"]["labels"][NAME]
         given = template["spec"].get("priorityClassName")
         assert given == next((c for c, of in PRIORITIES.items() if name in of), None), name
+
+
+def test_ranks_have_the_cores_of_a_node_among_them() -> None:
+    documents = render(("gpu-cluster",))
+    for document, _, container in containers(of_kind(documents, "Job")):
+        asked = container["resources"]["requests"]
+        threads = int(environment(documents, container)["OMP_NUM_THREADS"])
+        assert threads * int(asked["nvidia.com/gpu"]) == int(asked["cpu"]), named(document)
 
 
 @every_variant

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.local_engine.request import SamplingParams
-from services.local_engine.sampler import sample, shifted, stream_seed, uniforms
+from services.local_engine.sampler import rising, sample, shifted, stream_seed, uniforms
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
 
@@ -64,6 +64,18 @@ def test_banned_tokens_are_never_sampled_but_keep_their_share_of_the_logprobs() 
     sampled = sample(LOGITS, [SamplingParams(temperature=0.0)], [1], [0], [(0, banned)])
     assert sampled.ids.tolist() == [1]
     assert sampled.logprobs.item() == pytest.approx(torch.log_softmax(LOGITS[0], -1)[1].item())
+
+
+def test_excluded_tokens_are_not_drawn_from_sums_of_a_gpu_that_are_off_by_a_rounding() -> None:
+    weights = torch.tensor([[0.0, 0.25, 0.0, 0.0, 0.5, 0.0, 0.25, 0.0]])
+    ulp = 2**-24
+    off = torch.tensor([[ulp, 0.25, 0.25 + ulp, 0.25, 0.75, 0.75 - ulp, 1.0, 1.0 + 2 * ulp]])
+    found = rising(off, weights)
+    edges = torch.cat((off[0], off[0] * (1 - ulp), torch.linspace(0.0, 0.999, 50)))
+    for edge in edges[edges < found[0, -1]].tolist():
+        ids = torch.searchsorted(found, torch.tensor([[edge]]), right=True)
+        assert int(ids) in (1, 4, 6), edge
+    assert found.tolist() == [[0.0, 0.25, 0.25, 0.25, 0.75, 0.75, 1.0, 1.0]]
 
 
 def test_logprobs_are_taken_before_any_filter() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,24 @@ async def test_the_tokens_of_a_prompt_can_be_scored_too(
     result = await ask(client, ids, uris, logprob_start_len=0)
     found = [pair[0] for pair in result["meta_info"]["input_token_logprobs"]][-4:]
     assert found == pytest.approx(plain.logprobs(ids[:-4], shots, ids[-4:]), abs=1e-4)
+
+
+async def test_images_are_gone_while_the_memory_is_released(folder: Path, plain: Plain) -> None:
+    model, config = load_model(folder)
+    seeing: Any = model
+    engine = Engine(model, config, TextCodec(folder), folder, limits=Limits(max_running=8), seed=1)
+    ids, shots, uris = prompt(SHOTS[0], 1, 2)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(engine.stop)
+        engine.start()
+        client = await stack.enter_async_context(client_of(engine))
+        await ask(client, ids, uris)
+        assert len(seeing._embedded) == 1
+        await client.post("/release_memory_occupation", json={})
+        assert len(seeing._embedded) == 0
+        await client.post("/resume_memory_occupation", json={})
+        await client.post("/continue_generation", json={})
+        plain.check(ids, shots, await ask(client, ids, uris))
 
 
 async def test_new_weights_look_at_the_image_anew(

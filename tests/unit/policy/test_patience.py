@@ -14,6 +14,7 @@ from services.policy.sglang import PAUSE_TIMEOUT_S, SGLangEngine
 from services.policy.weight_loader import WeightLoader
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
+from triforge.types import WeightsUpdate
 
 
 @pytest.mark.parametrize("option", [30.0, 600.0, 3600.0])
@@ -26,6 +27,29 @@ async def test_an_engine_may_take_as_long_as_the_option_says(option: float) -> N
     assert option < engine._data.timeout.read < option + 60.0
     assert engine._control.timeout.read >= max(option, 600.0), "a large folder is read for long"
     await pool.close()
+
+
+@pytest.mark.parametrize("option", [300.0, 3600.0])
+async def test_weights_may_take_as_long_as_their_option_says_at_every_place(option: float) -> None:
+    waits: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits.append(request.extensions["timeout"]["read"])
+        return httpx.Response(
+            200, json={"role": "policy", "version": 1, "uri": "", "engines": 1, "ready": 1}
+        )
+
+    settings = Settings(handover_timeout_s=option)
+    pool = build_pool(settings)
+    engine: Any = pool.members[0].engine
+    assert engine._control.timeout.read > option
+    await pool.close()
+    transport = httpx.MockTransport(answer)
+    async with PolicyClient.from_settings(settings, "policy", transport=transport) as client:
+        await client.update_weights(WeightsUpdate(version=1, uri="/v1"))
+        await client.weights()
+    assert waits[0] > 2 * option, "one half of the engines after the other"
+    assert waits[1] < 700.0
 
 
 @pytest.mark.parametrize("option", [30.0, 600.0, 3600.0])
