@@ -140,7 +140,7 @@ async def test_rewriters_without_a_model_answer_from_the_menu() -> None:
     texts = {name: [output.text for output in reply.outputs] for name, reply in said.items()}
     assert texts["deterministic"] == [*lines, lines[0]]
     assert set(texts["random"]) <= set(lines)
-    for name in REWRITERS:
+    for name in ("deterministic", "random"):
         assert parse(document(name)) == parse(document("E"))
         assert ARMS[name].config["rewriter"] == name
 
