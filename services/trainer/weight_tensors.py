@@ -177,7 +177,8 @@ class _File:
             text += b" " * (-len(text) % 8)
             self._out = self.path.open("wb")
             self._out.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors:  # a copy: memory that numpy has seen cannot be given back (`Offloaded`)
+        for tensor in tensors:
+            # a copy: memory that numpy has seen cannot be given back (`Offloaded`)
             self._out.write(tensor.clone().reshape(-1).view(torch.uint8).numpy().data)
 
     def close(self) -> None:
