@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis experiment-methods gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis experiment-methods experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ experiment-diagnosis: setup ## what a rewriter proposes with the diagnosis, with
 
 experiment-methods: setup ## each method's curve beside its baseline, tables of numbers and the household's tiny policy, three seeds (under two hours)
 	@$(BIN)/python -m experiments methods
+
+experiment-outgrown: setup ## a pool that the policy soon solves, with and without rewrites, six seeds (an hour); goes on where it stopped
+	@$(BIN)/python -m experiments outgrown
 
 gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/gpu.md); REHEARSE=1: on a CPU, small
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0 --seconds 1800) $(ARGS)

@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges`, `-diagnosis` and `-methods`: every arm on every seed, then the report."""
+"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges`, `-diagnosis`, `-methods` and `-outgrown`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
 from experiments.judges import WEAK
 from experiments.methods import STUDY as METHODS
+from experiments.outgrown import OUTGROWN
 from experiments.reach import REACH
 from experiments.report import Page
 from experiments.settings import Settings
@@ -48,6 +49,7 @@ STUDIES = {
         METHODS,
         REACH,
         FRONTIER,
+        OUTGROWN,
     )
 }
 

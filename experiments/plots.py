@@ -11,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")  # no screen
 from matplotlib import pyplot as plt
 
-from experiments.report import Results, Value, arms_of, at_end, difference
+from experiments.report import Results, Value, arms_of, at_end, difference, summary
 from experiments.settings import BASELINES, Family
 from experiments.statistics import mean
 
@@ -51,6 +51,25 @@ def drawn(folder: Path, pictures: Mapping[str, tuple[str, Draw]]) -> dict[str, s
                 figure.patch.set_alpha(0.0)
                 _save(figure, folder / f"{name}{end}.svg")
     return {title: f"{name}.svg" for title, (name, _) in pictures.items()}
+
+
+def ends(results: Results, arms: Sequence[str], measures: Mapping[str, str]) -> Draw:
+    """Measures at the end, by arm: means with intervals over seeds."""
+
+    def drawing(axes: Any) -> None:
+        for place, (measure, title) in enumerate(measures.items()):
+            known = [(i, summary(results, arm, at_end(measure))) for i, arm in enumerate(arms)]
+            shift = 0.12 * (place - (len(measures) - 1) / 2)
+            points = [(i + shift, m) for i, m in known if m is not None]
+            axes.errorbar(
+                [x for x, _ in points], [m.value for _, m in points],
+                yerr=[min(m.half, 1.0) for _, m in points], fmt="o", markersize=4, capsize=3, label=title,
+            )  # fmt: skip
+        axes.set_xticks(range(len(arms)), labels=arms)
+        axes.set(ylabel="success, 95 % interval over seeds", ylim=(0, None))
+        axes.legend(fontsize=8)
+
+    return drawing
 
 
 def differences(results: Results, pairs: Sequence[tuple[str, str]]) -> Draw:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.settings import ARMS, BASELINES, BESIDES, TUNING_SEEDS, Family, Settings
-from experiments.statistics import Mean, mean, paired
+from experiments.statistics import Mean, Test, greater, holm, mean, paired
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 Value = Callable[[Mapping[str, Any]], float | None]
@@ -282,6 +282,43 @@ def each_seed(
 def cells(results: Results, arm: str, values: Iterable[Value]) -> list[str]:
     """Means over the seeds of an arm in a table."""
     return [cell(summary(results, arm, value)) for value in values]
+
+
+HYPOTHESES = ("hypothesis", "estimate", "t", "p alone", "p")
+_LEVEL = 0.05
+
+
+def planned_pairs(
+    results: Results, pairs: Sequence[tuple[str, str]], measure: str, title: str
+) -> tuple[list[list[str]], str]:
+    """Rows of `HYPOTHESES`, whether the first arm of each pair ends above the second, by Holm's correction; and which held."""
+    value = at_end(measure)
+    found = {
+        f"{a} > {b}": greater(by_seed(results, a, value), by_seed(results, b, value))
+        for a, b in pairs
+    }
+    corrected = holm({name: test.p for name, test in found.items() if test is not None})
+    rows = [
+        [
+            f"{name}, {title}",
+            *test_cells(test),
+            f"{corrected[name]:.4f}" if name in corrected else "",
+        ]
+        for name, test in found.items()
+    ]
+    held = [name for name, p in corrected.items() if p < _LEVEL]
+    fallen = [name for name, p in corrected.items() if p >= _LEVEL]
+    return (
+        rows,
+        f"\n- Held at {_LEVEL}: {', '.join(held) or 'none'}.\n- Not shown: {', '.join(fallen) or 'none'}.\n",
+    )
+
+
+def test_cells(found: Test | None) -> list[str]:
+    """Estimate, t and p of a test."""
+    if found is None:
+        return ["", "", ""]
+    return [found.mean.text(sign=True), f"{found.t:.2f}", f"{found.p:.4f}"]
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.plots import curves, drawn
+from experiments.plots import curves, drawn, ends
 from experiments.report import (
+    HYPOTHESES,
     Page,
     Results,
     Value,
@@ -23,9 +23,10 @@ from experiments.report import (
     markdown,
     null_control,
     of,
-    summary,
+    planned_pairs,
+    test_cells,
 )
-from experiments.statistics import Test, greater, holm, trend
+from experiments.statistics import trend
 from experiments.table1 import (
     ARMS,
     BASELINES,
@@ -41,7 +42,6 @@ PRIMARY = "sampled/id"
 MEASURES = {
     PRIMARY: "ID, sampled", "greedy/id": "ID, greedy", "sampled/ood": "OOD, sampled", "greedy/ood": "OOD, greedy",
 }  # fmt: skip
-_LEVEL = 0.05
 
 
 def write(results: Results, settings: Table1Settings, page: Page) -> str:
@@ -73,32 +73,14 @@ def tests(results: Results) -> str:
     for name, title in MEASURES.items():
         rising = trend([by_seed(results, arm, at_end(name)) for arm in ORDER])
         word = f"{' < '.join(ORDER)}, {title}" + (" (primary)" if name == PRIMARY else "")
-        rows.append([word, *_test(rising), "" if rising is None else f"{rising.p:.4f}"])
-    value = at_end(PRIMARY)
-    found = {
-        f"{first} > {second}": greater(
-            by_seed(results, first, value), by_seed(results, second, value)
-        )
-        for first, second in PLANNED
-    }
-    corrected = holm({name: test.p for name, test in found.items() if test is not None})
-    for name, test in found.items():
-        shown = f"{corrected[name]:.4f}" if name in corrected else ""
-        rows.append([f"{name}, {MEASURES[PRIMARY]}", *_test(test), shown])
-    held = [name for name, p in corrected.items() if p < _LEVEL]
-    fallen = [name for name, p in corrected.items() if p >= _LEVEL]
+        rows.append([word, *test_cells(rising), "" if rising is None else f"{rising.p:.4f}"])
+    pairs, verdict = planned_pairs(results, PLANNED, PRIMARY, MEASURES[PRIMARY])
     return (
         "Trend: the slope over the arms in their order, seed by seed, in success an arm. Pairs: differences seed by seed. All one-sided "
         "t tests; p of the pairs after Holm's correction for the pairs.\n\n"
-        + markdown(("hypothesis", "estimate", "t", "p alone", "p"), rows)
-        + f"\n- Held at {_LEVEL}: {', '.join(held) or 'none'}.\n- Not shown: {', '.join(fallen) or 'none'}.\n"
+        + markdown(HYPOTHESES, rows + pairs)
+        + verdict
     )
-
-
-def _test(found: Test | None) -> list[str]:
-    if found is None:
-        return ["", "", ""]
-    return [found.mean.text(sign=True), f"{found.t:.2f}", f"{found.p:.4f}"]
 
 
 def _ran(results: Results) -> list[str]:
@@ -209,7 +191,10 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     return drawn(
         folder,
         {
-            "Held-out success at the end, by arm": ("table1-success", partial(_ends, results)),
+            "Held-out success at the end, by arm": (
+                "table1-success",
+                ends(results, MAIN, MEASURES),
+            ),
             "Success on training tasks": ("table1-steps", curves(results, MAIN)),
             "Accepted tasks": (
                 "table1-accepted",
@@ -217,16 +202,3 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
             ),
         },
     )
-
-
-def _ends(results: Results, axes: Any) -> None:
-    for place, (measure, title) in enumerate(MEASURES.items()):
-        known = [(i, summary(results, arm, at_end(measure))) for i, arm in enumerate(MAIN)]
-        points = [(i + 0.12 * (place - 1.5), m) for i, m in known if m is not None]
-        axes.errorbar(
-            [x for x, _ in points], [m.value for _, m in points],
-            yerr=[min(m.half, 1.0) for _, m in points], fmt="o", markersize=4, capsize=3, label=title,
-        )  # fmt: skip
-    axes.set_xticks(range(len(MAIN)), labels=MAIN)
-    axes.set(ylabel="success, 95 % interval over seeds", ylim=(0, None))
-    axes.legend(fontsize=8)
