@@ -26,6 +26,7 @@ from experiments.report import (
     of,
     planned_pairs,
 )
+from experiments.statistics import paired
 
 PRIMARY = "sampled"
 KINDS = {
@@ -42,7 +43,7 @@ def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
     parts = [
         f"The plan was there before: [outgrown-plan.md](outgrown-plan.md); {settings.steps} steps a run.\n",
         "## The planned tests\n",
-        "Differences seed by seed, one-sided t tests; p after Holm's correction for the pairs.\n",
+        "Differences seed by seed, each with its two-sided interval, uncorrected; one-sided t tests, p after Holm's correction for the pairs.\n",
         markdown(HYPOTHESES, rows) + verdict,
         "## Success\n",
         *(f"{mode.capitalize()}:\n\n{_success(results, ran, mode)}" for mode in MODES),
@@ -61,27 +62,35 @@ def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
 
 
 def _success(results: Results, arms: Sequence[str], mode: str) -> str:
-    rows = [
-        ["before training", *cells(results, MAIN[0], [at_start(mode + kind) for kind in KINDS])],
-        *(
-            [f"{ARMS[n].title} (`{n}`)", *cells(results, n, [at_end(mode + k) for k in KINDS])]
-            for n in arms
-        ),
-    ]
-    return markdown(("arm", *KINDS.values()), rows)
+    before = [at_start(mode + kind) for kind in KINDS]
+    after = [at_end(mode + kind) for kind in KINDS]
+    rows = [["before training", "", *cells(results, MAIN[0], before)]]
+    for name in arms:
+        count = str(len(by_seed(results, name, after[0])))
+        rows.append([f"{ARMS[name].title} (`{name}`)", count, *cells(results, name, after)])
+    return markdown(("arm", "seeds", *KINDS.values()), rows)
 
 
 def _differences(results: Results, arms: Sequence[str]) -> str:
-    pairs = [*PLANNED, *((name, "A") for name in arms if name not in MAIN)]
-    rows = [
-        [f"`{first}` - `{second}`, {mode}"]
-        + [
-            cell(difference(results, first, second, at_end(mode + kind)), sign=True)
-            for kind in KINDS
-        ]
-        for first, second in pairs
-        for mode in MODES
-    ]
+    """Of arms to others, and of each arm's end to what it began with."""
+    pairs = [*PLANNED, ("E", "A"), ("N", "O"), *((name, "A") for name in arms if name not in MAIN)]
+    rows = []
+    for mode in MODES:
+        names = [mode + kind for kind in KINDS]
+        for first, second in pairs:
+            found = [difference(results, first, second, at_end(name)) for name in names]
+            if any(found):
+                rows.append(
+                    [f"`{first}` - `{second}`, {mode}", *(cell(m, sign=True) for m in found)]
+                )
+        for arm in arms:
+            gains = [
+                paired(by_seed(results, arm, at_end(m)), by_seed(results, arm, at_start(m)))
+                for m in names
+            ]
+            rows.append(
+                [f"`{arm}` - before training, {mode}", *(cell(m, sign=True) for m in gains)]
+            )
     return markdown(("difference", *KINDS.values()), rows)
 
 
@@ -94,9 +103,10 @@ def _goals(result: Mapping[str, Any]) -> float | None:
 
 _LOOP: dict[str, Value] = {
     "success on training tasks, last 5 steps": of("late", "success"),
-    "groups in the band": of("late", "in_band"),
-    "tasks replaced": accepted,
-    "of these to other goals": _goals,
+    "groups in the band, last 5 steps": of("late", "in_band"),
+    "rows trained on": lambda result: float(sum(s["rows/policy"] for s in result["steps"])),
+    "rewrites accepted": accepted,
+    "of these of other goals": _goals,
 }
 
 

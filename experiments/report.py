@@ -297,13 +297,9 @@ def planned_pairs(
         f"{a} > {b}": greater(by_seed(results, a, value), by_seed(results, b, value))
         for a, b in pairs
     }
-    corrected = holm({name: test.p for name, test in found.items() if test is not None})
+    corrected = holm({name: 1.0 if test is None else test.p for name, test in found.items()})
     rows = [
-        [
-            f"{name}, {title}",
-            *test_cells(test),
-            f"{corrected[name]:.4f}" if name in corrected else "",
-        ]
+        [f"{name}, {title}", *tested(test), f"{corrected[name]:.4f}" if test else ""]
         for name, test in found.items()
     ]
     held = [name for name, p in corrected.items() if p < _LEVEL]
@@ -314,7 +310,7 @@ def planned_pairs(
     )
 
 
-def test_cells(found: Test | None) -> list[str]:
+def tested(found: Test | None) -> list[str]:
     """Estimate, t and p of a test."""
     if found is None:
         return ["", "", ""]

@@ -24,7 +24,7 @@ from experiments.report import (
     null_control,
     of,
     planned_pairs,
-    test_cells,
+    tested,
 )
 from experiments.statistics import trend
 from experiments.table1 import (
@@ -73,7 +73,7 @@ def tests(results: Results) -> str:
     for name, title in MEASURES.items():
         rising = trend([by_seed(results, arm, at_end(name)) for arm in ORDER])
         word = f"{' < '.join(ORDER)}, {title}" + (" (primary)" if name == PRIMARY else "")
-        rows.append([word, *test_cells(rising), "" if rising is None else f"{rising.p:.4f}"])
+        rows.append([word, *tested(rising), "" if rising is None else f"{rising.p:.4f}"])
     pairs, verdict = planned_pairs(results, PLANNED, PRIMARY, MEASURES[PRIMARY])
     return (
         "Trend: the slope over the arms in their order, seed by seed, in success an arm. Pairs: differences seed by seed. All one-sided "

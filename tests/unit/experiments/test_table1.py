@@ -175,7 +175,7 @@ def test_the_report_tests_what_was_planned_and_says_what_fell(tmp_path: Path) ->
         pictures=draw(results, tmp_path),
     )  # fmt: skip
     text = write(results, FULL, page)
-    assert "- Held at 0.05: P > O, E > R, E > O.\n- Not shown: R > P.\n" in text
+    assert "- Held at 0.05: P > O, E > R, E > O.\n- Not shown: R > P, E > N.\n" in text
     assert "| O < P < R < E, ID, sampled (primary) |" in text
     assert "which are not reported: 921, 922, 923, 924, 925." in text
     for drawn in tmp_path.iterdir():
