@@ -25,7 +25,7 @@ from experiments.jobs import Job, Tell, finished, run_all
 from experiments.judges import STUDY as JUDGES
 from experiments.judges import WEAK
 from experiments.methods import STUDY as METHODS
-from experiments.outgrown import OUTGROWN
+from experiments.outgrown import BROAD, OUTGROWN
 from experiments.reach import REACH
 from experiments.report import Page
 from experiments.settings import Settings
@@ -50,6 +50,7 @@ STUDIES = {
         REACH,
         FRONTIER,
         OUTGROWN,
+        BROAD,
     )
 }
 

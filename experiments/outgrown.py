@@ -87,3 +87,14 @@ OUTGROWN = Study(
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
     starts_alike=True,
 )  # fmt: skip
+
+_BROAD = {"id": 32, "goals": 32}
+BROAD = replace(
+    OUTGROWN,
+    name="outgrown_broad",
+    arms={"O": TABLE1["O"]},
+    seeds=SEEDS[:3],
+    full=replace(_FULL, tasks=tuple(replace(k, train=_BROAD.get(k.name, 0)) for k in _FULL.tasks)),
+    plots="",
+)
+"""Half of the pool are other goals from the start: what somebody makes who knows what will be asked for."""

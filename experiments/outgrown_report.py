@@ -61,6 +61,11 @@ def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
     return page.text(title, known, results, TUNING_SEEDS, parts)
 
 
+def table(results: Results) -> str:
+    """Success of outcome only on another pool."""
+    return "\n".join(f"{mode.capitalize()}:\n\n{_success(results, MAIN[:1], mode)}" for mode in MODES)
+
+
 def _success(results: Results, arms: Sequence[str], mode: str) -> str:
     before = [at_start(mode + kind) for kind in KINDS]
     after = [at_end(mode + kind) for kind in KINDS]
