@@ -6,14 +6,13 @@ docs/experiments/frontier.md has the designs that were tried. All seeds are for 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from demo.settings import DemoSettings, SupervisedSettings, WarmStart
 from experiments.report import Results, at_end, at_start, markdown
-from experiments.settings import QUICK, Arm, Kind
+from experiments.settings import Kind
 from experiments.study import Study
 from experiments.table1 import ARMS as TABLE1
-from experiments.table1 import HARD, SHOWN, Table1Settings
+from experiments.table1 import HARD, SHOWN, Table1Settings, adapted
 
 _TWO = HARD | {"receptacles": [9, 10], "goals": ["two"], "commands": None}
 _LARGER = _TWO | {"receptacles": [11, 12], "kinds": [*HARD["kinds"], "dresser", "safe", "sofa"]}
@@ -21,22 +20,16 @@ _ADAPTATION = {"max_pending": 4, "candidates": 1, "max_drift": 0.19}
 """A change of goal, object, target or hint is a drift of 0.2 or more."""
 
 
-def _adapted(title: str, rewriter: str, **adaptation: Any) -> Arm:
-    """Table 1's outcome only with rewrites by a rule."""
-    arm = TABLE1["O_adapted"]
-    changed = {"adaptation": {**_ADAPTATION, **adaptation}}
-    return replace(
-        arm, title=title, config={**arm.config, "sections": changed, "rewriter": rewriter}
-    )
-
-
 ARMS = {
     "O": TABLE1["O"],
-    "A": _adapted("the same goals in easier rooms", "boldest"),
-    "A_mixed": _adapted(
-        "A, half of the slots as they began", "boldest", controller="mixed", original_share=0.5
+    "A": adapted("O_adapted", "the same goals in easier rooms", "boldest", _ADAPTATION),
+    "A_mixed": adapted(
+        "O_adapted",
+        "A, half of the slots as they began",
+        "boldest",
+        {**_ADAPTATION, "controller": "mixed", "original_share": 0.5},
     ),
-    "A_lot": _adapted("A, the change of the room drawn by lot", "random"),
+    "A_lot": adapted("O_adapted", "A, the change of the room drawn by lot", "random", _ADAPTATION),
 }
 TUNING_SEEDS = (928, 929, 930)
 _TITLES = (
@@ -78,14 +71,11 @@ FRONTIER = Study(
     arms=ARMS,
     seeds=TUNING_SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm,
-        tasks=tuple(replace(k, train=min(k.train, 8), heldout=min(k.heldout, 4)) for k in _FULL.tasks),
-    ),
+    quick=_FULL.short(),
     run="experiments.loop",
     report="experiments.frontier",
     starts_alike=True,
-)  # fmt: skip
+)
 
 
 def table(results: Results) -> str:

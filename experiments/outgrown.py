@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from demo.settings import DemoSettings, SupervisedSettings, WarmStart
-from experiments.settings import QUICK, Arm, Kind
+from experiments.settings import Kind
 from experiments.study import Study
 from experiments.table1 import ARMS as TABLE1
-from experiments.table1 import HARD, SHOWN, Table1Settings
+from experiments.table1 import HARD, SHOWN, Table1Settings, adapted
 
 SEEDS = (31, 32, 33, 34, 35, 36)
 TUNING_SEEDS = (941, 942)  # none of the reported ones
@@ -18,30 +17,30 @@ MAIN = ("O", "N", "A", "E")
 PLANNED = (("A", "O"), ("E", "O"), ("E", "N"))
 """The first of each pair is to be above the second."""
 
-_ROOM = HARD | {"commands": None}
+_ROOM = HARD | {"commands": None}  # plans of any length
 _SMALL = {"receptacles": [3, 5], "distractors": [0, 2]}
 _LARGE = {"receptacles": [8, 10], "distractors": [2, 4]}
 _EASY, _OTHER = {"goals": ["place"]}, {"goals": ["two", "heat", "cool", "clean"]}
 _ADAPTATION = {"max_pending": 4, "candidates": 1, "keep_goal": False}
 
 
-def _adapted(title: str, like: str = "O_adapted", rewriter: str = "random", **change: Any) -> Arm:
-    """An arm of Table 1 with rewrites, by lot unless it says otherwise."""
-    arm = TABLE1[like]
-    changed = {"adaptation": {**_ADAPTATION, **change}}
-    return replace(
-        arm, title=title, config={**arm.config, "sections": changed, "rewriter": rewriter}
-    )
-
-
 ARMS = {
     "O": TABLE1["O"],
-    "N": _adapted("E with unchanged candidates", "E", null_control=1.0),
-    "A": _adapted("outcome only, tasks adapted"),
-    "E": _adapted("step scores, reward model trained, tasks adapted", "E"),
-    "A_kept": _adapted("A, the goal kept where it can be", keep_goal=True),
-    "A_room": _adapted("A, the room alone changes", max_drift=0.19),
-    "A_model": _adapted("A, rewritten by SmolLM2", rewriter=""),
+    "N": adapted(
+        "E", "E with unchanged candidates", "random", {**_ADAPTATION, "null_control": 1.0}
+    ),
+    "A": adapted("O_adapted", "outcome only, tasks adapted", "random", _ADAPTATION),
+    "E": adapted("E", "step scores, reward model trained, tasks adapted", "random", _ADAPTATION),
+    "A_kept": adapted(
+        "O_adapted",
+        "A, the goal kept where it can be",
+        "random",
+        {**_ADAPTATION, "keep_goal": True},
+    ),
+    "A_room": adapted(
+        "O_adapted", "A, the room alone changes", "random", {**_ADAPTATION, "max_drift": 0.19}
+    ),
+    "A_model": adapted("O_adapted", "A, rewritten by SmolLM2", "", _ADAPTATION),
 }
 
 
@@ -77,16 +76,13 @@ OUTGROWN = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm,
-        tasks=tuple(replace(k, train=min(k.train, 8), heldout=min(k.heldout, 4)) for k in _FULL.tasks),
-    ),
+    quick=_FULL.short(),
     run="experiments.loop",
     report="experiments.outgrown_report",
     plots="experiments.outgrown_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
     starts_alike=True,
-)  # fmt: skip
+)
 
 _BROAD = {"id": 32, "goals": 32}
 BROAD = replace(

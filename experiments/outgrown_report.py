@@ -34,6 +34,11 @@ KINDS = {
 }  # fmt: skip
 """Held-out tasks, by the end of a measure's name."""
 MODES = ("sampled", "greedy")
+_READING = """
+**How to read it.** Arms that adapt may train on the types of goals that half of the held-out tasks ask for; `O` and `N` may not, and partly forget them (there
+is no KL term). So a difference says that adaptation brought useful tasks into a narrow pool. It does not say that measuring beats plain variety, or a pool that had these
+goals from the start, and the regime was chosen after [others](frontier.md) in which adapting did not pay. Tasks of the kind "larger rooms" hardly come into any arm's pool.
+"""
 
 
 def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
@@ -45,6 +50,7 @@ def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
         "## The planned tests\n",
         "Differences seed by seed, each with its two-sided interval, uncorrected; one-sided t tests, p after Holm's correction for the pairs.\n",
         markdown(HYPOTHESES, rows) + verdict,
+        _READING,
         "## Success\n",
         *(f"{mode.capitalize()}:\n\n{_success(results, ran, mode)}" for mode in MODES),
         "## Differences\n",
@@ -63,7 +69,9 @@ def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
 
 def table(results: Results) -> str:
     """Success of outcome only on another pool."""
-    return "\n".join(f"{mode.capitalize()}:\n\n{_success(results, MAIN[:1], mode)}" for mode in MODES)
+    return "\n".join(
+        f"{mode.capitalize()}:\n\n{_success(results, MAIN[:1], mode)}" for mode in MODES
+    )
 
 
 def _success(results: Results, arms: Sequence[str], mode: str) -> str:
@@ -109,7 +117,7 @@ def _goals(result: Mapping[str, Any]) -> float | None:
 _LOOP: dict[str, Value] = {
     "success on training tasks, last 5 steps": of("late", "success"),
     "groups in the band, last 5 steps": of("late", "in_band"),
-    "rows trained on": lambda result: float(sum(s["rows/policy"] for s in result["steps"])),
+    "thousand rows trained on": lambda r: sum(s["rows/policy"] for s in r["steps"]) / 1000,
     "rewrites accepted": accepted,
     "of these of other goals": _goals,
 }

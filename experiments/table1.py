@@ -138,6 +138,15 @@ ARMS: dict[str, Arm] = {
     ),
     "random": _arm("E, rewritten by lot", trained=True, adapted=True, rewriter="random"),
 }
+
+
+def adapted(like: str, title: str, rewriter: str, adaptation: Mapping[str, Any]) -> Arm:
+    """An arm like one that adapts, with a rewriter (none: the model) and settings of its own."""
+    arm = ARMS[like]
+    changed = {"sections": {"adaptation": dict(adaptation)}, "rewriter": rewriter}
+    return replace(arm, title=title, config={**arm.config, **changed})
+
+
 BASELINES = {
     "O_index": "O", "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "last_judge": "P",
     "deterministic": "E", "random": "E",
@@ -170,7 +179,7 @@ class Table1Settings(Settings):
     )  # fmt: skip
 
     def pool(self) -> tuple[Kind, ...]:
-        """Hard and medium tasks to train on; hard, larger and foreign ones held out."""
+        """The kinds of tasks, trained on and held out."""
         return self.tasks
 
     def warm_start(self, seed: int) -> DemoSettings:
@@ -178,6 +187,15 @@ class Table1Settings(Settings):
         return DemoSettings(
             seed=seed, generate=SHOWN, options=dict(self.options), warm_start=self.warm
         )
+
+    def short(self) -> Table1Settings:
+        """As little as shows that everything runs."""
+        few = tuple(
+            replace(k, train=min(k.train, 8), heldout=min(k.heldout, 4)) for k in self.tasks
+        )
+        return replace(
+            self, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm, tasks=few
+        )  # fmt: skip
 
     def strong(self) -> DemoSettings | None:
         """An independent policy: another seed, demonstrations without a mistake, more updates."""
@@ -219,13 +237,10 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(
-        _FULL, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm,
-        tasks=tuple(replace(k, train=min(k.train, 8), heldout=min(k.heldout, 4)) for k in _KINDS),
-    ),
+    quick=_FULL.short(),
     run="experiments.loop",
     report="experiments.table1_report",
     plots="experiments.table1_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
     starts_alike=True,
-)  # fmt: skip
+)
