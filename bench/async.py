@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.virtual_time import run
-from services.trainer.orchestrator import Orchestrator
-from services.trainer.parts import Parts
-from services.trainer.run_store import RunStore
+from services.trainer.loop.orchestrator import Orchestrator
+from services.trainer.loop.parts import Parts
+from services.trainer.runs.store import RunStore
 from triforge.broker import GroupStatus, MemoryBroker, Queued
 from triforge.config import Settings, parse
 from triforge.store.artifacts import ArtifactStore

@@ -27,9 +27,9 @@ from safetensors.torch import save_file
 
 from bench.machine import machine
 from services.local_engine.updates import BroadcastUpdate, JoinGroup, UpdateGroup
-from services.policy.weight_folder import Version
-from services.policy.weight_loader import Broadcasts
-from services.trainer.broadcast import Broadcaster, open_api
+from services.policy.weights.folder import Version
+from services.policy.weights.loader import Broadcasts
+from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from triforge.store.tensor_files import weight_files
 from triforge.types import BroadcastOffer
 

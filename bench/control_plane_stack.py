@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.control_plane_environment import NAME
 from bench.machine import cpu_s, rss_mib
-from services.trainer.replayed_rollouts import ROLES, layout_of, untrained
+from services.trainer.replay.rollouts import ROLES, layout_of, untrained
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.supervisor.layout import Layout, free_port

@@ -28,8 +28,8 @@ from bench.machine import machine, rss_mib
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
 from services.trainer.app import create_app as trainer_app
-from services.trainer.run_store import RunStore
-from services.trainer.runs import Runs
+from services.trainer.runs.runs import Runs
+from services.trainer.runs.store import RunStore
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database

@@ -28,14 +28,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from bench.machine import machine, process
+from demo.models.smollm2 import smollm2_folder
 from services.local_engine.model import load_model, stage_weights
-from services.policy.weight_folder import check_folder, read_weights
-from services.trainer.smollm2 import smollm2_folder
-from services.trainer.weight_folders import atomic_folder
+from services.policy.weights.folder import check_folder, read_weights
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.store.manifests import load_manifest, write_manifest
+from triforge.store.weight_folders import atomic_folder
 from triforge.supervisor.layout import free_port
 from triforge.types import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
 

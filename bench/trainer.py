@@ -28,13 +28,13 @@ from typing import Any, get_args
 import torch
 
 from bench.machine import machine
+from demo.models.smollm2 import smollm2_folder
 from scripts.virtual_environments import ensure_trl
-from services.trainer.distributed import Ranks, Sharding
-from services.trainer.learner import Learner
-from services.trainer.memory import keep_freed_memory
-from services.trainer.model import ScoringModel
-from services.trainer.smollm2 import smollm2_folder
-from services.trainer.step_cost import Shape
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.memory import keep_freed_memory
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.parallel.ranks import Ranks, Sharding
+from services.trainer.learner.step_cost import Shape
 from triforge.algorithms.algorithm import resolve
 from triforge.config import LearnerSection
 from triforge.supervisor.layout import free_port

@@ -90,7 +90,7 @@ class Stack:
         values = [*vocabulary(), *GOAL_TYPES]
         listed, model = self.folder / "words.txt", self.folder / "model"
         listed.write_text(" ".join(tiny_words(values)))
-        command = [sys.executable, "-m", "services.trainer", "tiny-model", "--seed", "3"]
+        command = [sys.executable, "-m", "demo.models", "tiny-model", "--seed", "3"]
         done = subprocess.run(  # noqa: S603 (our own module)
             [*command, "--words", str(listed), "--out", str(model)], capture_output=True, check=False
         )  # fmt: skip

@@ -18,7 +18,7 @@ from services.env_adapter.adaptation.controllers import wanted_direction
 from services.env_adapter.adaptation.diagnosis import Diagnosis
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.proposals import ProposalWriter
-from services.trainer.task_source import task_outcome
+from services.trainer.loop.task_source import task_outcome
 from triforge.environments.registry import family
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.window import Offer

@@ -7,9 +7,9 @@ from experiments.loop import Run
 from experiments.loop import play as play_run
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
-from services.trainer.auxiliary import Auxiliary
-from services.trainer.auxiliary_rows import auxiliary_rows
-from services.trainer.distributed import Ranks
+from services.trainer.learner.auxiliary import Auxiliary
+from services.trainer.learner.parallel.ranks import Ranks
+from services.trainer.loop.auxiliary_rows import auxiliary_rows
 from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow

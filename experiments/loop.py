@@ -26,14 +26,14 @@ from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
 from services.reward.scorers import SCORERS
-from services.trainer.auxiliary_rows import AuxiliaryMaker
-from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner
-from services.trainer.measures import VoteHistory, sample_measures, step_measures
-from services.trainer.parts import Parts
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, build_samples
-from services.trainer.task_source import TaskSource, task_outcome
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.parallel.ranks import Ranks
+from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
+from services.trainer.loop.measures import VoteHistory, sample_measures, step_measures
+from services.trainer.loop.parts import Parts
+from services.trainer.loop.task_source import TaskSource, task_outcome
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse

@@ -11,7 +11,7 @@ from experiments.loop import play as play_run
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
 from experiments.vote_quality import Row
-from services.trainer.recycling import judge_of, recycled_measures, recycled_tasks
+from services.trainer.loop.recycling import judge_of, recycled_measures, recycled_tasks
 from triforge.types import GroupTask, JudgedGroup
 
 _VERDICTS = 8  # a held-out rollout

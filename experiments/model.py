@@ -20,7 +20,7 @@ from services.local_engine.request import Prompt, SamplingParams, parse_sampling
 from services.local_engine.sampler import sample
 from services.local_engine.scheduler import Limits
 from services.local_engine.sequence import Sequence as Sample
-from services.policy.sglang_parsing import sampling_params
+from services.policy.engines.sglang_parsing import sampling_params
 from triforge.errors import ContextFullError, InputError
 from triforge.rendering import Renderer
 from triforge.types import (

@@ -15,7 +15,7 @@ from random import Random
 from environments.household.demonstrations import Demonstration, demonstrations
 from environments.household.family import FAMILY
 from experiments.settings import SHOWN
-from services.trainer.recycling import recycled_tasks
+from services.trainer.loop.recycling import recycled_tasks
 from triforge.config import RunConfig, parse
 from triforge.rollout.verdicts import ANSWERS
 from triforge.types import (

@@ -8,9 +8,9 @@ from typing import Any
 
 from experiments.settings import Settings
 from services.env_adapter.adaptation.adapter import make_adapter
-from services.env_adapter.plans import Planner
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.plans import Planner
+from services.env_adapter.pools.store import PoolStore
 from triforge.environments.registry import family
 from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from services.trainer.judged_groups import vote_values
+from services.trainer.credit.judged_groups import vote_values
 from triforge.algorithms.advantages import standardise
 from triforge.algorithms.theory import in_order
 from triforge.types import JudgedGroup

@@ -10,15 +10,15 @@ from typing import Any, Final, cast
 import typer.main
 from fastapi import FastAPI
 
-from services.env_adapter.routes import RULES as ENV_ADAPTER
-from services.env_adapter.routes import Api
-from services.env_adapter.routes import add_routes as add_env_adapter
-from services.policy.routes import RULES as POLICY
-from services.policy.routes import routes as policy_routes
+from services.env_adapter.pools.routes import RULES as ENV_ADAPTER
+from services.env_adapter.pools.routes import Api
+from services.env_adapter.pools.routes import add_routes as add_env_adapter
+from services.policy.api.routes import RULES as POLICY
+from services.policy.api.routes import routes as policy_routes
 from services.reward.app import RULES as REWARD
 from services.reward.app import add_routes as add_reward
-from services.trainer.routes import RULES as TRAINER
-from services.trainer.routes import router as trainer_router
+from services.trainer.runs.routes import RULES as TRAINER
+from services.trainer.runs.routes import router as trainer_router
 from triforge.access.callers import Rule
 from triforge.cli.main import command_line
 

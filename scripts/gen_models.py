@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from scripts.gen_interfaces import DOCS, between_marks
 from services.local_engine.model import load_model
-from services.trainer.model import ScoringModel
+from services.trainer.learner.model.causal_lm import ScoringModel
 from triforge.vision.image_spec import KINDS
 
 MARKS: Final = (

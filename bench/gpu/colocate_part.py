@@ -14,10 +14,10 @@ from bench.gpu.engine_part import decode, scheduler_of
 from bench.gpu.models import SHAPES, llama_shape, module, rows, spread
 from bench.trainer import batch_of
 from services.local_engine.llama import LlamaModel
-from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner
-from services.trainer.model import ScoringModel
-from services.trainer.weight_tensors import model_tensors
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.parallel.ranks import Ranks
+from services.trainer.learner.weights.tensors import model_tensors
 
 _PROBE = "model.layers.0.mlp.down_proj.weight"
 

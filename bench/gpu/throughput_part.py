@@ -18,10 +18,10 @@ from bench.gpu.device import DEVICE, free
 from bench.gpu.models import SHAPES, module, qwen_folder, rows, spread
 from bench.gpu.supervise import ROOT, SkipCase
 from bench.trainer import batch_of
-from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner
-from services.trainer.lora import AdaptedModel
-from services.trainer.model import ScoringModel
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.lora import AdaptedModel
+from services.trainer.learner.parallel.ranks import Ranks
 from triforge.testing.model_folders import chatml_folder
 
 _SHOWN = (

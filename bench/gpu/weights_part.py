@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from bench.gpu.device import DEVICE, free, synchronize, timed
 from bench.gpu.models import SHAPES, Shape, llama_folder, tensor_sizes
 from bench.reload import Load, counter, deployment, logprob, publish
-from services.trainer.broadcast import Broadcaster, open_api
+from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from triforge.clients.policy import PolicyClient
 
 _SAME = 0.2  # nats between two readings of one token under one version: half precision, other requests beside it

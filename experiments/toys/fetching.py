@@ -17,8 +17,8 @@ import numpy as np
 from environments.household.demonstrations import demonstrations
 from environments.household.family import FAMILY
 from experiments.toys.agents import options
-from services.trainer.action_critics import ActionCritic
-from services.trainer.samples import Samples, build_samples
+from services.trainer.credit.samples import Samples, build_samples
+from services.trainer.loop.action_critics import ActionCritic
 from triforge.algorithms.action_critic import CriticEnsemble
 from triforge.config import parse
 from triforge.rollout.best_of_k import BestOfK, read_critic

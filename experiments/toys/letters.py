@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.recycling import recycled_tasks
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.loop.recycling import recycled_tasks
 from triforge.algorithms.algorithm import resolve
 from triforge.config import RunConfig, parse
 from triforge.rollout.episode import run_group

@@ -11,8 +11,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from scripts.trl_equality import cases
-from services.trainer.learner import Learner
-from services.trainer.training_data import StepData
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.training_data import StepData
 from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.core import Aggregation

@@ -48,10 +48,10 @@ def api() -> int:
 
 def rollout_worker() -> int:
     """Work on the queue `rollout` until SIGTERM."""
-    from services.env_adapter.rollout import RolloutWorker
-    from services.env_adapter.session_groups import SessionGroups
-    from services.env_adapter.session_store import SessionStore
-    from services.env_adapter.store import PoolStore
+    from services.env_adapter.pools.store import PoolStore
+    from services.env_adapter.rollout.worker import RolloutWorker
+    from services.env_adapter.sessions.groups import SessionGroups
+    from services.env_adapter.sessions.store import SessionStore
     from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, RedisBroker, SessionLog, Worker
     from triforge.clients.policy import ModelClients
     from triforge.config import RunConfig, Settings, load

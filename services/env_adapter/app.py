@@ -12,14 +12,14 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.env_adapter.changes import Changes
-from services.env_adapter.plans import Planner
-from services.env_adapter.plays import Plays
-from services.env_adapter.pools import FindFamily, PoolMaker
-from services.env_adapter.routes import RULES, Api, add_routes
-from services.env_adapter.session_store import SessionStore
-from services.env_adapter.sessions import Sessions
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.changes import Changes
+from services.env_adapter.pools.creation import FindFamily, PoolMaker
+from services.env_adapter.pools.plans import Planner
+from services.env_adapter.pools.routes import RULES, Api, add_routes
+from services.env_adapter.pools.store import PoolStore
+from services.env_adapter.rollout.plays import Plays
+from services.env_adapter.sessions.store import SessionStore
+from services.env_adapter.sessions.trajectories import Sessions
 from triforge.broker import SessionLog
 from triforge.environments.rows import JSONL
 from triforge.errors import TriforgeError

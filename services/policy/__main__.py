@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from services.policy.api.sessions import Sessions
 from services.policy.app import create_app
-from services.policy.discovery import Directory, parse_sources
+from services.policy.engines.discovery import Directory, parse_sources
+from services.policy.engines.pool import Limits, Pool
+from services.policy.engines.sglang import TIMEOUT_S, SGLangEngine, SGLangRouter
 from services.policy.gateway import Gateway
-from services.policy.pool import Limits, Pool
-from services.policy.sessions import Sessions
-from services.policy.sglang import TIMEOUT_S, SGLangEngine, SGLangRouter
-from services.policy.weight_loader import Broadcasts, WeightLoader
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.loader import Broadcasts, WeightLoader
+from services.policy.weights.sync import WeightSync
 from triforge.broker import RedisBroker, SessionLog
 from triforge.config import Settings
 from triforge.errors import ConfigError, StorageError, TriforgeError

@@ -12,10 +12,10 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.policy.api.routes import RULES, routes
+from services.policy.api.session_routes import SESSION_RULES
+from services.policy.api.sessions import Entered, Sessions
 from services.policy.gateway import Gateway
-from services.policy.routes import RULES, routes
-from services.policy.session_routes import SESSION_RULES
-from services.policy.sessions import Entered, Sessions
 from triforge.access.sessions import key_of
 from triforge.errors import NotFoundError, UnauthorizedError
 from triforge.web.app import install

@@ -11,11 +11,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing
 from typing import TypeVar
 
-from services.policy.adapters import Adapted, MixedError
-from services.policy.engine import Extras, Images, LostEngineError, Partial, Prompt, Sample
-from services.policy.metrics import EngineMetrics
-from services.policy.pool import Member, Pool
-from services.policy.weight_sync import WeightSync
+from services.policy.engine_metrics import EngineMetrics
+from services.policy.engines.pool import Member, Pool
+from services.policy.engines.protocol import (
+    Extras,
+    Images,
+    LostEngineError,
+    Partial,
+    Prompt,
+    Sample,
+)
+from services.policy.weights.adapters import Adapted, MixedError
+from services.policy.weights.sync import WeightSync
 from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
 from triforge.rollout.seeds import sample_seed
 from triforge.store.images import ImageStore

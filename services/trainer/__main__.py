@@ -1,4 +1,4 @@
-"""`python -m services.trainer api | learner | supervised | auxiliary-items | tiny-model | tiny-policy | smollm2 | merge-lora | replay`: the only wiring of this service."""
+"""`python -m services.trainer api | learner | supervised | auxiliary-items | merge-lora | replay`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def api() -> int:
     import uvicorn
 
     from services.trainer.app import create_app
-    from services.trainer.gauges import DeploymentGauges
-    from services.trainer.orchestrator import Orchestrator
-    from services.trainer.parts import Parts
-    from services.trainer.run_store import RunStore
-    from services.trainer.runs import Runs
+    from services.trainer.loop.gauges import DeploymentGauges
+    from services.trainer.loop.orchestrator import Orchestrator
+    from services.trainer.loop.parts import Parts
+    from services.trainer.runs.runs import Runs
+    from services.trainer.runs.store import RunStore
     from triforge.broker import RedisBroker
     from triforge.clients.env_adapter import EnvAdapterClient
     from triforge.clients.policy import PolicyClient
@@ -86,12 +86,12 @@ def api() -> int:
 
 def learner(arguments: Sequence[str]) -> int:
     """Train one role, batch by batch, until SIGTERM."""
-    from services.trainer.memory import keep_freed_memory
+    from services.trainer.learner.memory import keep_freed_memory
 
     keep_freed_memory()  # before torch allocates anything
-    from services.trainer.batch_trainer import BatchTrainer
-    from services.trainer.distributed import Ranks
-    from services.trainer.learner_process import serve_learner
+    from services.trainer.learner.batch_trainer import BatchTrainer
+    from services.trainer.learner.parallel.ranks import Ranks
+    from services.trainer.learner.process import serve_learner
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
@@ -109,7 +109,7 @@ def learner(arguments: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         handover = None
         if settings.handover == "distributed":
-            from services.trainer.broadcast import broadcasts
+            from services.trainer.learner.parallel.broadcast import broadcasts
 
             handover = stack.enter_context(broadcasts(store, settings, ranks.device))
         if ranks.rank > 0:
@@ -138,7 +138,7 @@ def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def auxiliary_items(arguments: Sequence[str]) -> int:
     """Write chats that ask for state prediction and inverse dynamics on played episodes."""
-    from services.trainer.auxiliary_items import write_items
+    from services.trainer.learner.auxiliary_items import write_items
 
     parser = argparse.ArgumentParser(
         prog="python -m services.trainer auxiliary-items", description=auxiliary_items.__doc__
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "command",
         choices=(
-            "api", "learner", "supervised", "tiny-model", "tiny-policy", "auxiliary-items", "smollm2", "merge-lora", "replay",
+            "api", "learner", "supervised", "auxiliary-items", "merge-lora", "replay",
         ),
     )  # fmt: skip
     known, rest = parser.parse_known_args(arguments[:1])
@@ -176,13 +176,13 @@ def main(arguments: Sequence[str]) -> int:
         if known.command == "auxiliary-items":
             return auxiliary_items(given)
         if known.command == "replay":
-            from services.trainer.replay import main as replay
+            from services.trainer.replay.replay import main as replay
 
             return replay(given)
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1
-    from services.trainer.commands import run
+    from services.trainer.learner.commands import run
 
     return run(known.command, given)
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi import FastAPI
 
-from services.trainer.orchestrator import Orchestrator
-from services.trainer.routes import RULES, router
-from services.trainer.runs import Runs
+from services.trainer.loop.orchestrator import Orchestrator
+from services.trainer.runs.routes import RULES, router
+from services.trainer.runs.runs import Runs
 from triforge import __version__
 from triforge.event_loop import end_task
 from triforge.web.app import install

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 
 from services.env_adapter.app import ProposalGauge
 from services.policy.__main__ import build
-from services.trainer.gauges import DeploymentGauges
+from services.trainer.loop.gauges import DeploymentGauges
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 

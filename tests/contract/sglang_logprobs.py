@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 import numpy as np
 import torch
 
-from services.trainer.model import ScoringModel
-from services.trainer.smollm2 import NAME, default_cache
-from services.trainer.token_batches import Sequences
+from demo.models.smollm2 import NAME, default_cache
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.token_batches import Sequences
 
 RECORDED = Path(__file__).parent / "sglang"
 FOLDER = default_cache() / NAME
@@ -27,7 +27,7 @@ CLOSE = 1e-5  # on top of it
 
 @pytest.mark.skipif(
     not (FOLDER / "config.json").is_file(),
-    reason=f"{FOLDER} is not there; python -m services.trainer smollm2",
+    reason=f"{FOLDER} is not there; python -m demo.models smollm2",
 )
 def test_the_trainer_finds_what_sglang_reported() -> None:
     model = ScoringModel.load(FOLDER)

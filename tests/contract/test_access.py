@@ -10,22 +10,22 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-import services.env_adapter.routes
-import services.policy.routes
+import services.env_adapter.pools.routes
+import services.policy.api.routes
 import services.reward.app
-import services.trainer.routes
-from services.policy.routes import routes as policy_routes
+import services.trainer.runs.routes
+from services.policy.api.routes import routes as policy_routes
 from services.reward.app import add_routes as add_reward_routes
-from services.trainer.routes import router as trainer_router
+from services.trainer.runs.routes import router as trainer_router
 from tests.service.env_service import api
 from tests.service.keyed import fresh
 from triforge.web.guard import _OPEN
 
 RULES = {
-    "env_adapter": services.env_adapter.routes.RULES,
-    "policy": services.policy.routes.RULES,
+    "env_adapter": services.env_adapter.pools.routes.RULES,
+    "policy": services.policy.api.routes.RULES,
     "reward": services.reward.app.RULES,
-    "trainer": services.trainer.routes.RULES,
+    "trainer": services.trainer.runs.routes.RULES,
 }
 
 

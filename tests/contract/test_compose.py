@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from services.trainer.smollm2 import WHEEL
+from demo.models.smollm2 import WHEEL
 from triforge import __version__
 from triforge.config import Settings
 from triforge.supervisor.layout import PROCESS

@@ -23,11 +23,11 @@ import triforge
 from demo.settings import DemoSettings
 from scripts import gen_docs
 from scripts.gen_interfaces import apis
-from services.env_adapter.requests import Change, PoolChange, Rollback
-from services.policy.openai import ChatRequest
-from services.policy.routes import GenerateBatch
+from services.env_adapter.pools.requests import Change, PoolChange, Rollback
+from services.policy.api.openai import ChatRequest
+from services.policy.api.routes import GenerateBatch
 from services.reward.requests import JudgeRequest
-from services.trainer.runs import RunRequest
+from services.trainer.runs.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import command_line
 from triforge.cli.training import Training

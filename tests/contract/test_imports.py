@@ -97,6 +97,6 @@ def test_a_process_loads_nothing_at_its_start_that_its_first_job_does_not_need(
 
 
 def test_the_learner_offers_every_way_to_shard_there_is() -> None:
-    source = (ROOT / "services" / "trainer" / "distributed.py").read_text()
+    source = (ROOT / "services" / "trainer" / "learner" / "parallel" / "ranks.py").read_text()
     named = ", ".join(f'"{name}"' for name in SHARDINGS)
     assert f"Sharding = Literal[{named}]" in source

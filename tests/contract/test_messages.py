@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from services.env_adapter import requests as pool_requests
+from services.env_adapter.pools import requests as pool_requests
 from services.reward import requests as judge_requests
 from triforge import types
 from triforge.types import (

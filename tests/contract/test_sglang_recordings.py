@@ -12,11 +12,11 @@ import pytest
 
 from scripts.real_sglang.exchanges import Exchange
 from scripts.real_sglang.recordings import alike, read
-from services.policy.engine import EngineInfo, Prompt
-from services.policy.pool import Member
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_folder import Version
-from services.policy.weight_loader import WeightLoader
+from services.policy.engines.pool import Member
+from services.policy.engines.protocol import EngineInfo, Prompt
+from services.policy.engines.sglang import SGLangEngine
+from services.policy.weights.folder import Version
+from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine
 from triforge.errors import InputError, PolicyError, WeightsError
 from triforge.types import Sampling, VersionSpan

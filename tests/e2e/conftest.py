@@ -17,9 +17,9 @@ import pytest
 from pydantic import SecretStr
 
 from chaos.tiny_run import tiny_run, tiny_words
+from demo.models.tiny_models import build_tiny_model
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
-from services.trainer.tiny_models import build_tiny_model
 from triforge.access.keys import KeyStore
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient

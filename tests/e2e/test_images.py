@@ -13,20 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from demo.models.tiny_models import build_tiny_vision_model
 from services.local_engine.app import create_app
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.model import load_model
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from services.reward.scorers.votes import score
-from services.trainer.learner import Learner, StepReport
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, build_samples
-from services.trainer.tiny_models import build_tiny_vision_model
-from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.learner.learner import Learner, StepReport
+from services.trainer.learner.weights.tensors import TENSORS, copy_companions, save_tensors
 from tests.batches import train_batch
 from tests.sections import flat_group
 from triforge.algorithms.algorithm import resolve

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from services.trainer.recording import Recording
-from services.trainer.replayed_rollouts import replay_rollouts
+from services.trainer.replay.recording import Recording
+from services.trainer.replay.rollouts import replay_rollouts
 from triforge.errors import InputError
 
 pytestmark = pytest.mark.timeout(300)

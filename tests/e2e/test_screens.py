@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from services.trainer.tiny_models import build_tiny_vision_model
+from demo.models.tiny_models import build_tiny_vision_model
 from tests.e2e.conftest import Deployment, wait_for
 from tests.unit.environments.fake_control_server import FakeControlServer
 from triforge.clients.env_adapter import EnvAdapterClient

@@ -142,7 +142,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A model of three words that a learner trains in a moment."""
-    from services.trainer.tiny_models import TinyShape, build_tiny_model  # torch: for whom asks
+    from demo.models.tiny_models import TinyShape, build_tiny_model  # torch: for whom asks
 
     shape = TinyShape(hidden=8, layers=1, heads=1, max_positions=16)
     return build_tiny_model(tmp_path / "model", ["a", "b", "c"], shape=shape)

@@ -15,11 +15,13 @@ import time
 from types import FrameType
 from typing import cast
 
-from services.trainer import broadcast, weight_tensors
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.broadcast import Broadcaster, open_api
-from services.trainer.distributed import Ranks, Sharding
-from services.trainer.learner_process import serve_learner
+from services.trainer.learner.learner.parallel import broadcast
+from services.trainer.learner.learner.weights import tensors as weight_tensors
+
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
+from services.trainer.learner.parallel.ranks import Ranks, Sharding
+from services.trainer.learner.process import serve_learner
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 

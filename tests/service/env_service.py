@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
-from services.env_adapter.rows import new_row, task_row
-from services.env_adapter.slots import successor
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.rows import new_row, task_row
+from services.env_adapter.pools.slots import successor
+from services.env_adapter.pools.store import PoolStore
 from triforge.broker import MemoryBroker, SessionLog
 from triforge.environments import registry
 from triforge.rollout.protocols import TaskDraft

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
-from services.trainer.orchestrator import Orchestrator
-from services.trainer.parts import Parts
+from services.trainer.loop.orchestrator import Orchestrator
+from services.trainer.loop.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
 from tests.unit.trainer.played import in_turns, judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from services.trainer.run_store import RunStore
+from services.trainer.runs.store import RunStore
 from triforge.broker import Queued, RedisBroker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.tiny_models import TinyShape, build_tiny_model
+from demo.models.tiny_models import TinyShape, build_tiny_model
+from services.trainer.learner.batch_trainer import BatchTrainer
 from tests.batches import train_batch
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.store.artifacts import ArtifactStore

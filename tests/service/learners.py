@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.learner_process import LearnerProcess
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.process import LearnerProcess
 from tests.batches import train_batch
 from triforge.broker import Broker
 from triforge.errors import UnavailableError

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import torch
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.distributed import Ranks, Sharding
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.parallel.ranks import Ranks, Sharding
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import openai
 
+from services.policy.api.sessions import Sessions
 from services.policy.app import create_app
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sessions import Sessions
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from tests.service.env_service import api
 from tests.service.keyed import fresh

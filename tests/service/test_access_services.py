@@ -9,15 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.store import PoolStore
+from services.policy.api.routes import RULES as POLICY_RULES
 from services.policy.app import create_app as policy_app
 from services.policy.metrics import Metrics
-from services.policy.routes import RULES as POLICY_RULES
 from services.reward.app import create_app as reward_app
 from services.trainer.app import create_app as trainer_app
-from services.trainer.routes import RULES as TRAINER_RULES
-from services.trainer.run_store import RunStore
-from services.trainer.runs import Runs
+from services.trainer.runs.routes import RULES as TRAINER_RULES
+from services.trainer.runs.runs import Runs
+from services.trainer.runs.store import RunStore
 from tests.service.keyed import Locks, fresh
 from triforge.access.keys import TenantStore
 from triforge.broker import Broker

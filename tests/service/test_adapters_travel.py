@@ -11,16 +11,16 @@ import pytest
 import torch
 from starlette.applications import Starlette
 
+from demo.models.tiny_models import TinyShape, build_tiny_model
 from services.local_engine.app import create_app as create_engine_app
 from services.local_engine.engine import Engine
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner
-from services.trainer.lora import AdaptedModel, LoraShape
-from services.trainer.tiny_models import TinyShape, build_tiny_model
+from services.policy.weights.sync import WeightSync
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.lora import AdaptedModel, LoraShape
 from tests.batches import train_batch
 from tests.unit.local_engine.models import new_engine
 from tests.unit.trainer.conftest import WORDS, sampled_rows

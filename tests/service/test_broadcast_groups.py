@@ -15,8 +15,8 @@ import torch
 from bench.broadcast import measure
 from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
-from services.policy.sglang import SGLangEngine
-from services.trainer.broadcast import Broadcaster, open_api
+from services.policy.engines.sglang import SGLangEngine
+from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from tests.service.test_ranks_hand_over import holds
 from tests.service.test_weights_travel import ADMIN, Service
 from tests.unit.local_engine.models import build_folder, new_engine

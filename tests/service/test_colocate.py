@@ -9,11 +9,11 @@ import httpx
 import torch
 
 from services.local_engine.app import create_app
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
-from services.trainer.batch_trainer import BatchTrainer
+from services.policy.weights.sync import WeightSync
+from services.trainer.learner.batch_trainer import BatchTrainer
 from tests.batches import train_batch
 from tests.unit.local_engine.models import build_folder, new_engine
 from triforge.store.artifacts import ArtifactStore

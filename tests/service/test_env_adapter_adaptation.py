@@ -15,8 +15,8 @@ from sqlalchemy import event
 from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.measurement import MeasurementStore, proposal_id
 from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter, is_null_control
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.broker import Broker
 from triforge.environments import registry

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
-from services.env_adapter.rows import new_row
+from services.env_adapter.pools.rows import new_row
 from triforge.broker import MemoryBroker, SessionLog
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry

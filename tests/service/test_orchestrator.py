@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import select
 
-from services.trainer.learners import Learners
-from services.trainer.untrained import untrained
+from services.trainer.loop.learners import Learners
+from services.trainer.loop.untrained import untrained
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.tiny_models import TinyShape, build_tiny_model
+from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker
 from triforge.config import parse

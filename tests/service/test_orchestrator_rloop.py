@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.phases import RLoop
-from services.trainer.phases import read_rows as read_archived
+from services.trainer.loop.phases import RLoop
+from services.trainer.loop.phases import read_rows as read_archived
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
 from triforge.broker import Broker
@@ -50,10 +50,10 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
-    with caplog.at_level(logging.INFO, "services.trainer.phases"):
+    with caplog.at_level(logging.INFO, "services.trainer.loop.phases"):
         run = await loop.conduct(submit(loop))
     assert run.status == "finished"
-    said = [r.getMessage() for r in caplog.records if r.name == "services.trainer.phases"]
+    said = [r.getMessage() for r in caplog.records if r.name == "services.trainer.loop.phases"]
     assert said == [
         "loop 1: explore", "loop 1: filter", "loop 1: fine_tune", "loop 1: evaluate", "loop 2: explore",
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from services.env_adapter.openenv.app import Served
 from services.env_adapter.openenv.app import create_app as openenv_app
 from services.env_adapter.openenv.session import Tasks
 from services.local_engine.app import create_app as engine_app
-from services.policy.routes import routes as policy_routes
+from services.policy.api.routes import routes as policy_routes
 from services.reward.app import create_app as reward_app
 from services.trainer.app import create_app as trainer_app
 from tests.service.env_service import api, game

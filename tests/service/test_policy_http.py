@@ -16,10 +16,10 @@ import pytest
 import uvicorn
 
 from services.policy.app import create_app
+from services.policy.engines.pool import Limits, Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Limits, Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client

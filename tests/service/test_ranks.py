@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.distributed import Ranks, Sharding
-from services.trainer.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
-from services.trainer.weight_folders import version_name
-from services.trainer.weight_tensors import stored
+from demo.models.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.parallel.ranks import Ranks, Sharding
+from services.trainer.learner.weights.tensors import stored
 from tests.batches import train_batch
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
 from triforge.store.tensor_files import weight_files
+from triforge.store.weight_folders import version_name
 from triforge.supervisor.layout import free_port
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, PlacedImage, TrainBatch, TrainRow

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse
 
 from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
-from services.policy.sglang import SGLangEngine
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.weight_tensors import stored
+from services.policy.engines.sglang import SGLangEngine
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.weights.tensors import stored
 from tests.service.learners import BASE, a_batch, answers
 from tests.service.test_weights_travel import ADMIN, Service
 from tests.unit.local_engine.models import build_folder, new_engine

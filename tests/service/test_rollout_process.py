@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.store import PoolStore
 from tests.sections import flat_group
 from triforge.broker import Broker
 from triforge.environments.registry import family

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from services.env_adapter.rollout import RolloutWorker
+from services.env_adapter.rollout.worker import RolloutWorker
 from tests.sections import flat_group
 from triforge.broker import JUDGE_QUEUE, Broker, RedisBroker
 from triforge.errors import EnvError, NotFoundError, UnavailableError

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from services.trainer.app import create_app
-from services.trainer.run_store import RunStore
-from services.trainer.runs import Runs
+from services.trainer.runs.runs import Runs
+from services.trainer.runs.store import RunStore
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import NotFoundError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from services.trainer.run_store import RunStore
-from services.trainer.runs import RunRequest, Runs
+from services.trainer.runs.runs import RunRequest, Runs
+from services.trainer.runs.store import RunStore
 from triforge.access.callers import Caller, asked_by
 from triforge.broker import Broker
 from triforge.config import Settings

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy.exc import StatementError
 
 from services.trainer.app import create_app
-from services.trainer.run_store import RunStore
-from services.trainer.runs import MAX_CONFIG, Runs
+from services.trainer.runs.runs import MAX_CONFIG, Runs
+from services.trainer.runs.store import RunStore
 from tests.contract.test_messages import EXAMPLES
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker, RedisBroker

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.tiny_models import build_tiny_vision_model
+from demo.models.tiny_models import build_tiny_vision_model
 from tests.service.session_services import Services, services
 from tests.service.test_session_dialects import post
 from tests.service.test_session_groups import run_of

@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 
-from services.env_adapter.session_store import SessionStore
-from services.env_adapter.sessions import Sessions
+from services.env_adapter.sessions.store import SessionStore
+from services.env_adapter.sessions.trajectories import Sessions
 from tests.service.session_services import END, Services, services
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.store.tables import SessionRow

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from services.trainer import commands
+from demo.models import __main__ as models
+from services.trainer.learner import commands
 from triforge.rendering import Renderer
 from triforge.store.manifests import verify_manifest
 
@@ -19,7 +21,7 @@ def test_a_blank_model_is_made_and_trained_by_two_commands(tmp_path: Path):
     data.write_text(json.dumps({"messages": chat}) + "\n")
     blank, out, report = tmp_path / "blank", tmp_path / "out", tmp_path / "report.json"
     sizes = ["--hidden", "8", "--layers", "1", "--heads", "1"]
-    assert commands.run("tiny-model", ["--words", str(words), "--out", str(blank), *sizes]) == 0
+    assert models.main(["tiny-model", "--words", str(words), "--out", str(blank), *sizes]) == 0
     arguments = [
         "--model",
         str(blank),
@@ -56,7 +58,8 @@ def test_an_error_is_one_sentence_and_status_one(
     sentence: str,
 ):
     monkeypatch.chdir(tmp_path)
-    assert commands.run(command, arguments) == 1
+    run = models.main if command == "tiny-model" else partial(commands.run, command)
+    assert run([command, *arguments] if command == "tiny-model" else arguments) == 1
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.rollback import Rollbacks, RunRollback
-from services.trainer.tiny_models import TinyShape, build_tiny_model
+from demo.models.tiny_models import TinyShape, build_tiny_model
+from services.trainer.runs.rollback import Rollbacks, RunRollback
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
 from triforge.broker import Broker

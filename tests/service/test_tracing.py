@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from demo.models.tiny_models import build_tiny_model
 from environments.household.wording import vocabulary
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore
-from services.trainer.tiny_models import build_tiny_model
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.store import PoolStore
 from tests.sections import flat_group
 from tests.service.trace_collector import Seen, collector
 from triforge.broker import Broker

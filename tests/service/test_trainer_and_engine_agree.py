@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.learner import Learner
+from services.trainer.learner.learner import Learner
 from tests.batches import train_batch
 from tests.unit.local_engine.models import (
     build_folder,

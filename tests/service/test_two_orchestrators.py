@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.run_store import RunStore, Superseded
+from services.trainer.runs.store import RunStore, Superseded
 from tests.service.fake_loop import FakePlans, Loop, loop_of
 from triforge.broker import Broker
 from triforge.broker.protocol import key

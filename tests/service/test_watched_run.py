@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from services.trainer.gauges import PHASES
+from services.trainer.loop.gauges import PHASES
 from tests.service.fake_loop import Loop, loop_of
 from triforge.broker import Broker
 from triforge.errors import StorageError

@@ -20,13 +20,13 @@ import torch
 
 from services.local_engine.app import create_app as create_engine_app
 from services.policy.app import create_app
+from services.policy.engines.pool import Member, Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Member, Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_folder import Version
-from services.policy.weight_loader import Broadcasts, Seat, Way, WeightLoader
-from services.policy.weight_sync import WeightSync
-from services.trainer.broadcast import Broadcaster, _Sending, create_api, open_api
+from services.policy.weights.folder import Version
+from services.policy.weights.loader import Broadcasts, Seat, Way, WeightLoader
+from services.policy.weights.sync import WeightSync
+from services.trainer.learner.parallel.broadcast import Broadcaster, _Sending, create_api, open_api
 from tests.fake_engine import FakeEngine
 from tests.unit.local_engine.models import (
     build_folder,

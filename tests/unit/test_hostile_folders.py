@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-from services.policy.weight_folder import read_weights
+from services.policy.weights.folder import read_weights
 from triforge.errors import InputError, WeightsError
 from triforge.rendering import Renderer
 from triforge.store.manifests import load_manifest

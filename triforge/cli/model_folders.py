@@ -94,7 +94,7 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
     command = ["--env", env, "--generate", asked[0], "--options", asked[1]]
     try:
         code, complaints = run_telling(
-            [sys.executable, "-m", "services.trainer", "tiny-policy", "--out", str(folder), *command],
+            [sys.executable, "-m", "demo.models", "tiny-policy", "--out", str(folder), *command],
             lambda line: tell(f"tiny: {line}"),
             {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         )  # fmt: skip

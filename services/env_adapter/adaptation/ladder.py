@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.controllers import CONTROLLERS
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
-from services.env_adapter.rows import lock_pool, new_row, task_in
-from services.env_adapter.slots import replace, successor, withdraw
+from services.env_adapter.pools.rows import lock_pool, new_row, task_in
+from services.env_adapter.pools.slots import replace, successor, withdraw
 from triforge.algorithms.ladder import Ladder
 from triforge.config import LadderSection
 from triforge.errors import InputError

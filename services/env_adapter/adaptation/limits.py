@@ -16,7 +16,7 @@ from functools import lru_cache
 from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.rows import proposal_of
+from services.env_adapter.pools.rows import proposal_of
 from triforge.config import AdaptationSection
 from triforge.rollout.seeds import derive_seed
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow

@@ -21,7 +21,7 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.limits import kept_original, over_acceptance, why_closed
-from services.env_adapter.rows import (
+from services.env_adapter.pools.rows import (
     change_proposal,
     lock_pool,
     new_row,
@@ -29,7 +29,7 @@ from services.env_adapter.rows import (
     task_in,
     versions_of,
 )
-from services.env_adapter.slots import replace, successor, withdraw
+from services.env_adapter.pools.slots import replace, successor, withdraw
 from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database

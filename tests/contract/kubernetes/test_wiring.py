@@ -12,7 +12,7 @@ import yaml
 
 import triforge
 from scripts.k8s_test import manifests
-from services.policy.discovery import parse_sources
+from services.policy.engines.discovery import parse_sources
 from tests.contract.kubernetes.rendering import (
     NAME,
     OVERLAYS,

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from tokenizers.processors import TemplateProcessing
 from transformers import CLIPConfig, CLIPModel
 
+from demo.models.tiny_models import END, word_tokenizer
 from environments.desktop.family import FAMILY as DESKTOP
 from environments.gui.actions import call
 from environments.miniwob.family import FAMILY as MINIWOB
@@ -22,7 +23,6 @@ from services.local_engine.encoder import Encoder, routes
 from services.reward.encoders import ServiceEncoder
 from services.reward.relabelling import Relabeller
 from services.reward.scorers.vlm_contrast import relabelled
-from services.trainer.tiny_models import END, word_tokenizer
 from tests.unit.environments.test_desktop import needs_a_screen
 from tests.unit.environments.test_miniwob import absent
 from tests.unit.rollout.counting import group

@@ -12,7 +12,7 @@ import pytest
 
 from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
-from services.policy.sglang import SGLangEngine
+from services.policy.engines.sglang import SGLangEngine
 from tests.unit.local_engine.models import (
     plain_logprobs,
     plain_model,

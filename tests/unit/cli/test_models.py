@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.trainer.tiny_models import TinyShape, build_tiny_model
+from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.unit.cli.conftest import Services, Triforge, run_state
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import SCHEMA, write_step_records

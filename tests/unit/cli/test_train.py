@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 import triforge as library
-from services.env_adapter.pools import PoolMaker
+from services.env_adapter.pools.creation import PoolMaker
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder

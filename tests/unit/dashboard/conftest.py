@@ -13,7 +13,7 @@ import pytest
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
 from services.trainer.app import create_app as trainer_app
-from services.trainer.runs import Runs
+from services.trainer.runs.runs import Runs
 from tests.unit.dashboard.recorded_run import RecordedRun, recorded_run
 from triforge.config import Settings
 from triforge.store.database import Database

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from services.trainer.learners import Trained
-from services.trainer.measures import sample_measures
-from services.trainer.rows import Limits
-from services.trainer.run_store import RunStore
-from services.trainer.samples import SampleOptions, build_samples
-from services.trainer.timeline import spans_of
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.loop.learners import Trained
+from services.trainer.loop.measures import sample_measures
+from services.trainer.loop.timeline import spans_of
+from services.trainer.runs.store import RunStore
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from services.trainer.trajectory_store import Trajectories, TrajectoryFilter
+from services.trainer.runs.trajectory_store import Trajectories, TrajectoryFilter
 from tests.unit.dashboard.recorded_run import ACTIONS, EVIL, RecordedRun
 from triforge.access.callers import Caller, asked_by
 from triforge.errors import NotFoundError

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, proposal_id
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft

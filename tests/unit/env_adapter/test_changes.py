@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from services.env_adapter.changes import Changes, TaskAction
-from services.env_adapter.requests import Change, PoolChange, Rollback
-from services.env_adapter.rows import task_row
-from services.env_adapter.slots import pool_tag, slot_tag
+from services.env_adapter.pools.changes import Changes, TaskAction
+from services.env_adapter.pools.requests import Change, PoolChange, Rollback
+from services.env_adapter.pools.rows import task_row
+from services.env_adapter.pools.slots import pool_tag, slot_tag
 from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service
 from triforge.errors import ConflictError, NotFoundError, PreconditionError

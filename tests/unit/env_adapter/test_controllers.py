@@ -12,11 +12,11 @@ import pytest
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
 from services.env_adapter.adaptation.controllers import Controllers
 from services.env_adapter.adaptation.measurement import Closed
-from services.env_adapter.changes import Changes
-from services.env_adapter.plans import Planner
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import Change, PoolChange
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.changes import Changes
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.plans import Planner
+from services.env_adapter.pools.requests import Change, PoolChange
+from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.config import LadderSection
 from triforge.environments import registry

@@ -8,7 +8,7 @@ import pytest
 
 from services.env_adapter.adaptation.limits import limit_rewritten, originals
 from services.env_adapter.adaptation.measurement import Closed
-from services.env_adapter.plans import Planner
+from services.env_adapter.pools.plans import Planner
 from tests.sections import adapt_settings
 from triforge.rollout.protocols import TaskDraft
 from triforge.types import PlannedGroup, PlanRequest, Proposal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.env_adapter.adaptation.measurement import MAX_DISCARDED
-from services.env_adapter.plans import Planner
+from services.env_adapter.pools.plans import Planner
 from tests.sections import adapt_settings
 from triforge.types import AdaptSettings, PlanRequest, Proposal
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.changes import Changes
-from services.env_adapter.plans import Planner
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.requests import Change
-from services.env_adapter.rows import new_row
-from services.env_adapter.store import PoolStore
+from services.env_adapter.pools.changes import Changes
+from services.env_adapter.pools.creation import PoolMaker
+from services.env_adapter.pools.plans import Planner
+from services.env_adapter.pools.requests import Change
+from services.env_adapter.pools.rows import new_row
+from services.env_adapter.pools.store import PoolStore
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.env_adapter.uploads import receive
+from services.env_adapter.pools.uploads import receive
 from triforge.environments.rows import MAX_JSON, Unreadable, read_json, read_lines
 from triforge.errors import InputError
 

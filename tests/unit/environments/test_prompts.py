@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from environments.prompts.family import FAMILY
-from services.env_adapter.pools import PoolMaker
+from services.env_adapter.pools.creation import PoolMaker
 from triforge.environments import plugins
 from triforge.environments.tasks import CheckedTasks, generate
 from triforge.errors import EnvError, InputError

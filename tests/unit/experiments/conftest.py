@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from demo.models.tiny_models import TinyShape, build_tiny_model
 from environments.household.wording import vocabulary
 from experiments.record import Models
-from services.trainer.tiny_models import TinyShape, build_tiny_model
 
 _JUDGE_WORDS = [">", ";", "?", "task", r"\boxed{1}", r"\boxed{-1}"]
 

@@ -18,7 +18,7 @@ from experiments.vote_quality import (
     quality,
     rows_of,
 )
-from services.trainer.measures import judge_measures
+from services.trainer.loop.measures import judge_measures
 from tests.unit.trainer.played import group_task, judged
 from triforge.types import JudgedGroup
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from demo.models.tiny_models import build_tiny_vision_model
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.model import load_model
 from services.local_engine.scheduler import Limits
-from services.trainer.tiny_models import build_tiny_vision_model
 from tests.unit.local_engine.wire import client_of, scores
 from triforge.testing.pictures import png
 from triforge.vision.files import data_uri, describe

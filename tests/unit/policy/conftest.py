@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from services.policy.app import create_app
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from triforge.testing.model_folders import words_folder
 

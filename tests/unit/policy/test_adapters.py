@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.policy.adapters import Adapted, Adapters, MixedError
-from services.policy.weight_loader import WeightLoader
+from services.policy.weights.adapters import Adapted, Adapters, MixedError
+from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine, Floats, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import PolicyError, UnavailableError, WeightsError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from services.policy.__main__ import build_pool
-from services.policy.discovery import RESOLVE_S, Directory, Source, parse_sources
-from services.policy.sglang_parsing import worker_urls
+from services.policy.engines.discovery import RESOLVE_S, Directory, Source, parse_sources
+from services.policy.engines.sglang_parsing import worker_urls
 from triforge.config import Settings
 from triforge.errors import ConfigError, PolicyError, UnavailableError
 

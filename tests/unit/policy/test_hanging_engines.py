@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from services.policy.engine import Engine
-from services.policy.weight_folder import Version
-from services.policy.weight_loader import Broadcasts, Seat, WeightLoader
+from services.policy.engines.protocol import Engine
+from services.policy.weights.folder import Version
+from services.policy.weights.loader import Broadcasts, Seat, WeightLoader
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import UnavailableError

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.policy.discovery import RESOLVE_S, Directory, parse_sources
+from services.policy.engines.discovery import RESOLVE_S, Directory, parse_sources
+from services.policy.engines.pool import STRIKES, Limits, Pool
+from services.policy.engines.sglang import SGLangEngine, SGLangRouter
 from services.policy.gateway import Gateway
-from services.policy.pool import STRIKES, Limits, Pool
-from services.policy.sglang import SGLangEngine, SGLangRouter
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.fake_router import FakeRouter
 from triforge.errors import BusyError, PolicyError, UnavailableError

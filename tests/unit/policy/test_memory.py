@@ -10,10 +10,10 @@ import httpx
 import numpy as np
 import pytest
 
+from services.policy.engines.pool import Limits, Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Limits, Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import PolicyError, TriforgeError, UnavailableError

@@ -9,9 +9,9 @@ import pytest
 
 from services.env_adapter.adaptation.endpoints import endpoint
 from services.policy.__main__ import build_pool
-from services.policy.pool import Member
-from services.policy.sglang import PAUSE_TIMEOUT_S, SGLangEngine
-from services.policy.weight_loader import WeightLoader
+from services.policy.engines.pool import Member
+from services.policy.engines.sglang import PAUSE_TIMEOUT_S, SGLangEngine
+from services.policy.weights.loader import WeightLoader
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.types import WeightsUpdate

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from demo.models.tiny_models import build_tiny_vision_model
 from services.policy.app import create_app
+from services.policy.engines.pool import Pool
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.weight_sync import WeightSync
-from services.trainer.tiny_models import build_tiny_vision_model
+from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from triforge.errors import InputError, NotFoundError, PolicyError
 from triforge.store.artifacts import ArtifactStore

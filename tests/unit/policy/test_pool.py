@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.policy.pool import SPILL_OVER, Pool
-from services.policy.sglang import SGLangEngine
+from services.policy.engines.pool import SPILL_OVER, Pool
+from services.policy.engines.sglang import SGLangEngine
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService
 from triforge.errors import InputError, PolicyError, UnavailableError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.policy.sglang_parsing import prompt_logprobs_of, says_too_long
+from services.policy.engines.sglang_parsing import prompt_logprobs_of, says_too_long
 from triforge.errors import PolicyError
 
 RECORDED = Path(__file__).parents[2] / "contract" / "sglang"

@@ -125,8 +125,8 @@ async def test_merged_streams_keep_their_own_order_and_the_first_failure_ends_al
 
 
 async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service: Service) -> None:
-    from services.policy.engine import Partial
-    from services.policy.openai import ChatRequest, Deltas
+    from services.policy.api.openai import ChatRequest, Deltas
+    from services.policy.engines.protocol import Partial
 
     body = ChatRequest.model_validate({**CHAT, "stop": "END"})
     deltas = Deltas(body, model="policy", renderer=service.weights.renderer, version=0)
@@ -141,8 +141,8 @@ async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service:
 
 
 async def test_an_error_inside_an_engine_s_stream_is_understood(service: Service) -> None:
-    from services.policy.engine import Prompt
-    from services.policy.sglang import SGLangEngine
+    from services.policy.engines.protocol import Prompt
+    from services.policy.engines.sglang import SGLangEngine
     from triforge.errors import InputError, PolicyError, TriforgeError
     from triforge.types import Sampling
 

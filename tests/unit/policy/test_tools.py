@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.policy.tools import Tool, begun, call_schema, said
+from services.policy.api.tools import Tool, begun, call_schema, said
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import InputError

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.policy.weight_folder import (
+from services.policy.weights.folder import (
     as_bfloat16,
     check_contents,
     check_folder,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.policy.probe import read_probe, verify_probe
-from services.policy.weight_loader import Way, WeightLoader
+from services.policy.engines.probe import read_probe, verify_probe
+from services.policy.weights.loader import Way, WeightLoader
 from tests.fake_engine import FakeEngine, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, PolicyError, UnavailableError, WeightsError

@@ -10,7 +10,7 @@ import pytest
 
 from services.reward.scorers import SCORERS
 from services.reward.scorers.log_ratio import UNMOVED, votes_of
-from services.trainer.judged_groups import vote_values
+from services.trainer.credit.judged_groups import vote_values
 from tests.unit.reward.test_judge import Says
 from tests.unit.trainer.played import group_task, trajectory
 from triforge.algorithms.algorithm import resolve

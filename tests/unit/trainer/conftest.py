@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.model import ScoringModel
-from services.trainer.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
-from services.trainer.token_batches import Sequences
+from demo.models.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.token_batches import Sequences
 from tests.batches import train_batch
 from tests.unit.trainer import sights
 from triforge.store.artifacts import ArtifactStore

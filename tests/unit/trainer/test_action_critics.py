@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.action_critics import ActionCritic, _states
+from services.trainer.loop.action_critics import ActionCritic, _states
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
 from triforge.rollout.best_of_k import critic_name, critic_state, read_critic

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner
-from services.trainer.loss import AdaptiveKL
-from services.trainer.weight_tensors import model_tensors
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.loss import AdaptiveKL
+from services.trainer.learner.weights.tensors import model_tensors
 from tests.batches import any_algorithm
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.algorithms.schedules import adaptive_beta

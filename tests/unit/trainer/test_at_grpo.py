@@ -17,8 +17,8 @@ from experiments.toys.agents import (
     training,
 )
 from experiments.toys.softmax import Table
-from services.trainer.recorded_groups import groups_of
-from services.trainer.samples import build_samples
+from services.trainer.credit.samples import build_samples
+from services.trainer.replay.recorded_groups import groups_of
 from triforge.config import parse
 from triforge.config.sections import Strategy
 from triforge.store.exports import atif

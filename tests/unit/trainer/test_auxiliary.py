@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.learner import Interrupted, Learner
+from services.trainer.learner.learner import Interrupted, Learner
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import TrainerError
 from triforge.types import TrainRow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.auxiliary_items import write_items
-from services.trainer.auxiliary_rows import OBJECTIVES, draw_transitions, item
+from services.trainer.learner.auxiliary_items import write_items
+from services.trainer.loop.auxiliary_rows import OBJECTIVES, draw_transitions, item
 from tests.unit.trainer.played import group_task, task_of, trajectory
 from triforge.config import AuxiliarySection
 from triforge.errors import ConfigError, InputError

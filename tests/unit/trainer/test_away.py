@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.distributed import Ranks
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.parallel.ranks import Ranks
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import TrainerError, UnavailableError
 from triforge.store.artifacts import ArtifactStore

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.token_batches import Sequences, rectangles
-from services.trainer.training_data import StepData
+from services.trainer.learner.model.token_batches import Sequences, rectangles
+from services.trainer.learner.training_data import StepData
 from triforge.errors import TrainerError
 from triforge.types import TrainRow
 

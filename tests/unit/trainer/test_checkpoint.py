@@ -15,15 +15,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner
-from services.trainer.weight_folders import atomic_folder, copy_version, versions
-from services.trainer.weight_tensors import copy_companions
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.weights.tensors import copy_companions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
 from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
+from triforge.store.weight_folders import atomic_folder, copy_version, versions
 from triforge.types import TrainRow
 
 ROOT = Path(__file__).parents[3]
@@ -235,7 +235,7 @@ def test_a_writer_that_dies_leaves_no_version_and_its_rests_are_swept(
 def test_a_writer_whose_clock_is_hours_ahead_of_the_disk_keeps_its_own_folder(tmp_path: Path):
     shift = {"PYTHONPATH": str(ROOT / "chaos" / "drift"), "CHAOS_CLOCK_SHIFT_S": "7200"}
     write = (
-        "import sys; from pathlib import Path; from services.trainer.weight_folders import atomic_folder\n"
+        "import sys; from pathlib import Path; from triforge.store.weight_folders import atomic_folder\n"
         "with atomic_folder(Path(sys.argv[1])) as aside: (aside / 'a').write_text('x')"
     )
     command = [sys.executable, "-c", write, str(tmp_path / "v")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.collapse import CollapseMonitor, information, thoughts_of
+from services.trainer.loop.collapse import CollapseMonitor, information, thoughts_of
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.alarms import alarms
 from triforge.config import MonitorSection

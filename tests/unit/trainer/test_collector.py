@@ -16,9 +16,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.trainer.collector import Collector
-from services.trainer.in_flight import InFlight
-from services.trainer.task_source import TaskSource
+from services.trainer.loop.collector import Collector
+from services.trainer.loop.in_flight import InFlight
+from services.trainer.loop.task_source import TaskSource
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
 from triforge.types import GroupTask, JudgedGroup, PlannedGroup, PlanRequest, VersionSpan

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.learner import Learner
-from services.trainer.training_data import StepData
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.training_data import StepData
 from tests.unit.trainer.conftest import MakeBatch
 from tests.unit.trainer.test_learner import first_gradient, weights_of
 from triforge.types import TrainRow

@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.critic import Critic
-from services.trainer.learner import Learner
-from services.trainer.lora import LoraShape
-from services.trainer.step_cost import Shape
-from services.trainer.token_batches import TokenBatch
-from services.trainer.training_data import StepData
-from services.trainer.weight_folders import version_name
-from services.trainer.weight_tensors import load_tensors, model_tensors
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.critic import Critic
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.lora import LoraShape
+from services.trainer.learner.model.token_batches import TokenBatch
+from services.trainer.learner.step_cost import Shape
+from services.trainer.learner.training_data import StepData
+from services.trainer.learner.weights.tensors import load_tensors, model_tensors
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, TrainerError
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.weight_folders import version_name
 from triforge.types import TrainRow
 
 GAE: dict[str, Any] = {"estimator": "gae"}

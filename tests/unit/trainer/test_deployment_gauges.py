@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.trainer.gauges import DeploymentGauges, Staleness, StepGauges
+from services.trainer.loop.gauges import DeploymentGauges, Staleness, StepGauges
 from tests.unit.trainer.test_metrics import record
 from triforge.errors import UnavailableError
 from triforge.store.artifacts import ArtifactStore

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from services.trainer.distributed import Interrupted, Ranks, Sharding
-from services.trainer.token_batches import Sequences, passes
-from services.trainer.weight_tensors import Shares, save_tensors
+from services.trainer.learner.model.token_batches import Sequences, passes
+from services.trainer.learner.parallel.ranks import Interrupted, Ranks, Sharding
+from services.trainer.learner.weights.tensors import Shares, save_tensors
 
 CPU = torch.device("cpu")
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner
-from services.trainer.model import ScoringModel
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, Samples, build_samples
-from services.trainer.step import Step
-from services.trainer.step_cost import StepCost
-from services.trainer.tiny_models import TinyShape, build_tiny_model
-from services.trainer.training_data import StepData
+from demo.models.tiny_models import TinyShape, build_tiny_model
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.parallel.ranks import Ranks
+from services.trainer.learner.step import Step
+from services.trainer.learner.step_cost import StepCost
+from services.trainer.learner.training_data import StepData
 from tests.batches import train_batch
 from tests.unit.trainer.played import candidates, group_task, judged
 from triforge.algorithms.algorithm import Algorithm, resolve

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from services.trainer.parts import Parts
+from services.trainer.loop.parts import Parts
 from tests.unit.trainer.played import group_task, judged
 from triforge.broker.memory import MemoryBroker
 from triforge.config import Settings

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from services.trainer.judged_groups import judged_by, stale_votes
-from services.trainer.learner import Learner
-from services.trainer.learners import batch_of
-from services.trainer.recording import StepRecord
-from services.trainer.replayed_credit import credit
-from services.trainer.samples import SampleOptions, Samples, build_samples
-from services.trainer.step_records import origin_of
+from services.trainer.credit.judged_groups import judged_by, stale_votes
+from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.step_records import origin_of
+from services.trainer.learner.learner import Learner
+from services.trainer.loop.learners import batch_of
+from services.trainer.replay.credit import credit
+from services.trainer.replay.recording import StepRecord
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig, load, parse
 from triforge.errors import ConfigError

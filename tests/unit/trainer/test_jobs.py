@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.learner import Learner
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.learner.learner import Learner
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory
 from triforge.algorithms.algorithm import resolve

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.learner import Interrupted, Learner
-from services.trainer.objectives import Objective, Saved, find_objective, objectives_of
-from services.trainer.step import Step, Update
+from services.trainer.learner.learner import Interrupted, Learner
+from services.trainer.learner.objectives import Objective, Saved, find_objective, objectives_of
+from services.trainer.learner.step import Step, Update
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.offload import Offloaded
@@ -313,7 +313,7 @@ def test_an_objective_is_found_by_its_path_and_trains_the_model(
     with pytest.raises(ConfigError, match=r"job: given 'no.such:Thing'"):
         find_objective("no.such:Thing")
     with pytest.raises(ConfigError, match="expected a subclass of Objective"):
-        find_objective("services.trainer.objectives:Saved")
+        find_objective("services.trainer.learner.objectives:Saved")
 
 
 def reached(learner: Learner) -> int:

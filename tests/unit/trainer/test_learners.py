@@ -12,13 +12,13 @@ import pytest
 import torch
 from pydantic import SecretStr
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.broadcast import broadcasts
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.engines import Engines
-from services.trainer.learner import Learner
-from services.trainer.learner_process import LearnerProcess
-from services.trainer.learners import Learners
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.parallel.broadcast import broadcasts
+from services.trainer.learner.process import LearnerProcess
+from services.trainer.loop.engines import Engines
+from services.trainer.loop.learners import Learners
 from tests.batches import train_batch
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Service

@@ -10,17 +10,17 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.commands import run
-from services.trainer.learner import Learner
-from services.trainer.lora import AdaptedModel, LoraShape, merge
-from services.trainer.model import ScoringModel
-from services.trainer.weight_folders import versions
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.commands import run
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.lora import AdaptedModel, LoraShape, merge
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import ConfigError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.model_digest import model_digest
+from triforge.store.weight_folders import versions
 from triforge.types import TrainRow, WeightsReady
 
 SHAPE = LoraShape(rank=3, alpha=6)

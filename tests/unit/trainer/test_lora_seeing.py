@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from services.policy.adapters import check_adapter, check_fits
-from services.policy.weight_folder import read_weights
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner
-from services.trainer.lora import AdaptedModel, LoraShape, merge
-from services.trainer.model import ScoringModel
-from services.trainer.training_data import StepData
+from services.policy.weights.adapters import check_adapter, check_fits
+from services.policy.weights.folder import read_weights
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.lora import AdaptedModel, LoraShape, merge
+from services.trainer.learner.training_data import StepData
 from tests.batches import train_batch
 from tests.unit.trainer.sights import PAD, row
 from triforge.store.artifacts import ArtifactStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.loss import Scored, Tally, policy_loss
+from services.trainer.learner.loss import Scored, Tally, policy_loss
 from tests.batches import any_algorithm
 from triforge.algorithms.algorithm import Algorithm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.lost import Submissions, Survey, judged_parts
+from services.trainer.loop.lost import Submissions, Survey, judged_parts
 from tests.unit.trainer.played import group_task
 from triforge.broker import GroupStatus, unit_tests_id
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.measures import judge_measures, level_measures, step_measures, success_rate
-from services.trainer.task_source import diagnosis_notes
+from services.trainer.loop.measures import (
+    judge_measures,
+    level_measures,
+    step_measures,
+    success_rate,
+)
+from services.trainer.loop.task_source import diagnosis_notes
 from tests.unit.trainer.played import group_task, judged, scored, task_of, trajectory, votes_on
 from triforge.config import parse
 from triforge.environments.trainable import demand_known_success

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, sys
-from services.trainer.memory import give_back_memory, keep_freed_memory
+from services.trainer.learner.memory import give_back_memory, keep_freed_memory
 if not keep_freed_memory():
     sys.exit(3)
 libc = ctypes.CDLL(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from services.trainer.gauges import StepGauges
+from services.trainer.loop.gauges import StepGauges
 from triforge.types import RunStep
 
 

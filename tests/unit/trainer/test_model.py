@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from services.trainer.model import ScoringModel
-from services.trainer.token_batches import Sequences
-from services.trainer.weight_tensors import copy_companions
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.token_batches import Sequences
+from services.trainer.learner.weights.tensors import copy_companions
 from triforge.errors import WeightsError
 
 CPU = torch.device("cpu")

@@ -16,11 +16,11 @@ from transformers import (
     Qwen2Config,
 )
 
-from services.trainer import packed_attention as packed_attention
-from services.trainer.logprobs import chosen_logprobs
-from services.trainer.model import ScoringModel
-from services.trainer.packed_attention import Layout, blockwise, tree_attention
-from services.trainer.token_batches import Sequences
+from services.trainer.learner.model import packed_attention
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.logprobs import chosen_logprobs
+from services.trainer.learner.model.packed_attention import Layout, blockwise, tree_attention
+from services.trainer.learner.model.token_batches import Sequences
 from triforge.algorithms.prefix_tree import pack
 
 CPU = torch.device("cpu")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner, StepReport
-from services.trainer.optimiser import Counters
-from services.trainer.vision import uneven
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner, StepReport
+from services.trainer.learner.model.vision import uneven
+from services.trainer.learner.optimiser import Counters
+from services.trainer.learner.parallel.ranks import Ranks
 from tests.batches import train_batch
 from triforge.errors import NotFoundError, TrainerError
 from triforge.store.artifacts import ArtifactStore

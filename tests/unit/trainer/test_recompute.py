@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from services.trainer.recording import Recording
-from services.trainer.replayed_credit import compare, credit
-from services.trainer.rows import OVER_BUDGET
-from services.trainer.samples import SampleOptions, build_samples
-from services.trainer.step_records import origin_of
+from services.trainer.credit.rows import OVER_BUDGET
+from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.step_records import origin_of
+from services.trainer.replay.credit import compare, credit
+from services.trainer.replay.recording import Recording
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
 from triforge.store.artifacts import ArtifactStore

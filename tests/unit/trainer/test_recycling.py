@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from experiments.toys.letters import Judge, Letter, config, play, played, samples_of, trained
-from services.trainer.recycling import judge_of, recycled_measures, recycled_tasks
+from services.trainer.loop.recycling import judge_of, recycled_measures, recycled_tasks
 from tests.unit.rollout.counting import TASK as COUNT
 from triforge.algorithms.recycling import KINDS
 from triforge.environments.trainable import demand_known_success

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.learner import Learner
-from services.trainer.learners import batch_of
-from services.trainer.recording import Recording
-from services.trainer.replay import main, replay, what_if
-from services.trainer.replayed_credit import credit
-from services.trainer.replayed_learner import ReplayedLearner
-from services.trainer.run_store import RunStore
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.loop.learners import batch_of
+from services.trainer.replay.credit import credit
+from services.trainer.replay.learner import ReplayedLearner
+from services.trainer.replay.recording import Recording
+from services.trainer.replay.replay import main, replay, what_if
+from services.trainer.runs.store import RunStore
 from triforge.config.phases import PhasesSection
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore

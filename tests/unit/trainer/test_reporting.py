@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.reporting import Reporting
-from services.trainer.trackers import (
+from services.trainer.runs.reporting import Reporting
+from services.trainer.runs.trackers import (
     Mlflow,
     Rollout,
     TensorBoard,

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from services.trainer.app import create_app
-from services.trainer.checkpoint import CheckpointStore
-from services.trainer.engines import Engines
-from services.trainer.learner import Learner
-from services.trainer.rollback import Rollbacks, RunRollback
-from services.trainer.run_store import RunStore
-from services.trainer.runs import Runs
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
+from services.trainer.loop.engines import Engines
+from services.trainer.runs.rollback import Rollbacks, RunRollback
+from services.trainer.runs.runs import Runs
+from services.trainer.runs.store import RunStore
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings

@@ -11,7 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import ORMExecuteState, Session
 
-from services.trainer.run_store import RunStore
+from services.trainer.runs.store import RunStore
 from triforge.errors import ConflictError
 from triforge.store.database import open_database
 from triforge.types import RunStep

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.trainer.measures import sample_measures
-from services.trainer.rows import OVER_BUDGET, Limits
-from services.trainer.samples import (
+from services.trainer.credit.rows import OVER_BUDGET, Limits
+from services.trainer.credit.samples import (
     NO_TOKENS,
     STALE,
     TOO_LONG,
@@ -22,6 +21,7 @@ from services.trainer.samples import (
     Samples,
     build_samples,
 )
+from services.trainer.loop.measures import sample_measures
 from tests.unit.trainer.played import CONTEXT, group_task, judged, task_of, trajectory, votes_on
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.presets import PRESETS

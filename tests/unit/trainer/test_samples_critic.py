@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, Samples, build_samples
-from services.trainer.training_data import StepData
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.learner.training_data import StepData
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.judged_groups import judged_by, stale_votes
-from services.trainer.learners import batch_of
-from services.trainer.objectives import objectives_of
-from services.trainer.recorded_groups import groups_of
-from services.trainer.recording import StepRecord
-from services.trainer.replayed_credit import changes, credit
-from services.trainer.samples import STALE, SampleOptions, Samples, build_samples
-from services.trainer.step_records import origin_of
-from services.trainer.task_source import judges, players
+from services.trainer.credit.judged_groups import judged_by, stale_votes
+from services.trainer.credit.samples import STALE, SampleOptions, Samples, build_samples
+from services.trainer.credit.step_records import origin_of
+from services.trainer.learner.objectives import objectives_of
+from services.trainer.loop.learners import batch_of
+from services.trainer.loop.task_source import judges, players
+from services.trainer.replay.credit import changes, credit
+from services.trainer.replay.recorded_groups import groups_of
+from services.trainer.replay.recording import StepRecord
 from tests.unit.trainer.played import group_task, in_turns, judged
 from triforge.config import RunConfig, parse
 from triforge.types import JudgedGroup

@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from services.trainer.judged_groups import judged_by, stale_votes
-from services.trainer.measures import step_measures
-from services.trainer.samples import (
+from services.trainer.credit.judged_groups import judged_by, stale_votes
+from services.trainer.credit.samples import (
     NO_TOKENS,
     STALE,
     TOO_LONG,
@@ -19,7 +18,8 @@ from services.trainer.samples import (
     Samples,
     build_samples,
 )
-from services.trainer.task_source import diagnosis_notes
+from services.trainer.loop.measures import step_measures
+from services.trainer.loop.task_source import diagnosis_notes
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM

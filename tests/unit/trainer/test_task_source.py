@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.task_source import adapt_settings, task_outcome
+from services.trainer.loop.task_source import adapt_settings, task_outcome
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig
 from triforge.rollout.window import Offer

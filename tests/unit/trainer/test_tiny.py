@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.trainer.tiny_models import TinyShape, build_tiny_model, words_of
+from demo.models.tiny_models import TinyShape, build_tiny_model, words_of
 from triforge.errors import InputError, WeightsError
 from triforge.rendering import Renderer
 from triforge.store.manifests import verify_manifest

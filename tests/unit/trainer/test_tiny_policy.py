@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from services.trainer import commands
-from services.trainer.tiny_policy import write_solutions
+from demo.models import __main__ as models
+from demo.models.tiny_policy import write_solutions
 from triforge.environments.kit import Family, Observation, StepResult, Strict
 from triforge.errors import InputError
 from triforge.rendering import Renderer
@@ -64,7 +64,7 @@ def test_a_family_without_solutions_gives_the_words_of_all_its_tasks(tmp_path: P
 def test_its_model_has_random_weights_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert commands.run("tiny-policy", ["--out", str(tmp_path / "made"), "--env", NAMED]) == 0
+    assert models.main(["tiny-policy", "--out", str(tmp_path / "made"), "--env", NAMED]) == 0
     assert "nothing to imitate: its weights are random" in capsys.readouterr().out
     renderer = Renderer.from_folder(tmp_path / "made")
     assert len(set(renderer.encode_text("say word3 4"))) == 3

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.learner import Learner
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.learner import Learner
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.auxiliary_rows import (
+from demo.models.tiny_models import TinyShape, build_tiny_model
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.learner.learner import Learner
+from services.trainer.loop.auxiliary_rows import (
     AuxiliaryMaker,
     AuxiliaryRows,
     Drawn,
@@ -17,10 +21,6 @@ from services.trainer.auxiliary_rows import (
     item,
     with_foreign_targets,
 )
-from services.trainer.learner import Learner
-from services.trainer.rows import Limits
-from services.trainer.samples import SampleOptions, build_samples
-from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.batches import train_batch
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse

@@ -15,7 +15,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from services.trainer.packed_attention import Layout, blockwise, by_lengths, varlen_kernel
+from services.trainer.learner.model.packed_attention import (
+    Layout,
+    blockwise,
+    by_lengths,
+    varlen_kernel,
+)
 from triforge.algorithms.prefix_tree import Packing, pack
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.measures import VoteHistory, alarm_measures, theory_measures, vote_counts
-from services.trainer.run_record import RunRecord
+from services.trainer.loop.measures import VoteHistory, alarm_measures, theory_measures, vote_counts
+from services.trainer.loop.run_record import RunRecord
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.alarms import alarms
 from triforge.algorithms.algorithm import resolve

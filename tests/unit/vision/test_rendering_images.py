@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from services.trainer.tiny_models import build_tiny_vision_model
+from demo.models.tiny_models import build_tiny_vision_model
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 from triforge.testing.model_folders import words_folder

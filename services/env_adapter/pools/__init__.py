@@ -1,0 +1,1 @@
+"""Pools, tasks, slots and plans in SQL, and their REST API."""

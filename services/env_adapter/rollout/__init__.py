@@ -1,0 +1,1 @@
+"""Rollout workers: play the groups of a step."""

@@ -1,0 +1,226 @@
+"""Playing a group: the job of the queue `rollout`.
+
+A job may be delivered twice and its worker may die at any point: everything is stored under ids, the first writer wins, and
+a second delivery goes on where the first one stopped. Rollouts that are stored are not played again (the judge may have
+voted on them), judge jobs without votes are sent again, and a complete group is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from prometheus_client import Counter, Histogram
+
+from services.env_adapter.sessions.groups import SessionGroups
+from triforge.broker import Broker, unit_tests_id, unjudged
+from triforge.errors import TriforgeError, UnavailableError
+from triforge.retry import retry, waiting
+from triforge.rollout.best_of_k import Artifacts, BestOfK, read_critic
+from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
+from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
+from triforge.rollout.recycled import asking
+from triforge.rollout.transcript import trajectory_id
+from triforge.telemetry import about, stamp, tracing
+from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+EPISODES = Counter("triforge_env_adapter_episodes_total", "Episodes that ended, by how.", ["ended"])
+EPISODE_RETRIES = Counter("triforge_env_adapter_episode_retries_total", "Fresh tries of episodes.")
+EPISODE_SECONDS = Histogram(
+    "triforge_env_adapter_episode_seconds",
+    "Seconds from reset to end of an episode.",
+    buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
+)
+
+
+@dataclass(kw_only=True)
+class RolloutWorker:
+    """Plays groups; one a process, shared by all of its jobs.
+
+    Attributes:
+        read_task: reads a task version from the store; blocking, called in a thread.
+        sessions: waits for the sessions of groups that agents play.
+        keep: keeps screenshots; None for environments of text.
+        artifacts: where critics lie that choose among candidates.
+        concurrency: episodes in flight, over all groups.
+        patience_s: seconds to wait for a policy service or a broker that does not answer.
+    """
+
+    broker: Broker
+    generate: Generate
+    read_task: Callable[[str], Task]
+    family: Callable[[str], EnvironmentFamily]
+    sessions: SessionGroups | None = None
+    keep: KeepImage | None = None
+    artifacts: Artifacts | None = None
+    concurrency: int = 64
+    patience_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.concurrency)
+
+    async def play(self, group: GroupTask) -> None:
+        """Play the group, or what is left of it.
+
+        Returns at once when another worker holds it, or when its run has ended or its step is committed.
+
+        Raises:
+            UnavailableError: the broker or the database does not answer; deliver the job again later.
+            NotFoundError: the store has no such task; delivering again would not help.
+        """
+        async with self.broker.take_group(group) as taken:
+            if not taken.ours:
+                _log.info("%s is dropped: %s", group.group_id, taken.state)
+                return
+            if taken.payload is not None:
+                await self._send_missing(taken.payload)
+            elif (played := await self._played(group)) is not None:
+                await self._send_tests(played)
+            await self._retry(lambda: self.broker.announce_if_complete(group.group_id))
+
+    async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
+        """Play a group, or wait until agents have, and keep what came of it."""
+        task = await asyncio.to_thread(self.read_task, group.task_id)
+        shown = {"reference": await self._reference(task, group)}
+
+        async def ended(trajectory: Trajectory) -> Trajectory:
+            return await self._ended(group, trajectory.model_copy(update=shown))
+
+        if group.env_adapter.played_by == "workers":
+            played = await self._play(task, group, ended)
+            await self._retry(lambda: self.broker.put_payload(played))
+            return played
+        if self.sessions is None:
+            raise UnavailableError("this worker waits for no sessions")
+        found = await self.sessions.play(
+            task,
+            group,
+            known=await self._known(group),
+            ended=ended,
+            over=lambda: self._retry(lambda: self.broker.is_over(group)),
+        )
+        if found is not None:
+            await self._retry(lambda: self.broker.put_payload(found))
+            await self.sessions.close(group)
+        return found
+
+    async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
+        played = await run_group(
+            lambda: asking(
+                group.recycled,
+                lambda: fresh_environment(self.family(task.family), group.env_adapter.options),
+            ),
+            await self._acting(task, group),
+            task,
+            group,
+            slots=self._slots,
+            known=await self._known(group),
+            ended=ended,
+            keep=self.keep,
+            patience_s=self.patience_s,
+        )
+        return played.model_copy(update={"programs": self._program_limits(task, group)})
+
+    async def _acting(self, task: Task, group: GroupTask) -> Generate:
+        """The policy, or the best of its candidates by the run's critic, once there is one."""
+        section, artifacts = group.env_adapter, self.artifacts
+        if section.strategy != "critic_best_of_k" or group.purpose != "train" or not artifacts:
+            return self.generate
+        critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
+        if critic is None:
+            return self.generate
+        return BestOfK(self.generate, critic, task.instruction, section.candidates, section.edits)
+
+    async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
+        """A solution of the task, if the judge is to see one; empty if the family knows none."""
+        if not group.show_reference or group.votes == 0:
+            return ()
+        try:
+            family = self.family(task.family)
+            found = await asyncio.to_thread(family.gold, task, group.env_adapter.options)
+            return tuple(found or ())
+        except TriforgeError as error:
+            _log.warning("%s is judged without a reference: %s", group.group_id, error.detail)
+            return ()
+
+    def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
+        """How programs of the task run, if tests are wanted. A task that cannot say was not played either."""
+        if group.reward.kind != "unit_tests":
+            return None
+        try:
+            family = self.family(task.family)
+            return family.program_limits(task) if isinstance(family, ProgramFamily) else None
+        except TriforgeError as error:
+            _log.warning("%s gets no tests: %s", group.group_id, error.detail)
+            return None
+
+    async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
+        """Rollouts of an earlier delivery, with their judge jobs sent again if they have no votes."""
+        names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
+        found = await self.broker.trajectories(names)
+        known = {index: one for index, one in enumerate(found) if one is not None}
+        voted = await self.broker.voted([one.id for one in known.values()])
+        for trajectory in known.values():
+            if trajectory.id not in voted:
+                await self._send_judge(group, trajectory)
+        return known
+
+    async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
+        """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
+        _count(trajectory)
+        trajectory = trajectory.model_copy(update=stamp())
+        if not await self._retry(lambda: self.broker.put_payload(trajectory)):
+            (stored,) = await self._retry(lambda: self.broker.trajectories([trajectory.id]))
+            trajectory = stored or trajectory
+        await self._send_judge(group, trajectory)
+        return trajectory
+
+    async def _send_missing(self, played: TrajectoryGroup) -> None:
+        await self._send_tests(played)
+        names = [trajectory.id for trajectory in played.trajectories]
+        missing = unjudged(played, await self.broker.voted(names))
+        for trajectory in played.trajectories:
+            if trajectory.id in missing:
+                # the payload may have expired or been lost with Redis; the judge reads it by its id
+                await self.broker.put_payload(trajectory)
+                await self._send_judge(played.group, trajectory)
+
+    async def _send_tests(self, played: TrajectoryGroup) -> None:
+        """Have tests written for a group that wants some and has none; its programs must be there."""
+        name = unit_tests_id(played.group.group_id)
+        if name in unjudged(played, set()) and not await self._retry(
+            lambda: self.broker.voted([name])
+        ):
+            task = unit_test_task(played.group)
+            await self._retry(lambda: self.broker.send(task))
+
+    async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
+        if group.votes == 0 or group.reward.kind == "unit_tests" or not trajectory.measured:
+            return
+        task = judge_task(group, trajectory.index)
+        with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
+            await self._retry(lambda: self.broker.send(task))
+
+    async def _retry(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await retry(call, waiting(self.patience_s))
+
+
+def _count(trajectory: Trajectory) -> None:
+    outcome = trajectory.outcome
+    if not trajectory.measured:
+        ended = outcome.error.kind if outcome.error else "unknown"
+        _log.warning(
+            "%s was not measured: %s", trajectory.id, outcome.error and outcome.error.detail
+        )
+    else:
+        ended = {1: "success", -1: "failure", None: "scored"}[outcome.value]
+    EPISODES.labels(ended).inc()
+    EPISODE_RETRIES.inc(trajectory.retries)
+    EPISODE_SECONDS.observe(trajectory.seconds)

@@ -1,0 +1,1 @@
+"""Sessions of agents: groups that a user's own program plays."""

@@ -1,0 +1,79 @@
+"""A group that agents play: its places are opened, and it is complete when all of them are settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from services.env_adapter.sessions.store import OVER, SessionStore, Settled
+from services.env_adapter.sessions.trajectories import trajectory_of
+from triforge.broker.sessions import SessionLog
+from triforge.rollout.protocols import KeepImage
+from triforge.types import GroupTask, ImageRef, Task, Trajectory, TrajectoryGroup
+
+_LOOK_S: Final = 0.5
+Ended = Callable[[Trajectory], Awaitable[Trajectory]]
+
+
+class SessionGroups:
+    """Waits for sessions, in place of playing episodes."""
+
+    def __init__(
+        self, store: SessionStore, log: SessionLog, *, keep: KeepImage | None = None, look_s: float = _LOOK_S
+    ) -> None:  # fmt: skip
+        self._store, self._log, self._keep, self._look_s = store, log, keep, look_s
+        self._seen: dict[str, list[tuple[str, ImageRef]]] = defaultdict(list)  # by group
+
+    async def play(
+        self,
+        task: Task,
+        group: GroupTask,
+        *,
+        known: Mapping[int, Trajectory],
+        ended: Ended,
+        over: Callable[[], Awaitable[bool]],
+    ) -> TrajectoryGroup | None:
+        """Wait for the K sessions of a group; None if nobody waits for it any more. See `triforge.rollout.episode.run_group`."""
+        loop = asyncio.get_running_loop()
+        started, played = loop.time(), dict(known)
+        attempt = await asyncio.to_thread(self._store.open_group, group)
+        while len(played) < group.rollouts:
+            if await over():
+                await self.close(group)
+                return None
+            for settled in await asyncio.to_thread(
+                self._store.settled, group.group_id, attempt, played
+            ):
+                kept = await self._with_images(settled)
+                played[settled.index] = await ended(trajectory_of(kept, task, group))
+            if len(played) < group.rollouts:
+                await asyncio.sleep(self._look_s)
+        return TrajectoryGroup(
+            group=group,
+            task=task,
+            trajectories=tuple(played[index] for index in range(group.rollouts)),
+            seconds=loop.time() - started,
+        )
+
+    async def _with_images(self, settled: Settled) -> Settled:
+        """Bring what a session has seen to where it lasts; nothing is measured if it is lost."""
+        seen = {placed.image for turn in settled.turns for placed in turn.images}
+        for image in seen:
+            data = await self._log.image(settled.state.id, image)
+            if data is None or self._keep is None:
+                state = settled.state.model_copy(
+                    update={"reward": None, "reason": f"image {image.id} is lost"}
+                )
+                return replace(settled, state=state, turns=())
+            await self._keep(data)
+        self._seen[settled.state.group_id or ""] += [(settled.state.id, image) for image in seen]
+        return settled
+
+    async def close(self, group: GroupTask) -> None:
+        """Take no more sessions; if the group is played again, it begins anew."""
+        for session_id in await asyncio.to_thread(self._store.close_group, group.group_id):
+            await self._log.close(session_id, OVER)
+        await self._log.forget_images(self._seen.pop(group.group_id, []))

@@ -1,0 +1,1 @@
+"""The dialects: OpenAI chat, responses and completions, Anthropic messages, sessions."""

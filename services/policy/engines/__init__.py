@@ -1,0 +1,1 @@
+"""Inference engines behind one protocol, and the pool that chooses among them."""

@@ -1,0 +1,403 @@
+"""SGLang over its HTTP API: an engine, and its router. Nothing else names its routes; the engine is never imported."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import httpx
+
+from services.policy.engines import sglang_parsing as parsing
+from services.policy.engines.protocol import EngineInfo, Partial, PauseMode, Prompt, Sample
+from triforge.clients.transport import (
+    UnreachableError,
+    get_json,
+    http_client,
+    post_json,
+    request,
+    streamed,
+)
+from triforge.errors import (
+    ConfigError,
+    ContextFullError,
+    InputError,
+    NotFoundError,
+    PolicyError,
+    TriforgeError,
+    UnavailableError,
+    WeightsError,
+)
+from triforge.telemetry import tracing
+from triforge.types import BroadcastOffer
+
+TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
+PAUSE_TIMEOUT_S = 60.0  # the end of a decoding step; an engine that takes longer hangs
+PROBE_TIMEOUT_S = 10.0
+_CONNECT_S = 5.0
+
+
+class SGLangEngine:
+    """Client of one engine; an `Engine`.
+
+    `admin_api_key` (or, if empty, `api_key`) is that of the weight and pause routes. `timeout_s` is the longest silence
+    while an answer is awaited, and `load_s`, if that is longer, while weights are read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str = "",
+        admin_api_key: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
+        max_connections: int = 512,
+        timeout_s: float = TIMEOUT_S,
+        load_s: float = TIMEOUT_S,
+    ) -> None:
+        self.url = url.rstrip("/")
+
+        def client(timeout_s: float, connections: int, key: str) -> httpx.AsyncClient:
+            return http_client(
+                self.url,
+                timeout_s=timeout_s,
+                transport=transport,
+                max_connections=connections,
+                api_key=key,
+            )
+
+        self._data = client(timeout_s, max_connections, api_key)
+        # Apart from the data connections, so that a pause is never queued behind the requests it should hold.
+        self._control = client(max(timeout_s, load_s), 8, admin_api_key or api_key)
+        # SGLang tells who it is to the key of the generate routes only.
+        self._inform = client(PROBE_TIMEOUT_S, 4, api_key)
+        self._aborting: set[asyncio.Task[None]] = set()
+        # Requests find only what was cached for the same key. Another one after weights that left the cache as it was: a
+        # number of the version would not do, as one that failed may come again.
+        self._cache_key = uuid.uuid4().hex
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*self._aborting, return_exceptions=True)
+        for client in (self._data, self._control, self._inform):
+            await client.aclose()
+
+    # ---- requests ----
+
+    async def generate(self, prompts: Sequence[Prompt], adapter: str = "") -> list[Sample]:
+        shares: dict[Hashable, list[int]] = {}
+        for position, prompt in enumerate(prompts):
+            shares.setdefault(self._together(prompt), []).append(position)
+        parts = await asyncio.gather(
+            *(self._ask([prompts[i] for i in share], adapter) for share in shares.values())
+        )
+        found: list[list[Sample]] = [[] for _ in prompts]
+        for share, samples in zip(shares.values(), parts, strict=True):
+            for position in share:
+                size = prompts[position].n
+                found[position], samples = samples[:size], samples[size:]
+        return [sample for samples in found for sample in samples]
+
+    def _together(self, prompt: Prompt) -> Hashable:
+        """Prompts for which this is equal may travel in one request: SGLang wants one n a request, and images or none."""
+        return prompt.n, prompt.images is None, prompt.extras.top_logprobs
+
+    async def _ask(self, prompts: Sequence[Prompt], adapter: str) -> list[Sample]:
+        # The copies that an engine makes of a prompt for its n samples have names of its own choice.
+        rids = [uuid.uuid4().hex for _ in prompts] if prompts[0].n == 1 else []
+        body = self._body(prompts, rids, adapter)
+        try:
+            with self._named(), tracing.span("engine /generate", "client", engine=self.url):
+                found = await post_json(self._data, "/generate", body)
+        except asyncio.CancelledError:
+            self._give_up(rids)
+            raise
+        return parsing.samples_of(found, prompts, self.url)
+
+    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
+        return parsing.generate_body(prompts, rids=rids, adapter=adapter, cache_key=self._cache_key)
+
+    async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
+        rid = uuid.uuid4().hex
+        body = parsing.generate_body(
+            [prompt], rids=[rid], adapter=adapter, cache_key=self._cache_key, stream=True
+        )
+        ended = False
+        try:
+            with self._named():
+                async with streamed(self._data, "POST", "/generate", body=body) as response:
+                    async for line in response.aiter_lines():
+                        if line.startswith("data: {"):
+                            piece = parsing.partial_of(line[6:], self.url)
+                            parsing.check_image_tokens(prompt, piece.prompt_tokens, self.url)
+                            yield piece
+            ended = True
+        finally:
+            if not ended:
+                self._give_up([rid])
+
+    def _give_up(self, rids: Sequence[str]) -> None:
+        """Tell the engine that nobody waits for these answers; SGLang looks for closed connections only every few seconds."""
+        if rids:
+            task = asyncio.get_running_loop().create_task(self._abort(rids))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+
+    async def _abort(self, rids: Sequence[str]) -> None:
+        with contextlib.suppress(TriforgeError):  # gone, or ended meanwhile: nothing left to abort
+            for rid in rids:
+                await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
+
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
+        body = {
+            "input_ids": list(ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "extra_key": self._cache_key,
+        } | ({"lora_path": adapter} if adapter else {})
+        with self._named():
+            return parsing.prompt_logprobs_of(
+                await post_json(self._data, "/generate", body), ids, self.url
+            )
+
+    # ---- state ----
+
+    async def health(self) -> None:
+        with self._named():
+            await request(self._inform, "GET", "/ready")
+
+    async def info(self) -> EngineInfo:
+        found = await self._get("/model_info")
+        if not isinstance(found, dict):
+            raise PolicyError(f"engine {self.url}: /model_info answered {found!r:.120}")
+        version = parsing.version_of(found.get("weight_version", parsing.NEVER_UPDATED), self.url)
+        return EngineInfo(version=version, model_path=str(found.get("model_path", "")))
+
+    async def pause(self, mode: PauseMode) -> None:
+        await self._post("/pause_generation", {"mode": mode}, PAUSE_TIMEOUT_S)
+
+    async def resume(self) -> None:
+        await self._post("/continue_generation", {}, PAUSE_TIMEOUT_S)
+
+    async def abort_all(self) -> None:
+        await self._post("/abort_request", {"abort_all": True}, PAUSE_TIMEOUT_S)
+
+    async def _server_info(self, timeout_s: float | None = None) -> dict[str, Any]:
+        with self._named():
+            found = await get_json(self._inform, "/server_info", timeout_s=timeout_s)
+        return found if isinstance(found, dict) else {}
+
+    async def _about(self) -> dict[str, Any]:
+        """What it says of itself, at the end of a decoding step; nothing if it has no such route."""
+        with contextlib.suppress(PolicyError, InputError):
+            return await self._server_info(PAUSE_TIMEOUT_S)
+        return {}
+
+    async def receivers(self) -> int:
+        info = await self._server_info()
+        if int(info.get("dp_size") or 1) > 1:
+            raise PolicyError(
+                f"engine {self.url}: --dp-size is {info['dp_size']}; SGLang receives broadcasts with 1 only"
+            )
+        return int(info.get("tp_size") or 1)
+
+    async def dtype(self) -> str:
+        return str((await self._about()).get("dtype", ""))
+
+    async def rows(self, tensor: str, count: int) -> list[Any] | None:
+        try:
+            body = {"name": tensor, "truncate_size": count}
+            found = await self._post("/get_weights_by_name", body, PAUSE_TIMEOUT_S)
+        except InputError:
+            return None
+        ranks = int((await self._about()).get("dp_size") or 1)
+        # With --dp-size above 1 there is an answer a rank, and null from one that knows no such tensor.
+        copies = found if ranks > 1 and isinstance(found, list) and len(found) == ranks else [found]
+        return None if all(copy is None for copy in copies) else copies
+
+    # ---- weights ----
+
+    async def release_memory(self) -> None:
+        if not (await self._server_info()).get(
+            "enable_memory_saver"
+        ):  # it would say yes and keep all
+            raise PolicyError(
+                f"engine {self.url}: cannot give its memory back; start SGLang with --enable-memory-saver, or train without "
+                "run.colocate"
+            )
+        await self._post("/release_memory_occupation", {})
+
+    async def resume_memory(self) -> None:
+        await self._post("/resume_memory_occupation", {})
+
+    async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
+        self._leave_cache(flush)
+        body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
+        # It answers when an update that was given up is through: SGLang dies of two at a time.
+        await self._about()
+        await self._command("/update_weights_from_disk", body, f"the folder {folder}")
+
+    async def load_broadcast(
+        self, offers: Sequence[BroadcastOffer], rank: int, version: int, *, flush: bool
+    ) -> None:
+        self._leave_cache(flush)
+        what = f"the broadcast of version {version}"
+        last = {"weight_version": str(version), "flush_cache": flush}
+        await asyncio.gather(*map(_somebody_listens, offers))
+        try:
+            for offer in offers:
+                where = {
+                    "master_address": offer.address, "master_port": offer.port, "rank_offset": rank,
+                    "world_size": offer.world_size, "group_name": offer.group, "backend": offer.backend,
+                }  # fmt: skip
+                await self._command("/init_weights_update_group", where, what)
+            # In turns, so that a rank reads its next bucket while others send.
+            turns = zip_longest(*([(o.group, b) for b in o.buckets] for o in offers))
+            parts = [part for turn in turns for part in turn if part]
+            async with self._session():
+                for number, (group, bucket) in enumerate(parts, start=1):
+                    body = {
+                        "group_name": group, **bucket.model_dump(mode="json"),
+                        "load_format": "flattened_bucket", "flush_cache": False,
+                    } | (last if number == len(parts) else {})  # fmt: skip
+                    await self._command("/update_weights_from_distributed", body, what)
+        finally:
+            for offer in offers:
+                with contextlib.suppress(TriforgeError):
+                    body = {"group_name": offer.group}
+                    await self._post("/destroy_weights_update_group", body, PAUSE_TIMEOUT_S)
+
+    def _leave_cache(self, flush: bool) -> None:
+        """Before weights are loaded, and while nothing is computed: unless the cache is flushed nobody is to use it again."""
+        if not flush:
+            self._cache_key = uuid.uuid4().hex
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        """SGLang's session around an update by parts; one that somebody left open is closed first."""
+        try:
+            await self._command("/begin_weight_update", {}, "a weight update")
+        except WeightsError:
+            await self._command("/end_weight_update", {}, "the end of an older update")
+            await self._command("/begin_weight_update", {}, "a weight update")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(TriforgeError):
+                await self._post("/end_weight_update", {}, PAUSE_TIMEOUT_S)
+            raise
+        await self._command("/end_weight_update", {}, "the end of the update")
+
+    async def adapters(self) -> dict[str, str]:
+        found = await self._get("/v1/models")
+        cards = found.get("data") if isinstance(found, dict) else None
+        return {
+            str(card.get("id")): str(card.get("root"))
+            for card in cards or ()
+            if isinstance(card, dict) and card.get("parent")
+        }
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        body, what = {"lora_name": name, "lora_path": folder}, f"adapter {name}"
+        try:
+            await self._command("/load_lora_adapter", body, what)
+        except WeightsError as refused:
+            try:
+                await self.unload_adapter(name)
+            except WeightsError:
+                raise refused from None
+            await self._command("/load_lora_adapter", body, what)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._command("/unload_lora_adapter", {"lora_name": name}, f"to unload {name}")
+
+    # ---- the way there ----
+
+    async def _get(self, path: str) -> Any:
+        with self._named():
+            return await get_json(self._inform, path)
+
+    async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
+        """One of the routes that pause, load and inform. Raises InputError if the engine refuses."""
+        with self._named():
+            return await post_json(self._control, path, body, timeout_s=timeout_s)
+
+    async def _command(self, path: str, body: dict[str, Any], what: str) -> None:
+        """`_post` with an answer that says whether it was done; `what` the engine was asked to take."""
+        try:
+            found = await self._post(path, body)
+        except InputError as error:
+            raise WeightsError(f"engine {self.url} refuses {what}: {error.detail}") from error
+        if not isinstance(found, dict) or found.get("success") is not True:
+            reason = found
+            if isinstance(found, dict):
+                reason = found.get("message") or found.get("error_message")
+            raise WeightsError(f"engine {self.url} refuses {what}: {reason}")
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Every failure names the engine; what is no refusal and no absence is the engine's fault."""
+        where = f"engine {self.url}"
+        try:
+            yield
+        except (UnreachableError, WeightsError, PolicyError):
+            raise
+        except (InputError, UnavailableError) as error:
+            kind = ContextFullError if parsing.says_too_long(error.detail) else type(error)
+            raise kind(f"{where}: {error.detail}", retry_after_s=error.retry_after_s) from error
+        except NotFoundError as error:
+            raise PolicyError(f"{where}: {error.detail}; does it speak SGLang's API?") from error
+        except ConfigError as error:
+            raise PolicyError(
+                f"{where} refuses the key ({error.detail}): TRIFORGE_API_KEY and TRIFORGE_ADMIN_API_KEY must be the "
+                "engine's --api-key and --admin-api-key"
+            ) from error
+        except TriforgeError as error:
+            raise PolicyError(f"{where}: {error.detail}") from error
+
+
+class SGLangRouter(SGLangEngine):
+    """SGLang's router: spreads `/generate` over its workers, with health checks and retries of its own.
+
+    It has no routes for weights, pauses and aborts (seen with sglang-router 0.3.2). So its workers are the members of the pool,
+    and requests go through it while all of them hold the active version.
+    """
+
+    def _together(self, prompt: Prompt) -> Hashable:
+        """The router refuses lists of sampling parameters, so only prompts that share theirs travel together."""
+        params = repr(parsing.sampling_params(prompt.sampling, prompt.stop_ids))
+        return prompt.n, prompt.images is None, params, prompt.extras
+
+    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
+        """Nor does it take lists of names."""
+        del rids
+        return parsing.generate_body(
+            prompts, adapter=adapter, cache_key=self._cache_key, shared=True
+        )
+
+    def _give_up(self, rids: Sequence[str]) -> None:
+        """It has no route for it; when the connection closes it closes its own to the engine."""
+
+    async def workers(self) -> list[str]:
+        """Addresses of the workers that the router holds for healthy."""
+        with self._named():
+            return parsing.worker_urls(await get_json(self._inform, "/workers"), self.url)
+
+
+async def _somebody_listens(offer: BroadcastOffer) -> None:
+    """Look before the engine does: one that finds nobody tries for half an hour, and serves nothing meanwhile."""
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(offer.address, offer.port)
+    except (OSError, TimeoutError) as error:
+        raise PolicyError(
+            f"nobody listens at {offer.address}:{offer.port}, where the learner should ({error}); "
+            "TRIFORGE_HANDOVER_HOST must be a name under which others reach it"
+        ) from error
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

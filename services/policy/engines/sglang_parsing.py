@@ -1,0 +1,236 @@
+"""Between our types and SGLang's JSON. Knows no connection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from services.policy.engines.protocol import Partial, Prompt, Sample, Tops
+from triforge.errors import InputError, PolicyError, TriforgeError
+from triforge.types import GenerateOutput, Sampling, VersionSpan
+
+# SGLang's name for weights that were never replaced; such an engine counts as version 0.
+NEVER_UPDATED = "default"
+# How engines say that a prompt and its answer do not fit: SGLang with its two sentences, with `--max-total-tokens`, ours.
+_TOO_LONG = re.compile(r"context length|maximum allowed length|max-total-tokens")
+_UNEXPECTED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+def says_too_long(detail: str) -> bool:
+    """Whether an engine's refusal means that the prompt has outgrown its context."""
+    return _TOO_LONG.search(detail) is not None
+
+
+def generate_body(
+    prompts: Sequence[Prompt],
+    *,
+    rids: Sequence[str] = (),
+    adapter: str = "",
+    cache_key: str = "",
+    shared: bool = False,
+    stream: bool = False,
+) -> bytes:
+    """The body of `/generate` for prompts that want the same number of samples each, all with images or none.
+
+    `cache_key`: only what was cached for requests with the same one is used. `shared`: all have the same sampling parameters,
+    which are written once. `stream`: there is one prompt.
+    """
+    body: dict[str, Any] = {
+        "input_ids": [list(p.ids if p.images is None else p.images.ids) for p in prompts],
+        "sampling_params": [_params(p) for p in prompts],
+    }
+    if prompts[0].images is not None:
+        body["image_data"] = [list(p.images.data) for p in prompts if p.images is not None]
+    if rids:
+        body["rid"] = list(rids)
+    if shared:
+        body["sampling_params"] = body["sampling_params"][0]
+    if stream:
+        body = {name: values[0] for name, values in body.items()} | {"stream": True}
+    if adapter:
+        body["lora_path"] = adapter
+    if cache_key:
+        body["extra_key"] = cache_key
+    if prompts[0].extras.top_logprobs:
+        body["top_logprobs_num"] = prompts[0].extras.top_logprobs
+    return to_json(body | {"return_logprob": True})
+
+
+def _params(prompt: Prompt) -> dict[str, Any]:
+    params = sampling_params(prompt.sampling, prompt.stop_ids)
+    extras = prompt.extras
+    if extras.frequency_penalty:
+        params["frequency_penalty"] = extras.frequency_penalty
+    if extras.presence_penalty:
+        params["presence_penalty"] = extras.presence_penalty
+    if extras.logit_bias:
+        params["logit_bias"] = {str(token): bias for token, bias in extras.logit_bias}
+    return params | {"n": prompt.n} if prompt.n > 1 else params
+
+
+def sampling_params(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, Any]:
+    """`Sampling` under SGLang's names; what is at its default is left out."""
+    optional = {
+        "top_p": (sampling.top_p, 1.0),
+        "top_k": (sampling.top_k, -1),
+        "stop": (list(sampling.stop), []),
+        "stop_token_ids": (list(stop_ids), []),
+        "sampling_seed": (sampling.seed, None),
+        "regex": (sampling.regex, None),
+        "json_schema": (sampling.json_schema, None),
+    }
+    return {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        **{name: value for name, (value, unset) in optional.items() if value != unset},
+    }
+
+
+def samples_of(found: Any, prompts: Sequence[Prompt], engine: str) -> list[Sample]:
+    """The answers of `/generate`, prompt by prompt, each with its n samples."""
+    asked = [prompt for prompt in prompts for _ in range(prompt.n)]
+    if not isinstance(found, list) or len(found) != len(asked):
+        shape = f"{len(found)} answers" if isinstance(found, list) else type(found).__name__
+        raise PolicyError(
+            f"engine {engine}: expected {len(asked)} answers to /generate, got {shape}"
+        )
+    samples = [sample_of(item, engine) for item in found]
+    for prompt, sample in zip(asked, samples, strict=True):
+        check_image_tokens(prompt, sample.prompt_tokens, engine)
+    return samples
+
+
+def sample_of(item: Any, engine: str) -> Sample:
+    """One answer of `/generate`. Errors: see `samples_of`."""
+    try:
+        meta = item["meta_info"]
+        pairs = meta["output_token_logprobs"] or ()
+        ids = tuple(item["output_ids"])
+        if ids != tuple(pair[1] for pair in pairs):
+            raise ValueError("output_ids and output_token_logprobs name different tokens")
+        output = GenerateOutput(
+            text=item["text"],
+            ids=ids,
+            logprobs=tuple(pair[0] for pair in pairs),
+            versions=_spans(meta, len(ids), engine),
+            finish=meta["finish_reason"]["type"],
+        )
+        cached, counted = (int(meta.get(n) or 0) for n in ("cached_tokens", "prompt_tokens"))
+        return Sample(output, cached, counted, _tops(meta))
+    except _UNEXPECTED as error:
+        raise _nonsense(engine, "/generate answered something unexpected", error, item) from error
+
+
+def partial_of(line: str, engine: str) -> Partial:
+    """One event of a streamed answer, everything written so far in it."""
+    try:
+        item = from_json(line)
+        if "error" in item:
+            raise _broken_off(item["error"], engine)
+        meta = item["meta_info"]
+        finish = meta["finish_reason"]
+        if finish is not None and (finish.get("status_code") or 0) >= 400:
+            raise _broken_off(finish | {"code": finish["status_code"]}, engine)
+        pairs = meta.get("output_token_logprobs") or ()
+        return Partial(
+            text=item["text"],
+            ids=tuple(pair[1] for pair in pairs),
+            logprobs=tuple(pair[0] for pair in pairs),
+            versions=_spans(meta, len(pairs), engine) if finish is not None and pairs else (),
+            prompt_tokens=int(meta["prompt_tokens"]),
+            cached_tokens=int(meta.get("cached_tokens") or 0),
+            finish=None if finish is None else finish["type"],
+            tops=_tops(meta),
+        )
+    except TriforgeError:
+        raise
+    except _UNEXPECTED as error:
+        raise _nonsense(engine, "a streamed answer is unexpected", error, line) from error
+
+
+def _tops(meta: dict[str, Any]) -> Tops:
+    rows = meta.get("output_top_logprobs") or ()
+    return tuple(tuple((float(pair[0]), int(pair[1])) for pair in row or ()) for row in rows)
+
+
+def _broken_off(error: Any, engine: str) -> InputError | PolicyError:
+    """What an engine said in the middle of a stream."""
+    found = error if isinstance(error, dict) else {"message": error}
+    refused = str(found.get("code")) == "400"
+    return (InputError if refused else PolicyError)(f"engine {engine}: {found.get('message')}")
+
+
+def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> tuple[list[float], int]:
+    """The log-probabilities of all ids of a prompt but the first, and the version that the engine had then."""
+    try:
+        pairs = found["meta_info"]["input_token_logprobs"][1:]
+        # SGLang writes 0 for the last id of a vocabulary, so the ids beside them cannot be compared.
+        if len(pairs) != len(ids) - 1:
+            raise ValueError(f"{len(pairs)} of them for a prompt of {len(ids)} ids")
+        version = version_of(found["meta_info"]["weight_version"], engine)
+        return [float(pair[0]) for pair in pairs], version
+    except _UNEXPECTED as error:
+        what = "/generate gave no log-probabilities of its prompt"
+        raise _nonsense(engine, what, error, found) from error
+
+
+def _nonsense(engine: str, what: str, error: Exception, found: Any) -> PolicyError:
+    return PolicyError(f"engine {engine}: {what} ({type(error).__name__}: {error}): {found!r:.200}")
+
+
+def check_image_tokens(prompt: Prompt, counted: int, engine: str) -> None:
+    """Compare the tokens that an engine made of a prompt with images with those that we made of it."""
+    if prompt.images is not None and counted != len(prompt.ids):
+        raise PolicyError(
+            f"engine {engine}: counts {counted} prompt tokens where we count {len(prompt.ids)}; does it scale images as "
+            "the model folder's preprocessor_config.json says?"
+        )
+
+
+def version_of(text: object, engine: str) -> int:
+    """A weight version as a number."""
+    if text == NEVER_UPDATED:
+        return 0
+    try:
+        return int(str(text))
+    except ValueError:
+        raise PolicyError(
+            f"engine {engine}: weight version {text!r} is not a number; start it with --weight-version 0"
+        ) from None
+
+
+def _spans(meta: dict[str, Any], size: int, engine: str) -> tuple[VersionSpan, ...]:
+    """Versions by token, covering [0, size) without a gap; without spans the last version holds for all."""
+    raw = meta.get("weight_versions")
+    if not raw:
+        raw = [{"version": meta["weight_version"], "start": 0, "end": size}]
+    spans = tuple(
+        VersionSpan(version=version_of(s["version"], engine), start=s["start"], end=s["end"])
+        for s in raw
+        if s["start"] < s["end"]
+    )
+    borders = [0, *(s.end for s in spans)]
+    if [s.start for s in spans] != borders[:-1] or borders[-1] != size:
+        raise ValueError(f"weight_versions {raw} do not cover the {size} tokens")
+    return spans
+
+
+def worker_urls(found: Any, router: str) -> list[str]:
+    """Addresses in a router's answer to `/workers`, without the dead."""
+    rows = found.get("workers") if isinstance(found, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise PolicyError(f"router {router}: /workers answered {found!r:.120}")
+    urls = []
+    for row in rows:
+        url, kind = str(row.get("url", "")), row.get("worker_type", "regular")
+        if not url.startswith(("http://", "https://")) or kind != "regular":
+            raise PolicyError(
+                f"router {router}: worker {url} of type {kind}: expected regular workers that speak HTTP; weights of "
+                "others cannot be replaced from here"
+            )
+        if row.get("is_healthy", True):
+            urls.append(url.rstrip("/"))
+    return urls

@@ -1,0 +1,262 @@
+"""A role's versions of one run on disk: weights for the engines, optimiser state for the learner.
+
+    <artifacts>/weights/<run>/<role>/v000012/                model.safetensors (or an adapter), tokenizer, manifest.json
+    <artifacts>/checkpoints/<run>/<role>/v000012-5f3a0c1e/   optimizer.safetensors, state.json, manifest.json, what the
+                                                             objectives keep (critic.safetensors), and weights.safetensors
+                                                             where the version has them in bfloat16
+
+Instead of a file there may be several, optimizer-00001-of-00008.safetensors and so on, each written by one rank.
+
+The checkpoint is written first, under the digest of its content; the weights' manifest names that digest. A version is
+published when its weight folder has its name, which is given once. So a learner that is killed before that takes the step
+again and comes to the same weights, and of two learners that took one step, the second finds the version published and
+announces that.
+
+A version that was damaged on the disk since is not trained on: the one before it is, and the manifest of the version that
+comes of it says what was passed over and why. What a rollback gave up stays given up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from services.trainer.learner.learner import WEIGHTS, Learner, StepReport
+from services.trainer.learner.model.lora import LoraShape, load_version
+from services.trainer.learner.objectives import Saved
+from services.trainer.learner.parallel.ranks import Ranks
+from services.trainer.learner.weights.tensors import CPU, stored, write_json
+from triforge.errors import StorageError, WeightsError
+from triforge.store.artifacts import ArtifactStore, storage_error
+from triforge.store.images import ImageStore
+from triforge.store.manifests import load_manifest, read_manifest, verify_manifest, write_manifest
+from triforge.store.weight_folders import (
+    aside,
+    find_version,
+    place,
+    prune,
+    version_name,
+    versions,
+)
+from triforge.types import TrainBatch, TrainedRole, WeightsReady
+
+log = logging.getLogger(__name__)
+
+_STATE = "state.json"
+
+
+class CheckpointStore:
+    """The versions of one run and role; `store` must be a local folder.
+
+    `passed_over` says why versions were not trained on, of the last `start_of`, and `parent` is the digest of the weights that it went
+    back to, empty for the initial folder.
+    """
+
+    def __init__(self, store: ArtifactStore, run_id: str, role: TrainedRole) -> None:
+        self.run_id, self.role = run_id, role
+        self.weights = store.local_path(f"weights/{run_id}/{role}")
+        self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
+        self.passed_over: list[str] = []
+        self.parent = ""
+        self._images = ImageStore(store)
+
+    def newest(self) -> int:
+        """The newest published version; -1 without any."""
+        return max(versions(self.weights), default=-1)
+
+    def ready(self, version: int) -> WeightsReady | None:
+        """The announcement of a published version, or None.
+
+        Raises:
+            WeightsError: the folder is not what its manifest says, or is not of this run and role.
+        """
+        folder = self.weights / version_name(version)
+        if not folder.is_dir():
+            return None
+        digest = verify_manifest(folder)
+        about = self._about(folder, version)
+        ours: Any = {"run_id": self.run_id, "role": self.role, "step": about["step"]}
+        return WeightsReady(
+            **ours, version=version, uri=str(folder), digest=digest, metrics=about["metrics"]
+        )
+
+    def _about(self, folder: Path, version: int) -> dict[str, Any]:
+        about = read_manifest(folder)
+        given = (about.get("run_id"), about.get("role"), about.get("version"))
+        if given != (self.run_id, self.role, version):
+            raise WeightsError(
+                f"{folder}: belongs to run {given[0]}, role {given[1]}, version {given[2]}; expected run {self.run_id}, "
+                f"role {self.role}, version {version}"
+            )
+        return about
+
+    # ---- writing ----
+
+    def publish(
+        self, learner: Learner, batch: TrainBatch, report: StepReport, *, keep: int
+    ) -> tuple[WeightsReady, bool]:
+        """Write checkpoint and weights of version `batch.version + 1` and forget old ones.
+
+        Returns:
+            The version's announcement, and whether it is what this learner holds: False where another one was first.
+
+        Raises:
+            StorageError: disk full or no permission; no half version is left.
+            WeightsError: the version is published already, and damaged.
+        """
+        version = batch.version + 1
+        about = {
+            "run_id": self.run_id,
+            "role": self.role,
+            "version": version,
+            "step": batch.step,
+            "batch_id": batch.batch_id,
+        }
+        manifest: dict[str, Any] = {**about, "metrics": dict(report.metrics)}
+        if self.passed_over:
+            manifest["passed_over"] = self.passed_over
+            manifest["metrics"]["passed_over"] = float(len(self.passed_over))
+        if batch.restart:
+            manifest |= {"origin": batch.first_version, "parent": self.parent}
+        checkpoint, digest = "", ""
+        try:
+            checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
+            digest = learner.publish(self.weights / version_name(version), manifest)
+        except (StorageError, WeightsError):  # perhaps another learner was first
+            if not (self.weights / version_name(version)).is_dir():
+                raise
+        ready = self.ready(version)
+        assert ready is not None
+        mine = ready.digest == digest
+        if not mine:
+            log.warning("version %d was published by another learner", version)
+            if read_manifest(Path(ready.uri)).get("checkpoint") != checkpoint:
+                unused = self.checkpoints / version_name(version, checkpoint)
+                shutil.rmtree(unused, ignore_errors=True)
+        for parent in (self.checkpoints, self.weights):
+            prune(parent, newest=version, keep=keep, pinned=batch.first_version)
+        return ready, mine
+
+    def _write_checkpoint(self, learner: Learner, about: dict[str, Any]) -> str:
+        """Returns the digest; one that is there already is the same."""
+        with aside(self.checkpoints) as folder:
+            for files in learner.files().values():
+                files.write(folder)
+            random = bytes(torch.get_rng_state().tolist()).hex()
+            write_json(folder / _STATE, {**about, **learner.saved().state, "random": random})
+            digest = write_manifest(folder, about)
+            place(folder, self.checkpoints / version_name(about["version"], digest))
+            return digest
+
+    # ---- reading ----
+
+    def load(
+        self,
+        version: int,
+        initial: Path,
+        shape: LoraShape | None = None,
+        ranks: Ranks | None = None,
+    ) -> Learner:
+        """The learner as it was when it published `version`, over however many ranks it is now.
+
+        Args:
+            shape: of the adapter that is trained instead of the weights.
+            ranks: who train together; alone, on the CPU, without.
+
+        Raises:
+            ConfigError: it trained another adapter than `shape`, or an adapter where there is none.
+            WeightsError: the version is missing, truncated, of another run, or its checkpoint is gone.
+        """
+        folder = self.weights / version_name(version)
+        verify_manifest(folder)
+        digest = str(self._about(folder, version).get("checkpoint"))
+        checkpoint = find_version(self.checkpoints, version, digest)
+        if checkpoint is None:
+            raise WeightsError(
+                f"{self.checkpoints / version_name(version, digest)}: not found (SHA-256 of its manifest {digest}); without "
+                f"it version {version} cannot be trained on"
+            )
+        verify_manifest(checkpoint)
+        state = _read_state(checkpoint / _STATE)
+        device = ranks.home if ranks else CPU
+        tensors = stored(checkpoint)
+        own = tensors.pop(WEIGHTS, None)
+        model = load_version(folder, initial, shape, device, self._images, own)
+        learner = Learner(model, initial, ranks)
+        learner.restore(Saved(tensors, state))
+        torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
+        return learner
+
+    def start_of(self, batch: TrainBatch, ranks: Ranks | None = None) -> Learner:
+        """The learner that a batch is to be trained with: the initial folder's, or the newest whole one of the run.
+
+        Raises:
+            ConfigError: see `load`.
+            WeightsError: no version that the run has trained is here, or none of them is whole.
+            StorageError: a version could not be read now; that says nothing against it, so no older one is taken.
+        """
+        self.passed_over = []
+        newest, base, expected = batch.version, batch.base_version, batch.folder_version
+        initial, shape = Path(batch.model_path), LoraShape.of(batch.learner)
+        if batch.restart:
+            return self._restart(batch, initial, shape, ranks)
+        held = versions(self.weights)
+        if expected is not None and expected not in held:
+            self._pass_over(expected, f"{self.weights / version_name(expected)}: not found")
+        for version in reversed(held):
+            if not base < version <= newest:
+                continue
+            try:
+                about = read_manifest(self.weights / version_name(version))
+                # One that people went back to: what lies between was given up.
+                newest = min(newest, int(about.get("origin", newest)))
+                if int(about.get("step", -1)) < batch.step:
+                    learner = self.load(version, initial, shape, ranks)
+                    learner.behind = max(0, (expected or version) - version)
+                    return learner
+            except WeightsError as error:
+                self._pass_over(version, error.detail)
+        if batch.version == base or (self.passed_over and base + 1 in held):
+            learner = Learner.fresh(
+                initial, ranks, shape=shape, seed=batch.seed, images=self._images
+            )
+            learner.behind = max(0, (expected or base) - base)
+            return learner
+        raise WeightsError(
+            f"{self.weights}: no whole version up to {batch.version} of run {self.run_id}, expected the one that the batch "
+            "was sampled with or one before it; were the artifacts moved or deleted?",
+            problems=tuple(self.passed_over),
+        )
+
+    def _restart(
+        self, batch: TrainBatch, initial: Path, shape: LoraShape | None, ranks: Ranks | None
+    ) -> Learner:
+        """A learner with the weights of `first_version` and an empty optimiser. Errors: see `load`."""
+        first, self.parent = batch.first_version, ""
+        if first is None or first == batch.base_version:
+            return Learner.fresh(initial, ranks, shape=shape, seed=batch.seed, images=self._images)
+        learner = self.load(first, initial, shape, ranks)
+        learner.forget_updates()
+        self.parent = load_manifest(self.weights / version_name(first)).digest
+        return learner
+
+    def _pass_over(self, version: int, why: str) -> None:
+        log.error("version %d is not trained on: %s", version, why)
+        self.passed_over.append(why)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        if {"counters", "random"} - set(state):
+            raise ValueError("counters or random state missing")
+    except (FileNotFoundError, ValueError) as error:
+        raise WeightsError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise storage_error("read", str(path), error) from error
+    return state

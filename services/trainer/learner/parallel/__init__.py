@@ -1,0 +1,1 @@
+"""Ranks of torchrun, and the broadcast of weights to engines."""

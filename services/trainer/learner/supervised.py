@@ -1,0 +1,265 @@
+"""Supervised training on conversations: the first phase of a run, and how demonstration models are made.
+
+Each item is one JSON line, `{"messages": [...], "weight": 1.0}`. Only what assistants say is trained on, rendered to
+exactly the ids that a rollout would have produced.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from services.trainer.learner.model.causal_lm import ScoringModel
+from services.trainer.learner.model.token_batches import Floats, Sequences
+from services.trainer.learner.weights.tensors import model_files, model_tensors, publish_model
+from triforge.errors import InputError
+from triforge.rendering import Renderer
+from triforge.types import ChatMessage
+
+_BUCKET = 16  # batches whose rows are sorted by length together, so that little is padding
+_EVAL_ROWS = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SupervisedOptions:
+    """How to train. Whichever of `steps` and `seconds` ends first ends the job; only `steps` can be repeated bit for bit."""
+
+    learning_rate: float = 3e-3  # AdamW's highest step size
+    final_share: float = (
+        0.1  # the step size falls linearly to this share of it; 1 keeps it constant
+    )
+    warmup: int = 20  # steps in which the step size rises from 0
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    batch_rows: int = 16  # conversations an update
+    steps: int = 0  # updates; 0 leaves the end to `seconds`
+    seconds: float = 0.0  # time budget; 0 leaves the end to `steps`
+    token_budget: int = 8192  # tokens a forward pass may hold
+    eval_share: float = 0.02  # of the conversations, held out and measured
+    eval_every: int = 0  # updates between two measurements; 0 measures before and after only
+    seed: int = 1  # of the split and the order
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 and self.seconds <= 0:
+            raise InputError(
+                f"steps and seconds: given {self.steps} and {self.seconds}, expected at least one above 0"
+            )
+        if self.batch_rows < 1 or not 0 <= self.eval_share < 1 or self.learning_rate <= 0:
+            raise InputError(
+                f"given batch_rows {self.batch_rows}, eval_share {self.eval_share}, learning_rate "
+                f"{self.learning_rate}; expected at least 1, a share in [0, 1), and above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Conversations as ids; `weights` float32 [N], one a trained token."""
+
+    sequences: Sequences
+    weights: Floats
+
+
+def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
+    """Read JSON lines.
+
+    Raises:
+        InputError: names up to ten bad lines; nothing is trained on a file with a bad line.
+    """
+    ids, scored, weights, problems = [], [], [], []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            tokens, mask, weight = _item(line, renderer, max_tokens)
+        except (InputError, ValueError) as error:
+            problems.append(f"line {number}: {error}")
+            continue
+        places = np.flatnonzero(mask)
+        ids.append(np.asarray(tokens, dtype=np.int64))
+        scored.append(places)
+        weights.append(np.full(len(places), weight, dtype=np.float32))
+    if problems or not ids:
+        found = tuple(problems[:10]) or ("no conversation in it",)
+        raise InputError(f"{path}: {'; '.join(found)}", problems=found)
+    return Items(Sequences(ids, scored), np.concatenate(weights))
+
+
+def _item(line: str, renderer: Renderer, max_tokens: int) -> tuple[list[int], list[bool], float]:
+    document = json.loads(line)
+    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
+        raise InputError('expected an object {"messages": [...], "weight": 1.0}')
+    unknown = sorted(set(document) - {"messages", "weight"})
+    weight = document.get("weight", 1.0)
+    good = isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < 1e6
+    if unknown or not good:
+        raise InputError(
+            f"given fields {unknown or 'messages, weight'} and weight {weight!r}, expected messages and a weight above 0"
+        )
+    try:
+        messages = [ChatMessage.model_validate(m) for m in document["messages"]]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"messages: {first['loc']}: {first['msg']}") from None
+    tokens, mask = renderer.encode_supervised(messages)
+    if len(tokens) > max_tokens:
+        raise InputError(
+            f"given {len(tokens)} tokens, expected at most {max_tokens} (the model's longest)"
+        )
+    if not any(mask):
+        raise InputError("nothing in it is said by an assistant")
+    return tokens, mask, float(weight)
+
+
+class SupervisedJob:
+    """One job, from a model folder and items to a trained model folder."""
+
+    def __init__(self, source: Path, items: Items, options: SupervisedOptions) -> None:
+        self._source, self._items, self._options = source, items, options
+        here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = ScoringModel.load(source, here)
+        order = list(range(len(items.sequences.counts)))
+        self._draw = random.Random(options.seed)  # noqa: S311 - a reproducible order, not a secret
+        self._draw.shuffle(order)
+        held = round(len(order) * options.eval_share)
+        self._eval, self._train = order[:held][:_EVAL_ROWS], order[held:]
+        if not self._train:
+            raise InputError(
+                f"eval_share: given {options.eval_share} of {len(order)} conversations, expected some left to train on"
+            )
+        self._queue: list[list[int]] = []
+        self._optimizer = torch.optim.AdamW(
+            list(self._model.parameters().values()),
+            lr=options.learning_rate,
+            weight_decay=options.weight_decay,
+            fused=True,
+        )
+
+    def run(
+        self,
+        target: Path,
+        *,
+        replace: bool = False,
+        progress: Callable[[int, float], None] = lambda *_: None,
+    ) -> dict[str, Any]:
+        """Train and write the model folder; returns the report. `progress` is told the updates made and the last one's loss.
+
+        It has settings, the loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy], tokens,
+        seconds.
+
+        Raises:
+            StorageError: the folder cannot be written.
+            WeightsError: it exists and is not to be replaced.
+        """
+        options, started = self._options, time.monotonic()
+        curve: list[tuple[int, float]] = []
+        measured = [self._measure(0)] if self._eval else []
+        step = tokens = 0
+        while self._done(step, elapsed := time.monotonic() - started) < 1.0:
+            self._set_rate(step, elapsed)
+            rows = self._next_rows()
+            curve.append((step, self._update(rows)))
+            tokens += sum(self._items.sequences.lengths[r] for r in rows)
+            step += 1
+            progress(step, curve[-1][1])
+            if self._eval and options.eval_every and step % options.eval_every == 0:
+                measured.append(self._measure(step))
+        seconds = time.monotonic() - started
+        if self._eval and measured[-1][0] != step:
+            measured.append(self._measure(step))
+        report = {
+            "options": asdict(options),
+            "items": len(self._train),
+            "held_out": len(self._eval),
+            "parameters": sum(p.numel() for p in self._model.parameters().values()),
+            "steps": step,
+            "tokens": tokens,
+            "seconds": round(seconds, 3),
+            "tokens_per_s": round(tokens / seconds, 1) if seconds else 0.0,
+            "train": [[s, round(loss, 6)] for s, loss in _thinned(curve)],
+            "eval": [[s, round(loss, 6), round(accuracy, 6)] for s, loss, accuracy in measured],
+        }
+        about = {"kind": "supervised", "steps": step, "seed": options.seed}
+        module = self._model.module
+        weights = model_files(module, model_tensors(module))
+        publish_model(weights, self._source, target, about, replace=replace)
+        return report
+
+    def _done(self, step: int, elapsed: float) -> float:
+        """How much of the budget that is nearer to its end is spent."""
+        steps, seconds = self._options.steps, self._options.seconds
+        return max(step / steps if steps else 0.0, elapsed / seconds if seconds else 0.0)
+
+    def _set_rate(self, step: int, elapsed: float) -> None:
+        """Linear warm-up, then linear decay."""
+        options = self._options
+        share = 1.0 - (1.0 - options.final_share) * min(1.0, self._done(step, elapsed))
+        rising = min(1.0, (step + 1) / options.warmup) if options.warmup else 1.0
+        self._optimizer.param_groups[0]["lr"] = options.learning_rate * share * rising
+
+    def _next_rows(self) -> list[int]:
+        """Shuffled epochs; within a window rows are sorted by length, and the window's batches are shuffled again."""
+        if not self._queue:
+            order, size = list(self._train), self._options.batch_rows
+            self._draw.shuffle(order)
+            window = size * _BUCKET
+            for start in range(0, len(order), window):
+                part = sorted(
+                    order[start : start + window], key=self._items.sequences.lengths.__getitem__
+                )
+                batches = [part[i : i + size] for i in range(0, len(part), size)]
+                self._draw.shuffle(batches)
+                self._queue += batches
+            self._queue.reverse()
+        return self._queue.pop()
+
+    def _update(self, rows: list[int]) -> float:
+        """One optimiser update on the weighted mean of the rows' trained tokens; returns that loss."""
+        sequences, weights = self._items.sequences, self._items.weights
+        total = float(weights[sequences.cells_of(rows)].sum())
+        loss = 0.0
+        for part in self._parts(rows):
+            batch = self._model.batch(sequences, part)
+            logprobs, _ = self._model.score(batch, 1.0)
+            share = torch.from_numpy(weights[batch.cells] / total).to(self._model.device)
+            piece = -(logprobs * share).sum()
+            piece.backward()  # type: ignore[no-untyped-call]
+            loss += float(piece.detach())
+        torch.nn.utils.clip_grad_norm_(self._model.parameters().values(), self._options.grad_clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return loss
+
+    def _parts(self, rows: Sequence[int]) -> list[list[int]]:
+        return self._model.passes(self._items.sequences, rows, self._options.token_budget)
+
+    @torch.no_grad()
+    def _measure(self, step: int) -> tuple[int, float, float]:
+        """Mean loss a token over the held-out rows, and the share of tokens given more than half of the probability."""
+        loss = sure = count = 0.0
+        for part in self._parts(self._eval):
+            batch = self._model.batch(self._items.sequences, part)
+            logprobs, _ = self._model.score(batch, 1.0)
+            loss -= float(logprobs.sum())
+            sure += float((logprobs > np.log(0.5)).sum())
+            count += len(logprobs)
+        return step, loss / count, sure / count
+
+
+def _thinned(curve: list[tuple[int, float]], points: int = 200) -> list[tuple[int, float]]:
+    """At most about `points` means over equal stretches, so that a report stays small."""
+    size = max(1, -(-len(curve) // points))
+    chunks = [curve[i : i + size] for i in range(0, len(curve), size)]
+    return [(c[-1][0], sum(loss for _, loss in c) / len(c)) for c in chunks]

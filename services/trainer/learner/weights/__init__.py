@@ -1,0 +1,1 @@
+"""Weight versions as folders: tensors, manifests, checkpoints."""

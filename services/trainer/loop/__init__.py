@@ -1,0 +1,1 @@
+"""The orchestrator: take runs, collect groups, train, sync weights, adapt tasks, commit. No torch."""

@@ -1,0 +1,218 @@
+"""Which weight versions are a run's own, and keeping the policy services on them.
+
+Versions are absolute and only go up. A service may serve something else than the run left there: nothing of it (everything
+was restarted), weights of a step that was not committed, or another run's. `hold` puts that right before each step, so
+that a run never plays or trains on weights that are not its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from services.trainer.loop.gauges import PUBLISHED
+from services.trainer.loop.learners import Trained
+from services.trainer.loop.parts import Parts
+from services.trainer.runs.rollback import Versions
+from triforge.config import RunConfig, Settings
+from triforge.errors import ConfigError, NotFoundError, TriforgeError
+from triforge.types import TrainedRole, WeightsState, WeightsUpdate
+
+
+def demand_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
+    """ConfigError: a run needs a model for which the deployment has no service."""
+    for role in roles:
+        if role == "reward" and not settings.has("reward_model"):
+            raise ConfigError(
+                f"algorithm.preset: the run asks for votes, and this deployment has no {role} model: start it with one "
+                "(models.reward.path, and a preset with votes, in the document of `triforge up`), or take a preset without "
+                "votes, such as 'grpo'"
+            )
+        settings.demand_model(role)
+
+
+class Engines:
+    """The policy services, as one run uses them.
+
+    Attributes:
+        notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
+            are served, by role.
+        versions: what the run stands at; a run without votes has a reward model of version 0, which nobody serves.
+        newest: the newest versions that may have played or judged a group of the run, served or about to be.
+    """
+
+    def __init__(self, parts: Parts, run_id: str) -> None:
+        self._parts, self._run_id = parts, run_id
+        self._apis, self._store = parts.apis, parts.store
+        self.notes: dict[str, Any] = {}
+        self.versions: dict[TrainedRole, int] = {}
+        self.newest: dict[TrainedRole, int] = {}
+        # those of the run, from `begin` on
+        self._roles: tuple[TrainedRole, ...] = ("policy", "reward")
+        self._lends: tuple[TrainedRole, ...] = ()  # whose engines give their memory back
+
+    async def begin(self, config: RunConfig) -> None:
+        """Read the notes; a new run takes the next version of each service for its initial folder.
+
+        Raises:
+            ConfigError: a model has no folder.
+        """
+        self._roles = config.trained
+        self._lends = self._roles if config.run.colocate else ()
+        demand_served(self._roles, self._parts.settings)
+        self.notes |= await asyncio.to_thread(self._store.run_state, self._run_id)
+        if self.notes:
+            return
+        paths = {role: getattr(config.models, role).path for role in self._roles}
+        for role, path in paths.items():
+            if not path:
+                raise ConfigError(
+                    f"models.{role}.path: given nothing, expected the folder of the {role} model"
+                )
+        base = {role: (await self._apis[role].weights()).version + 1 for role in self._roles}
+        for role in self._roles:
+            await self._record(role, base[role], paths[role])
+        self.notes |= {"paths": paths, "base": base}
+        await self._note(base)
+
+    async def hold(self) -> Mapping[TrainedRole, int]:
+        """Make the services serve the run's newest weights; returns the versions that the run stands at.
+
+        A version of a step that was not committed serves on: the step is repeated, with the samples and the weights that
+        it had.
+        """
+        run = await asyncio.to_thread(self._store.get, self._run_id)
+        self.versions = run.versions
+        await self._take_back()  # whoever had it lent was killed
+        for role in self._roles:
+            version = self.versions[role]
+            active = await self._apis[role].weights()
+            origin = await asyncio.to_thread(self._rolled_back, role, version, active)
+            if origin is not None:
+                await self._go_back(role, origin, active.version + 1, step=max(run.step, 0))
+            elif active.version < version or not await self._is_own(role, active):
+                known = await self._find(role, version)
+                if known is None:
+                    raise NotFoundError(
+                        f"run {self._run_id} has no {role} weights of version {version}"
+                    )
+                uri, digest = known
+                if active.version >= version:  # another run has served in between
+                    await self._renumber(role, active.version + 1, uri, digest)
+                await self._serve(role, self.versions[role], uri, digest)
+        for role in self._roles:
+            newest = await asyncio.to_thread(self._store.newest_weights, self._run_id, role)
+            self.newest[role] = max(self.versions[role], newest)
+        return self.versions
+
+    @contextlib.asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """With `run.colocate` the engines' memory is the learners' inside, until weights are updated or it ends."""
+        try:
+            for role in self._lends:
+                await self._apis[role].release_memory()
+            yield
+        except BaseException:
+            with contextlib.suppress(TriforgeError):
+                await self._take_back()
+            raise
+        await self._take_back()
+
+    async def _take_back(self) -> None:
+        asked = (self._apis[role].resume_memory() for role in self._lends)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for error in found:  # all are asked before one ends this
+            if isinstance(error, BaseException):
+                raise error
+
+    async def update_weights(
+        self, trained: Mapping[TrainedRole, Trained], origin: int | None = None
+    ) -> Mapping[TrainedRole, int]:
+        """Serve the new versions and record them; returns the versions that the run stands at.
+
+        `origin` is the version that the policy was trained from, if that is not the one it stood at.
+
+        A model that was not trained keeps its version, unless the step trained one for it before it was interrupted and
+        its samples were lost. What somebody else lets serve is not taken over.
+        """
+        for role, out in trained.items():
+            ready = out.ready
+            self.newest[role] = ready.version  # from now on it may play
+            await self._serve(role, ready.version, ready.uri, ready.digest, ready.handover)
+            come = {"origin": origin} if origin is not None and role == "policy" else {}
+            await self._record(role, ready.version, ready.uri, ready.digest, **come)
+            PUBLISHED.labels(role).set_to_current_time()
+            self.versions[role] = ready.version
+        for role in (self.versions.keys() & set(self._roles)) - trained.keys():
+            active = await self._apis[role].weights()
+            known = await self._find(role, active.version)
+            if known and known[0] == active.uri and active.version > self.versions[role]:
+                self.versions[role] = active.version
+        return self.versions
+
+    async def _serve(
+        self,
+        role: TrainedRole,
+        version: int,
+        uri: str,
+        digest: str,
+        how: tuple[str, ...] | None = None,
+    ) -> None:
+        """Make a service serve a version; nothing happens when it serves it already."""
+        state = await self._apis[role].weights()
+        if (state.version, state.uri) != (version, uri):
+            update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
+            await self._apis[role].update_weights(update)
+
+    def _rolled_back(self, role: TrainedRole, version: int, active: WeightsState) -> int | None:
+        """The older version of this run to which somebody has taken the service back; None if nobody has."""
+        if active.version <= version:
+            return None
+        folders = self._folders(role)
+        served, own = folders.number(active.uri), folders.number_of(version)
+        return served if served is not None and own is not None and served < own else None
+
+    async def _go_back(self, role: TrainedRole, origin: int, least: int, *, step: int) -> None:
+        """Train on from the version that the service was taken back to, and not from the newer one."""
+        folders = self._folders(role)
+        new = await asyncio.to_thread(folders.next_number, least)
+        uri, digest = await asyncio.to_thread(folders.repeat, origin, new, step=step)
+        await self._record(role, new, uri, digest, origin=origin)
+        self.versions[role] = new
+        await self._note(self.versions)
+        await self._serve(role, new, uri, digest)
+
+    async def _is_own(self, role: TrainedRole, active: WeightsState) -> bool:
+        known = await self._find(role, active.version)
+        if known is not None:
+            return known[0] == active.uri
+        own = f"/weights/{self._run_id}/{role}/" in active.uri
+        if own:
+            await self._record(role, active.version, active.uri)
+        return own
+
+    async def _renumber(self, role: TrainedRole, version: int, uri: str, digest: str) -> None:
+        """The same weights get another number."""
+        await self._record(role, version, uri, digest)
+        if self.versions[role] == self.notes["base"][role]:  # nothing is trained yet
+            self.notes["base"] = {**self.notes["base"], role: version}
+        self.versions[role] = version
+        await self._note(self.versions)
+
+    def _folders(self, role: TrainedRole) -> Versions:
+        return Versions(self._store, self._parts.artifacts, self._run_id, role)
+
+    async def _find(self, role: TrainedRole, version: int) -> tuple[str, str] | None:
+        return await asyncio.to_thread(self._store.find_weights, self._run_id, role, version)
+
+    async def _record(
+        self, role: TrainedRole, version: int, uri: str, digest: str = "", **origin: int
+    ) -> None:
+        add = self._store.add_weights
+        await asyncio.to_thread(add, self._run_id, role, version, uri, digest, **origin)
+
+    async def _note(self, versions: Mapping[TrainedRole, int]) -> None:
+        state, begin = dict(self.notes), self._store.begin
+        await asyncio.to_thread(begin, self._run_id, state=state, versions=dict(versions))

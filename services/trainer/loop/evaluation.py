@@ -1,0 +1,114 @@
+"""Success on held-out tasks, sampled and greedy. Evaluation plays like training and trains nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from services.trainer.credit.rows import Limits
+from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.step_records import origin_of
+from services.trainer.loop.in_flight import InFlight
+from services.trainer.loop.measures import ends, scores, success_rate
+from services.trainer.loop.parts import Parts
+from services.trainer.loop.recycling import judge_of, recycled_tasks
+from services.trainer.loop.task_source import TaskSource
+from triforge.algorithms.theory import FEWEST, mean_interval, wilson
+from triforge.config import RunConfig
+from triforge.store.step_records import write_step_records
+from triforge.types import JudgedGroup, RunState, TrainedRole
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What came out, where every step of it is on record, and a line a trajectory; empty when nothing was played."""
+
+    measures: dict[str, float] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Evaluator:
+    """Evaluates one run on the held-out tasks of its pool."""
+
+    def __init__(
+        self, parts: Parts, tasks: TaskSource, in_flight: InFlight, run: RunState, config: RunConfig
+    ) -> None:
+        self._parts, self._tasks, self._in_flight = parts, tasks, in_flight
+        self._run, self._config = run, config
+        self._played: list[JudgedGroup] = []
+
+    async def evaluate(
+        self, step: int, versions: Mapping[TrainedRole, int], *, due: bool = False
+    ) -> Evaluation:
+        """If the step ends with an evaluation, or one is `due`, play the held-out tasks with these versions, sampled and, if asked, greedily.
+
+        Measures: `eval/sampled`, `eval/greedy`, and where the environment gives scores `eval/sampled_score`,
+        `eval/greedy_score`, and where the policy judges `eval/judge`, how well it judges the sampled ones, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
+        seconds. Nothing is played when the pool has no held-out tasks.
+        """
+        run, started = self._config.run, time.monotonic()
+        if not (run.eval_every and run.eval_tasks):
+            return Evaluation()
+        if not due and step not in (0, run.steps) and step % run.eval_every:
+            return Evaluation()
+        modes = await self._tasks.held_out(step)
+        tasks = [task for part in modes.values() for task in part]
+        if not tasks:
+            return Evaluation()
+        count = len(tasks) // len(modes)
+        play = partial(
+            self._in_flight.play,
+            deadline_s=run.step_deadline_s,
+            versions={role: v for role, v in versions.items() if role != "reward"},
+        )
+        groups = await play(tasks)
+        asked = recycled_tasks(groups[:count], self._config, step, held_out=True)
+        judged = await play(asked) if asked else []
+        measures = {"seconds/evaluate": time.monotonic() - started} | judge_of(judged)
+        for number, mode in enumerate(modes):
+            measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
+        self._played += groups + judged
+        uri, lines = await asyncio.to_thread(self._record, step, versions, groups)
+        await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
+        return Evaluation(measures, {"evaluation": uri}, lines)
+
+    def _record(
+        self, step: int, versions: Mapping[TrainedRole, int], groups: list[JudgedGroup]
+    ) -> tuple[str, list[dict[str, Any]]]:
+        config, nothing = self._config, Limits(max_tokens=1, max_rows=1)
+        options = SampleOptions(
+            algorithm=config.algorithm.resolved,
+            policy_version=versions["policy"],
+            reward_version=0,
+            policy_limits=nothing,
+            reward_limits=nothing,
+            further={role: (versions[role], nothing) for role in [*config.models.players][1:]},
+            seed=0,
+            step=step,
+        )
+        name = f"runs/{self._run.id}/evaluations/{step:05d}.parquet"
+        found, origin = build_samples(groups, options), origin_of(config)
+        return write_step_records(self._parts.artifacts, name, found.records, origin), found.lines
+
+    async def discard(self) -> None:
+        """Delete the payloads of what is committed by now; until then a repeated step reads them again."""
+        played, self._played = self._played, []
+        await self._in_flight.discard(played)
+
+
+def _measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
+    """Success and mean score of the episodes of one mode; what cannot be measured is left out."""
+    (successes, told), given = success_rate(groups), scores(groups)
+    measures = {f"{name}_episodes": float(len(given) or told)}
+    if told:
+        measures |= {name: successes / told} | ends(name, wilson(successes, told))
+    if given:
+        measures[f"{name}_score"] = sum(given) / len(given)
+    if len(given) >= FEWEST:
+        measures |= ends(f"{name}_score", mean_interval(given))
+    return measures

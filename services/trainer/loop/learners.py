@@ -1,0 +1,165 @@
+"""Rows to learners, new weight versions back: writes the rows, announces a batch a model, waits for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from services.trainer.loop.parts import Parts
+from services.trainer.runs.rollback import Versions
+from triforge.broker import WEIGHTS_STREAM
+from triforge.config import RunConfig
+from triforge.errors import TrainerError
+from triforge.store.rows import write_rows
+from triforge.types import TrainBatch, TrainedRole, TrainRow, WeightsReady
+
+log = logging.getLogger(__name__)
+
+_BLOCK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A new version in its folder with its learner's report, and the seconds it took."""
+
+    ready: WeightsReady
+    seconds: float
+
+
+class Learners:
+    """The learners of one run.
+
+    `notes` are the orchestrator's on the run: `paths`, the initial folders, and `base`, their versions. `check` is awaited
+    regularly and raises to abandon the wait (stop requested).
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        run_id: str,
+        config: RunConfig,
+        notes: Mapping[str, Any],
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts, self._run_id, self._config = parts, run_id, config
+        self._notes, self._check = notes, check
+        self._written: list[str] = []
+
+    async def train(
+        self,
+        step: int,
+        rows: Mapping[TrainedRole, list[TrainRow]],
+        versions: Mapping[TrainedRole, int],
+        auxiliary_weights: Mapping[Literal["sp", "id"], float],
+        how: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[TrainedRole, Trained]:
+        """Let each model's learner take its step on its rows, at the same time or with `run.colocate` in turns. A model without rows is not trained.
+
+        `how` are fields of the policy's batch that differ from those of a step of RL.
+
+        A learner trains on `versions` and writes the next ones; one that has done so already only announces it again, so
+        nothing is trained twice.
+
+        Raises:
+            TrainerError: a learner failed, or did not answer within `run.step_deadline_s`.
+        """
+        batches = []
+        for role, part in rows.items():
+            if part:
+                weights = auxiliary_weights if role == "policy" else {}
+                batch = await self._batch(role, step, part, versions[role], weights)
+                batches.append(batch.model_copy(update=dict(how)) if role == "policy" else batch)
+        if not self._config.run.colocate:
+            return await self.announce(batches)
+        found: dict[TrainedRole, Trained] = {}
+        for batch in batches:  # the card is one learner's at a time
+            found |= await self.announce([batch])
+        return found
+
+    async def discard(self) -> None:
+        """Delete the rows of the last step, which is committed."""
+        while self._written:
+            await asyncio.to_thread(self._parts.artifacts.delete, self._written.pop())
+
+    async def announce(self, batches: list[TrainBatch]) -> dict[TrainedRole, Trained]:
+        """Announce batches and wait for the weights of all. Errors: see `train`."""
+        broker, deadline_s = self._parts.broker, self._config.run.step_deadline_s
+        cursor, started = await broker.last_id(WEIGHTS_STREAM), time.monotonic()
+        for batch in batches:
+            await broker.announce(batch)
+        waiting = {batch.role: batch for batch in batches}
+        found: dict[TrainedRole, Trained] = {}
+        while waiting:
+            await self._check()
+            if time.monotonic() - started > deadline_s:
+                raise TrainerError(
+                    f"no weights from the learner of {', '.join(waiting)} after {deadline_s:.0f} s; is it running? "
+                    "run.step_deadline_s sets the limit"
+                )
+            for entry, ready in await broker.read_weights(cursor, block_s=_BLOCK_S):
+                cursor = entry
+                if ready is None:
+                    log.error("entry %s announces no weights: skipped", entry)
+                    continue
+                asked = waiting.get(ready.role)
+                if asked is None or not _answers(ready, asked):
+                    continue
+                if ready.error is not None:
+                    raise TrainerError(f"learner of {ready.role}: {ready.error.detail}")
+                found[ready.role] = Trained(ready, time.monotonic() - started)
+                del waiting[ready.role]
+        return found
+
+    async def _batch(
+        self,
+        role: TrainedRole,
+        step: int,
+        rows: list[TrainRow],
+        version: int,
+        auxiliary_weights: Mapping[Literal["sp", "id"], float],
+    ) -> TrainBatch:
+        name = f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
+        uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
+        self._written.append(uri)
+        folders = Versions(self._parts.store, self._parts.artifacts, self._run_id, role)
+        return batch_of(
+            self._config, self._run_id, role, step, rows,
+            uri=uri, version=version, model_path=self._notes["paths"][role], base_version=self._notes["base"][role],
+            folder_version=await asyncio.to_thread(folders.number_of, version),
+            auxiliary_weights=dict(auxiliary_weights),
+        )  # fmt: skip
+
+
+def batch_of(
+    config: RunConfig, run_id: str, role: TrainedRole, step: int, rows: list[TrainRow], **more: Any
+) -> TrainBatch:
+    """What a learner is told of a step of a run; `more` are the batch's own fields of versions, folders and weights."""
+    return TrainBatch(
+        batch_id=f"{run_id}-{step:05d}-{role}",
+        run_id=run_id,
+        role=role,
+        step=step,
+        num_rows=len(rows),
+        num_tokens=sum(len(row.ids) for row in rows),
+        algorithm=config.algorithm_of(role),
+        learner=config.learner(role),
+        critic=config.trainer.critic,
+        auxiliary=config.trainer.aux,
+        staleness_bound=config.run.staleness_bound,
+        temperature=getattr(config.models, role).temperature,
+        seed=config.run.seed,
+        keep=config.run.keep_checkpoints,
+        colocate=config.run.colocate,
+        **more,
+    )
+
+
+def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:
+    """Whether this is the answer to the batch, and not to an older one of the same step."""
+    version = batch.version if ready.error else batch.version + 1
+    return (ready.run_id, ready.step, ready.version) == (batch.run_id, batch.step, version)

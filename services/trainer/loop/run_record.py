@@ -1,0 +1,99 @@
+"""Committing a run's steps: the record of its samples, one row in the database, and whoever hears of it after that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from services.trainer.loop.gauges import PROGRESS, STEPS
+from services.trainer.loop.parts import Parts
+from services.trainer.loop.untrained import untrained
+from services.trainer.runs.reporting import Reporting
+from triforge.algorithms.alarms import alarms
+from triforge.store.step_records import step_record_name, write_step_records
+from triforge.store.timelines import write_timeline
+from triforge.telemetry import about
+from triforge.types import RunState, RunStep, Span, Timeline, TrainedRole
+
+log = logging.getLogger(__name__)
+
+# What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
+_LOGGED = [
+    "success", "score", "eval/greedy", "judge/outcome", "infrastructure_failures", "retries", "resent",
+]  # fmt: skip
+
+
+class RunRecord:
+    """The record of one run; its trackers follow."""
+
+    def __init__(self, parts: Parts, run: RunState, trackers: Reporting) -> None:
+        self._parts, self._run, self._trackers = parts, run, trackers
+        self._answer = ""
+
+    async def write(
+        self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Write the step record with what it follows from; returns where it lies, as artifacts of the step."""
+        self._answer = next((str(record["response"]) for record in records), "")
+        name = step_record_name(self._run.id, step)
+        write = partial(write_step_records, self._parts.artifacts, name, records, origin)
+        uri = await asyncio.to_thread(write)
+        return {"step_record": uri}
+
+    async def write_timeline(self, step: int, spans: Sequence[Span]) -> None:
+        """Write when each process worked on the step."""
+        artifacts, run_id = self._parts.artifacts, self._run.id
+        found = Timeline(run_id=run_id, step=step, spans=tuple(spans))
+        await asyncio.to_thread(write_timeline, artifacts, found)
+
+    async def commit(
+        self,
+        step: int,
+        notes: dict[str, Any] | None,
+        versions: Mapping[TrainedRole, int],
+        measures: dict[str, float],
+        artifacts: dict[str, str],
+        lines: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Move the run to a step, with the orchestrator's notes and the lines of its trajectories, in one transaction; then say so.
+
+        What is said of a step that trained the policy on nothing, and its alarms, are the run's reason until the next step.
+        """
+        policy, reward = versions["policy"], versions["reward"]
+        record = RunStep(
+            run_id=self._run.id,
+            step=step,
+            at=time.time(),
+            policy_version=policy,
+            reward_version=reward,
+            further={r: v for r, v in versions.items() if r not in ("policy", "reward")},
+            metrics=measures,
+            artifacts=artifacts,
+        )
+        note = untrained([measures], self._answer) if step else ""
+        alarm = "; ".join(alarms(measures).values())
+        reason = "; ".join(filter(None, (note, alarm)))
+        await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason, lines)
+        STEPS.show(record, self._run.pool_id)
+        PROGRESS.set_to_current_time()
+        with about(step=step, policy=policy, reward=reward):
+            numbers = [f"{name} {measures[name]:.4g}" for name in _LOGGED if name in measures]
+            log.info("step %d is committed: %s", step, ", ".join(numbers))
+            if note:
+                log.warning("step %d %s", step, note)
+            if alarm:
+                log.warning("step %d: %s", step, alarm)
+        await self._trackers.update()
+        emit, said = self._parts.emit, dict(versions)
+        noted = {name: text for name, text in (("note", note), ("alarm", alarm)) if text}
+        await emit("step", self._run.id, step=step, metrics=measures, versions=said, **noted)
+
+    async def ending(self) -> str:
+        """What is said of the run when all its steps are committed: empty, or that they trained the policy on nothing."""
+        steps = await asyncio.to_thread(self._parts.store.steps, self._run.id)
+        why = untrained((step.metrics for step in steps if step.step), self._answer)
+        return f"finished without training: {why}" if why else ""

@@ -1,0 +1,251 @@
+"""The training loop of one run: every step is committed before the next begins.
+
+    plan ─► play, judge ─► credit ─► train (loss, update) ─► publish ─► adapt ─► record ─► evaluate ─► commit
+
+| phase    | consumes           | waits for                    | produces                 | after a crash                 |
+|----------|--------------------|------------------------------|--------------------------|-------------------------------|
+| play     | the run's pool     | rollout and judge workers    | judged groups            | finished groups are reused    |
+| credit   | judged groups      | -                            | rows, records            | computed again, same numbers  |
+| train    | rows               | each model's learner         | weight folders           | an existing version is reused |
+| publish  | weight folders     | policy services              | engines that serve them  | repeated, same versions       |
+| adapt    | judged groups      | -                            | outcomes for the rewriter | counted once by group id     |
+| record   | records            | artifact store               | a file                   | written again                 |
+| evaluate | held-out tasks     | rollout workers              | success rates            | finished groups are reused    |
+| commit   | everything above   | database                     | a row; the run's step moves | the step is in or it is not |
+
+Each phase that takes time is a measure `seconds/<phase>`. Step 0 evaluates before any training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from services.trainer.credit.samples import SampleOptions, Samples, build_samples, learnable
+from services.trainer.credit.step_records import origin_of
+from services.trainer.loop.action_critics import ActionCritic
+from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
+from services.trainer.loop.collapse import CollapseMonitor, information
+from services.trainer.loop.collector import Collector
+from services.trainer.loop.engines import Engines
+from services.trainer.loop.evaluation import Evaluator
+from services.trainer.loop.gauges import STALENESS
+from services.trainer.loop.in_flight import InFlight
+from services.trainer.loop.learners import Learners
+from services.trainer.loop.measures import (
+    VoteHistory,
+    learner_measures,
+    phase,
+    sample_measures,
+    step_measures,
+)
+from services.trainer.loop.parts import Parts, StopRequested
+from services.trainer.loop.phases import CONTROLLERS
+from services.trainer.loop.recycling import recycled_measures, recycled_tasks
+from services.trainer.loop.run_record import RunRecord
+from services.trainer.loop.task_source import TaskSource
+from services.trainer.loop.timeline import spans_of
+from triforge.config import RunConfig
+from triforge.environments.trainable import demand_known_success
+from triforge.errors import TriforgeError
+from triforge.telemetry import about, tracing
+from triforge.types import GroupTask, JudgedGroup, RunState
+
+log = logging.getLogger(__name__)
+
+_CHECK_S = 0.25  # how often a step that waits looks whether it was asked to stop
+
+
+class TrainLoop:
+    """The training of one run, from its first step that is not committed to its last. `check` raises when it is to stop."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        run: RunState,
+        config: RunConfig,
+        record: RunRecord,
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts, self._run, self._config = parts, run, config
+        self._record, self._check = record, check
+        self._algorithm = config.algorithm.resolved
+        self._engines = Engines(parts, run.id)
+        self._in_flight = InFlight(
+            parts.broker,
+            resend_s=parts.settings.resend_s,
+            lease_s=parts.settings.lease_s,
+            check=_seldom(check),
+            newest=self._engines.newest,
+            arrived=partial(parts.emit_group, run.id),
+        )
+        self._tasks = TaskSource(parts, run, config)
+        self._action_critic = ActionCritic(parts.artifacts, run.id, config)
+        self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config)
+
+    async def run(self) -> str:
+        """Take the steps that are left; returns why there were fewer than the run was to have, if so.
+
+        Raises:
+            TriforgeError: a step cannot be taken.
+            StopRequested: from `check`, or the policy has collapsed and the run is to end then.
+        """
+        await self._begin()
+        if self._run.step < 0:
+            versions = await self._engines.hold()
+            evaluation = await self._evaluator.evaluate(0, versions)
+            measures = evaluation.measures | self._monitor.measure(0, evaluation.measures)
+            measures |= await asyncio.to_thread(self._action_critic.learn, 0, [])
+            await self._record.commit(
+                0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
+            )
+            await _clean_up(self._evaluator.discard())
+        for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
+            if self._phases.ended:
+                break
+            await self._check()
+            versions = await self._engines.hold()
+            await self._phases.begin(step, versions["policy"])
+            await self._collector.resume(versions, step - 1)
+            with about(step=step, policy=versions["policy"], reward=versions["reward"]):
+                groups = await self._step(step)
+            await _clean_up(self._in_flight.discard(groups))
+            await _clean_up(self._learners.discard())
+            await _clean_up(self._evaluator.discard())
+            if self._monitor.ends:
+                raise StopRequested(self._monitor.ends)
+        # rows of a step whose orchestrator died between its commit and the cleaning up
+        rows = f"runs/{self._run.id}/batches"
+        await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
+        return self._phases.ended
+
+    async def _begin(self) -> None:
+        """Read the notes of the run, and make what works with them."""
+        await self._engines.begin(self._config)
+        parts, run, config, notes = self._parts, self._run, self._config, self._engines.notes
+        self._learners = Learners(parts, run.id, config, notes, _seldom(self._check))
+        self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
+        self._votes = VoteHistory(notes, self._algorithm)
+        self._monitor = CollapseMonitor(notes, config.monitor)
+        self._phases = CONTROLLERS[config.phases.controller](parts, run.id, config, notes)
+        self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
+
+    async def _step(self, step: int) -> list[JudgedGroup]:
+        """One step of training. Repeating it gives the same result."""
+        measures: dict[str, float] = {}
+        with tracing.span("step"):
+            trust = self._votes.trust(step)
+            options = SampleOptions.of(self._config, step, self._engines.versions, trust)
+            with phase("play", measures):
+                groups = await self._collector.collect(await self._plan(step))
+                demand_known_success(self._config, groups)
+                groups += await self._refill(step, groups, options)
+            with phase("credit", measures):
+                samples = build_samples(groups, options)
+                trained_on = samples.reasons["trained"]
+                auxiliary = await asyncio.to_thread(
+                    self._auxiliary.rows, step, groups, trained=trained_on
+                )
+                more, measured = await self._phases.rows(step)
+                samples.rows["policy"] += auxiliary.rows + more
+                measures |= measured | await asyncio.to_thread(
+                    self._action_critic.learn, step, samples.records
+                )
+                measures |= auxiliary.measures | self._measure(step, groups, samples)
+                measures |= await self._thoughts(groups)
+            # groups of later rounds come in meanwhile
+            async with self._in_flight.receiving(), self._engines.lent():
+                how = await self._phases.batch(step)
+                with phase("train", measures):
+                    trained = await self._learners.train(
+                        step,
+                        samples.rows,
+                        self._engines.versions,
+                        self._auxiliary.weights(step),
+                        how,
+                    )
+                with phase("publish", measures):
+                    again = how.get("first_version") if how.get("restart") else None
+                    versions = await self._engines.update_weights(trained, again)
+            with phase("adapt", measures):
+                await self._tasks.adapt(groups, self._collector.offers)
+                measures |= await self._tasks.levels()
+            with phase("record", measures):
+                origin = origin_of(self._config, **{str(step): options.numbers})
+                artifacts = await self._record.write(step, samples.records, origin)
+        due = await self._phases.evaluates(step)
+        evaluation = await self._evaluator.evaluate(step, versions, due=due)
+        measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
+        measures |= self._monitor.measure(step, measures) | self._phases.measure(step, measures)
+        self._collector.advance(versions)
+        await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
+        notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
+        lines = samples.lines + evaluation.lines
+        await self._record.commit(step, notes, versions, measures, artifacts, lines)
+        return groups
+
+    async def _refill(
+        self, step: int, groups: list[JudgedGroup], options: SampleOptions
+    ) -> list[JudgedGroup]:
+        """Other groups in the place of those that teach nothing, which are replaced again, at most `refills` times; and questions about all."""
+        found: list[JudgedGroup] = []
+        wanted, useful = learnable(groups, options) if self._algorithm.refills else (0, 0)
+        for number in range(1, self._algorithm.refills + 1):
+            if useful >= wanted:
+                break
+            tasks = await self._tasks.refill(step, number, wanted - useful)
+            drawn = await self._collector.refill(tasks)
+            demand_known_success(self._config, drawn)
+            useful += learnable(drawn, options)[1]
+            found += drawn
+        asked = recycled_tasks(groups + found, self._config, step)
+        return found + (await self._collector.refill(asked) if asked else [])
+
+    async def _plan(self, step: int) -> dict[int, list[GroupTask]]:
+        """The tasks of the rounds that may be offered; none in a step that plays nothing."""
+        rounds = self._collector.window.open_rounds()
+        return (
+            await self._tasks.plan(rounds) if self._phases.plays(step) else {n: [] for n in rounds}
+        )
+
+    async def _thoughts(self, groups: list[JudgedGroup]) -> dict[str, float]:
+        return await information(groups, self._config.monitor.prompts, self._parts.apis["policy"])
+
+    def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
+        algorithm = self._algorithm
+        low, high = algorithm.alpha_low, algorithm.alpha_high
+        measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
+        measures |= recycled_measures(groups)
+        for role, ages in samples.ages.items():
+            STALENESS.add(role, ages)
+        if algorithm.needs_votes and self._config.reward.kind not in (
+            "unit_tests", "implicit", "vlm_contrast",
+        ):  # fmt: skip
+            measures |= self._votes.measure(step, groups)
+        return measures
+
+
+def _seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """The same check for whoever asks hundreds of times a second: one question to the database in `_CHECK_S`."""
+    asked = -math.inf
+
+    async def checked() -> None:
+        nonlocal asked
+        if time.monotonic() - asked >= _CHECK_S:
+            asked = time.monotonic()
+            await check()
+
+    return checked
+
+
+async def _clean_up(work: Coroutine[Any, Any, None]) -> None:
+    """What is left behind costs space for a while; it must not cost a run whose step is committed."""
+    try:
+        await work
+    except TriforgeError as error:
+        log.warning("leftovers stay: %s", error.detail)

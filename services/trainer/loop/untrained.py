@@ -1,0 +1,59 @@
+"""What is said of steps that trained the policy on nothing: how much was left out, why, and what to change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from services.trainer.credit import samples
+from triforge.algorithms import advantages, credit, filters, imitation
+
+_SHOWN: Final = 200  # characters of the sample answer
+_ALIKE: Final = "give tasks that the policy solves now and then, or raise env_adapter.rollouts and models.policy.temperature"
+_FEW: Final = 0.5  # of the answers
+_INADMISSIBLE: Final = "most answers are no admissible action: set env_adapter.admissible_only = true, or show the policy how to answer"
+_LOST: Final = "see `triforge logs rollout` and `triforge logs judge`"
+_MENDS: Final = {
+    advantages.ZERO_SPREAD: _ALIKE,
+    filters.ONE_SIDED: _ALIKE,
+    filters.LOW_SPREAD: _ALIKE,
+    imitation.NOT_A_SUCCESS: _ALIKE,
+    imitation.NO_PAIR: _ALIKE,
+    filters.OUTSIDE_POLICY_BAND: f"widen algorithm.overrides.policy_band, or {_ALIKE}",
+    credit.NO_OUTCOME: _LOST,
+    credit.NOT_JUDGED: _LOST,
+    samples.PARTIAL: f"{_LOST}, or lower run.min_measured",
+    samples.TRUNCATED: "raise models.policy.max_new_tokens",
+    samples.TOO_LONG: "raise trainer.policy.max_tokens",
+    samples.STALE: "raise run.staleness_bound",
+    samples.MEASURES: "make a larger pool, lower adaptation.max_pending or set algorithm.overrides.train_on_pairs = 'both'",
+}
+
+
+def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
+    """Why the policy was trained on nothing in these steps, given their measures; empty if it was trained.
+
+    `answer` is what the policy said somewhere in them.
+    """
+    total = Counter[str]()
+    for measures in steps:
+        total.update(measures)
+        total["taken"] += 1
+    if total["rows/policy"] or not total["taken"]:
+        return ""
+    who = "the policy trained on" if total["rows/reward"] else "trained on"
+    name = "score" if "score" in total else "success"
+    said = [f"{who} 0 of {total['groups']:.0f} groups ({name} {total[name] / total['taken']:.2f})"]
+    whys = {
+        name.removeprefix("steps/"): n for name, n in total.items() if name.startswith("steps/")
+    }
+    if whys:
+        why = max(whys, key=lambda name: whys[name])
+        said.append(f"{whys[why]:.0f} of {sum(whys.values()):.0f} answers left out: {why}")
+        if total["valid_actions"] < _FEW * total["taken"] and "valid_actions" in total:
+            said.append(f"to change: {_INADMISSIBLE}")
+        elif why in _MENDS:
+            said.append(f"to change: {_MENDS[why]}")
+    said += [f"a sample answer: {answer[:_SHOWN]!r}"] if answer else []
+    return "; ".join(said)

@@ -1,0 +1,1 @@
+"""A run again from its record: credit and learner steps, compared number by number."""

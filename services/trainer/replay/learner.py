@@ -1,0 +1,189 @@
+"""The learner's step once more: all measures, log-probabilities and new weights from the weights that the run trained on.
+
+Those weights are the initial folder's, a version that is still on the disk, or what the replay of the step before has made,
+if that came out bit for bit. The arithmetic is `Learner.train`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner, StepReport
+from services.trainer.learner.model.lora import LoraShape
+from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
+from services.trainer.loop.learners import batch_of
+from services.trainer.replay.credit import Credited, Finding
+from services.trainer.replay.recording import Recording
+from triforge.config import LearnerSection
+from triforge.errors import TriforgeError
+from triforge.store.images import ImageStore
+from triforge.store.training_logprobs import logprobs_table, recorded_logprobs
+from triforge.store.weight_folders import version_name
+from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow
+
+_TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
+_WEIGHTS: Final = "new weights"
+_TURNED: Final = (
+    0.5  # of the step's length; a step that was not taken is 1 apart, one the other way 2
+)
+_CERTAIN: Final = 6.0  # standard deviations of a sum's rounding error
+
+
+class ReplayedLearner:
+    """One role's learner, step after step."""
+
+    def __init__(self, recording: Recording, role: TrainedRole) -> None:
+        self._recording, self._role, self._artifacts = recording, role, recording.artifacts
+        self._versions = CheckpointStore(self._artifacts, recording.run_id, role)
+        self._folders = recording.folders.get(role, {})
+        # the number of a folder, and who came to it bit for bit
+        self._held: tuple[int, Learner] | None = None
+        self._auxiliary: AuxiliaryMaker | None = None
+
+    def step(self, step: RunStep, credited: Credited, version: int) -> Finding | None:
+        """Train on a step's rows as the run did with weights of `version`; None if the run trained nothing then."""
+        role, name = self._role, f"{self._role} learner"
+        known = {
+            measure.removeprefix(f"{role}/"): value
+            for measure, value in step.metrics.items()
+            if measure.startswith(f"{role}/") and not measure.split("/", 1)[1].startswith(_TIMED)
+        }
+        phases = credited.config.phases
+        if role == "policy" and phases.controller != "single" and step.step > phases.explore_steps:
+            self._held = None
+            said = "the run has loops: fine-tuning, and where the optimiser begins anew after it, are not replayed"
+            return Finding(name, "not recomputed", said) if "loss" in known else None
+        rows, weights = self._rows(step.step, credited)
+        if not rows or "loss" not in known:
+            return None
+        if any(record["images"] or record["judge_images"] for record in credited.samples.records):
+            said = "the record does not say where pictures stand among the tokens"
+            return Finding(name, "not recomputed", said)
+        number = self._folders.get(version)
+        batch = batch_of(
+            credited.config, self._recording.run_id, role, step.step, rows, uri="replayed", version=version,
+            model_path=self._recording.paths[role], base_version=self._recording.base[role],
+            folder_version=number, auxiliary_weights=weights,
+        )  # fmt: skip
+        try:
+            learner = self._learner(batch)
+        except TriforgeError as error:
+            self._held = None
+            return Finding(name, "not recomputed", error.detail)
+        made = self._folders.get(batch.version + 1)
+        start = _weights(learner) if self._lies(made) else None
+        report = learner.train(batch, rows)
+        try:
+            apart = self._apart(learner, batch, report, start)
+        except TriforgeError as error:  # damaged, or taken away by a run that goes on
+            self._held = None
+            return Finding(name, "not recomputed", error.detail)
+        found = self._compare(
+            known, report.metrics, apart, rounding_bound(learner, rows, batch.learner)
+        )
+        self._held = (version + 1, learner) if found.verdict == "same" else None
+        return found
+
+    def _rows(self, step: int, credited: Credited) -> tuple[list[TrainRow], dict[Any, float]]:
+        rows = credited.samples.rows[self._role]
+        if self._role != "policy":
+            return rows, {}
+        if self._auxiliary is None:
+            self._auxiliary = AuxiliaryMaker(credited.config, self._recording.paths["policy"])
+        trained = credited.samples.reasons["trained"]
+        more = self._auxiliary.rows(step, credited.groups, trained=trained)
+        return rows + more.rows, self._auxiliary.weights(step)
+
+    def _learner(self, batch: TrainBatch) -> Learner:
+        """A learner with the weights and the optimiser that the step began with."""
+        number, held, initial = batch.folder_version, self._held, Path(batch.model_path)
+        shape, self._held = LoraShape.of(batch.learner), None
+        if held and held[0] == number:
+            return held[1]
+        if number is not None:
+            if self._lies(number):
+                return self._versions.load(number, initial, shape)
+            raise TriforgeError(
+                f"the weights of version {batch.version} are gone (run.keep_checkpoints); a replay of all steps comes to them "
+                "where it is the same bit for bit"
+            )
+        images = ImageStore(self._artifacts)
+        return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
+
+    def _lies(self, number: int | None) -> bool:
+        return number is not None and (self._versions.weights / version_name(number)).is_dir()
+
+    def _apart(
+        self, learner: Learner, batch: TrainBatch, report: StepReport, start: torch.Tensor | None
+    ) -> dict[str, float]:
+        """How far log-probabilities of tokens and the new weights are from those on record, as far as they are kept.
+
+        Of weights as one vector, in lengths of the step: where a gradient is all rounding, AdamW steps either way.
+        """
+        apart: dict[str, float] = {}
+        known = recorded_logprobs(self._artifacts, batch.run_id, batch.step)
+        if self._role == "policy" and known.num_rows:
+            mine, apart["log-probabilities"] = logprobs_table(report.logprobs), math.inf
+            if known.drop(["logprobs"]).equals(mine.drop(["logprobs"])):
+                old, new = (np.concatenate(t["logprobs"].to_numpy()) for t in (known, mine))
+                apart["log-probabilities"] = max(abs(new - old) / np.maximum(1.0, abs(old)))
+        if start is not None:
+            number = self._folders[batch.version + 1]
+            kept = self._versions.load(number, Path(batch.model_path), LoraShape.of(batch.learner))
+            end = _weights(learner)
+            way = float((end - start).norm()) or 1.0
+            apart[_WEIGHTS] = float((end - _weights(kept)).norm()) / way
+        return apart
+
+    def _compare(
+        self,
+        known: Mapping[str, float],
+        metrics: Mapping[str, float],
+        apart: dict[str, float],
+        bound: float,
+    ) -> Finding:
+        """All bit for bit; else what is in `apart`, loss and norm of the gradient within the bound."""
+        name = f"{self._role} learner"
+        alike = sum(metrics.get(measure) == value for measure, value in known.items())
+        said = ", ".join(f"{n} {known[n]:.6g}" for n in ("loss", "grad_norm") if n in known)
+        if alike == len(known) and not any(apart.values()):
+            return Finding(name, "same", ", ".join([said, f"{alike} measures", *apart]))
+        apart |= {
+            n: abs(metrics.get(n, math.inf) - known[n]) / max(1.0, abs(known[n]))
+            for n in ("loss", "grad_norm")
+            if n in known
+        }
+        shown = ", ".join(f"{n} by {value:.2g}" for n, value in apart.items())
+        bounds = {_WEIGHTS: _TURNED}
+        within = all(value <= bounds.get(n, bound) for n, value in apart.items())
+        said += f"; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same"
+        return Finding(name, "rounding" if within else "differs", said)
+
+
+def _weights(learner: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in learner.model.parameters().values()])
+
+
+def rounding_bound(learner: Learner, rows: Sequence[TrainRow], settings: LearnerSection) -> float:
+    """How far two machines that sum in another order can be apart after a step, of a number or of 1 if that is more.
+
+    A log-probability lies behind d products of matrices in a row, each a sum of at most n terms; a gradient behind three times
+    as many, and each update of the step behind the one before: N = 3 * d * n * updates roundings. Their errors, each at most
+    the unit roundoff u, add up to less than c * sqrt(N) * u with probability 1 - 2 exp(-c^2 / 2) (Higham and Mary 2019), on
+    both machines: 2 * c * sqrt(N) * u. It takes layers to pass an error on as it is, neither larger nor smaller.
+    """
+    module: Any = learner.model.module
+    config = module.config.get_text_config()
+    widths = (config.hidden_size, getattr(config, "intermediate_size", 0))
+    terms = max(*widths, *(len(row.ids) for row in rows))
+    products = 7 * config.num_hidden_layers + 1
+    roundings = 3 * products * terms * settings.epochs * settings.updates_per_step
+    unit = torch.finfo(learner.model.scorer.dtype).eps / 2
+    return 2 * _CERTAIN * math.sqrt(roundings) * unit

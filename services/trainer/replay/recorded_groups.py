@@ -1,0 +1,166 @@
+"""Judged groups put together again from the records of a step, so that the run's own code credits them once more.
+
+What the record does not have and no arithmetic reads stays empty: parameters of tasks, seeds, times. Of pictures there are
+the hashes, but not where they stand among the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from services.trainer.credit.step_records import UNKNOWN
+from services.trainer.loop.task_source import judges, players
+from triforge.config import RunConfig, Sampling
+from triforge.types import (
+    ErrorInfo,
+    GroupTask,
+    GroupTests,
+    ImageRef,
+    JudgedGroup,
+    Outcome,
+    PlacedImage,
+    Segment,
+    Step,
+    StepVotes,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    UnitTest,
+    VersionSpan,
+    Vote,
+)
+
+Record = Mapping[str, Any]
+
+
+def groups_of(records: Sequence[Record], config: RunConfig) -> list[JudgedGroup]:
+    """The groups of a step in their order; a rollout that failed before its first response has left no record."""
+    return [_group([*own], config) for _, own in groupby(records, itemgetter("group_id"))]
+
+
+def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
+    first = records[0]
+    played = [[*own] for _, own in groupby(records, itemgetter("trajectory_id"))]
+    group = GroupTask(
+        group_id=first["group_id"], run_id=first["run_id"], step=first["step"], task_id=first["task_id"],
+        purpose=first["purpose"], rollouts=len(played), votes=config.reward.votes, seed=0,
+        proposal_id=first["proposal_id"] or None, sampling=Sampling(), env_adapter=config.env_adapter,
+        reward=config.reward, agents=players(config), judges=judges(config),
+    )  # fmt: skip
+    task = Task(
+        id=first["task_id"], pool_id="", slot=first["task_slot"], version=first["task_version"], family="",
+        instruction=first["instruction"],
+    )  # fmt: skip
+    trajectories = tuple(_trajectory(number, own) for number, own in enumerate(played))
+    return JudgedGroup(
+        played=TrajectoryGroup(group=group, task=task, trajectories=trajectories),
+        votes=tuple(map(_votes, played)),
+        tests=_tests(first) if config.reward.kind == "unit_tests" else None,
+    )
+
+
+def _trajectory(index: int, records: list[Record]) -> Trajectory:
+    first, steps, segments = records[0], list[Step](), list[Segment]()
+    for number, own in groupby(sorted(records, key=itemgetter("segment")), itemgetter("segment")):
+        segment = Segment(ids=(), logprobs=(), versions=())
+        for record in own:
+            start = len(segment.ids) + len(record["context_ids"])
+            segment = Segment(
+                ids=(*segment.ids, *record["context_ids"], *record["response_ids"]),
+                logprobs=(
+                    *segment.logprobs,
+                    *[0.0] * len(record["context_ids"]),
+                    *record["response_logprobs"],
+                ),
+                versions=(*segment.versions, *_spans(record["policy_versions"], start)),
+            )
+            steps.append(_step(record, number, start, len(segment.ids)))
+        segments.append(segment)
+    failed = first["outcome_error"]
+    return Trajectory(
+        id=first["trajectory_id"], group_id=first["group_id"], index=index, task_id=first["task_id"],
+        task_version=first["task_version"], instruction=first["instruction"],
+        steps=tuple(sorted(steps, key=lambda step: step.index)),
+        segments=tuple(segments),
+        outcome=Outcome(
+            value=first["outcome"], score=first["score"], share=first["share"],
+            error=ErrorInfo(kind="recorded", detail=failed) if failed else None,
+        ),
+    )  # fmt: skip
+
+
+def _step(record: Record, segment: int, start: int, end: int) -> Step:
+    same = ("observation", "response", "action", "action_valid", "next_observation", "label")
+    return Step(
+        **{name: record[name] for name in same}, index=record["step_index"], reward=record["env_reward"],
+        agent_id=record.get("agent_id") or "",
+        segment=segment, start=start, end=end, finish=record.get("finish", "stop"), admissible=tuple(record.get("admissible", ())),
+        images=_images(record["images"]), next_images=_images(record["next_images"]),
+        state=record.get("state") or "", chosen=record.get("chosen") is not False,
+        considered=tuple(record.get("considered") or ()),
+    )  # fmt: skip
+
+
+def _votes(records: list[Record]) -> TrajectoryVotes | None:
+    judged = [r for r in records if r["votes"] or r.get("step_score") is not None]
+    if not judged:
+        return None
+    steps = [
+        StepVotes(
+            step=record["step_index"],
+            prompt_ids=tuple(record["judge_prompt_ids"]),
+            votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
+            privileged=tuple(record.get("privileged", ())),
+            score=record.get("step_score"),
+            score_version=record.get("step_score_version"),
+            images=tuple(
+                PlacedImage(image=image, start=0, end=1)
+                for image in _images(record["judge_images"])
+            ),
+        )
+        for record in judged
+    ]
+    first = records[0]
+    return TrajectoryVotes(
+        trajectory_id=first["trajectory_id"], group_id=first["group_id"], steps=tuple(steps)
+    )
+
+
+def _tests(first: Record) -> GroupTests:
+    tests = (
+        UnitTest(input=t["input"], output=t["output"], accepts=tuple(t["accepts"]), **_written(t))
+        for t in first["tests"]
+    )
+    return GroupTests(
+        group_id=first["group_id"],
+        programs=tuple(first["programs"]),
+        prompt_ids=tuple(first["judge_prompt_ids"]),
+        tests=tuple(tests),
+    )
+
+
+def _written(text: Record) -> dict[str, Any]:
+    """What votes and tests have in common."""
+    return {
+        "text": text["text"],
+        "ids": tuple(text["ids"]),
+        "logprobs": tuple(text["logprobs"]),
+        "versions": tuple(_spans(text["versions"], 0)),
+    }
+
+
+def _spans(versions: Sequence[int], start: int) -> Iterator[VersionSpan]:
+    for version, own in groupby(versions):
+        end = start + len([*own])
+        if version != UNKNOWN:
+            yield VersionSpan(version=version, start=start, end=end)
+        start = end
+
+
+def _images(hashes: Sequence[str]) -> tuple[ImageRef, ...]:
+    some = {"media_type": "image/png", "size": 1, "width": 1, "height": 1}
+    return tuple(ImageRef.model_validate({"id": name, **some}) for name in hashes)

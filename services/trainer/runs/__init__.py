@@ -1,0 +1,1 @@
+"""Runs in the database: REST API, rollback, exports, trackers."""
