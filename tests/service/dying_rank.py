@@ -15,8 +15,8 @@ import time
 from types import FrameType
 from typing import cast
 
-from services.trainer.learner.learner.parallel import broadcast
-from services.trainer.learner.learner.weights import tensors as weight_tensors
+from services.trainer.learner.parallel import broadcast
+from services.trainer.learner.weights import tensors as weight_tensors
 
 from services.trainer.learner.batch_trainer import BatchTrainer
 from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
