@@ -209,24 +209,21 @@ def run_export(
     ],
     form: Annotated[
         Literal["parquet", "dataset"],
-        typer.Option(
-            "--format",
-            help="One file, or a dataset folder of the Hugging Face hub.",
-        ),
+        typer.Option("--format", help="One file, or a dataset of the Hugging Face hub."),
     ] = "parquet",
     state: StateOption = STATE,
 ) -> None:
-    """Save the run's record: one Parquet row per step, enough to recompute every number."""
+    """Save the run's record: one Parquet row a step, enough to recompute every number; or what was played, for others."""
     if form == "parquet":
         ask_trainer(state, lambda client: client.export(run_id, out))
         say(f"wrote {out}")
         return
-    from triforge.store.exports import write_dataset  # noqa: PLC0415  pyarrow is slow to import
+    from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.parquet"
         ask_trainer(state, lambda client: client.export(run_id, file))
-        say(f"wrote {write_dataset(file, out)} rows into {out}")
+        say(f"wrote {exports.write_dataset(file, out)} rows into {out}")
 
 
 @run_app.command("report")

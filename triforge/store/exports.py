@@ -1,4 +1,4 @@
-"""A run's record as a dataset of the Hugging Face hub."""
+"""The record of a run as a dataset of the Hugging Face hub."""
 
 from __future__ import annotations
 
