@@ -45,7 +45,6 @@ class Caller:
         name: of the key; empty where no keys are asked for.
         everything: whether the caller sees all tenants.
         scope: `service` includes every scope.
-        rate: requests a minute of the tenant; None is no bound.
     """
 
     name: str = ""
@@ -53,14 +52,15 @@ class Caller:
     tenant: str = DEFAULT
     everything: bool = False
     scope: KeyScope | Literal["service"] = "service"
-    rate: int | None = None
 
     def sees(self, tenant: str) -> bool:
         """Return whether rows of a tenant exist for this caller."""
         return self.everything or self.tenant == tenant
 
 
-UNRESTRICTED: Final = Caller(everything=True)  # outside of requests, and where no keys are asked for
+UNRESTRICTED: Final = Caller(
+    everything=True
+)  # outside of requests, and where no keys are asked for
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=UNRESTRICTED)
 

@@ -1,7 +1,7 @@
-"""The checks of each request: key, scope, rate, and the version of the client.
+"""The checks of each request: key, scope, and the version of the client.
 
-Each process reads a key from the database once in `KNOWN_S` seconds, so a revoked key, or a changed rate, takes effect
-within that time. The secret of the deployment's own services needs no database: training continues while it is away.
+Each process reads a key from the database once in `KNOWN_S` seconds, so the revocation of a key takes effect within
+that time. The secret of the deployment's own services needs no database: training continues while it is away.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from triforge import __version__
 from triforge.access.callers import OPERATOR, SCOPES, UNRESTRICTED, Caller, Requirement
@@ -26,7 +26,6 @@ from triforge.config import Settings
 from triforge.errors import (
     BusyError,
     ForbiddenError,
-    RateError,
     StorageError,
     UnauthorizedError,
     UnavailableError,
@@ -41,13 +40,6 @@ _TOUCH_S: Final = 60.0  # accuracy of a key's last use
 SERVICE: Final = Caller(name="service", tenant=OPERATOR, everything=True)
 STRANGER: Final = Caller(tenant="", scope="read")  # sees no rows
 _log = logging.getLogger(__name__)
-
-
-class Limiter(Protocol):
-    """Counts requests over all replicas of a service."""
-
-    async def take(self, name: str, *, per_minute: int) -> float:
-        """Return the seconds until the next request of this name is in order, 0 if it is; UnavailableError without a count."""
 
 
 class KeyCache:
@@ -112,27 +104,23 @@ class Gate:
         keys: KeyCache | None,
         *,
         service_secret: str = "",
-        limiter: Limiter | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._keys = keys
         self._secret = service_secret.encode()
-        self._limiter = limiter
         self._clock = clock
         self._touching: set[asyncio.Task[None]] = set()
         self._touched: dict[str, float] = {}
 
     @classmethod
-    def from_settings(
-        cls, settings: Settings, database: Database | None, limiter: Limiter | None = None
-    ) -> Gate:
+    def from_settings(cls, settings: Settings, database: Database | None) -> Gate:
         """Return the gate of a service; the database is needed where keys are asked for. Raises as `require_safe`."""
         require_safe(settings)
         if not settings.keyed:
             return cls(None)
         assert database is not None
         secret = settings.service_secret.get_secret_value()
-        return cls(KeyCache(KeyStore(database)), service_secret=secret, limiter=limiter)
+        return cls(KeyCache(KeyStore(database)), service_secret=secret)
 
     @property
     def keyed(self) -> bool:
@@ -173,16 +161,14 @@ class Gate:
             )
         key = await self._valid_key(self._keys, authorization)
         who = Caller(
-            name=key.name, key_id=key.id, tenant=key.tenant, everything=key.tenant == OPERATOR, scope=key.scope,
-            rate=key.requests_per_minute,
+            name=key.name, key_id=key.id, tenant=key.tenant, everything=key.tenant == OPERATOR, scope=key.scope
         )  # fmt: skip
         return _on_behalf(who, tenant) if who.everything else who
 
-    async def authorize(self, who: Caller, required: Requirement) -> None:
-        """Accept a caller that meets the requirement, else raise RateError or ForbiddenError. Refused requests count too."""
+    def authorize(self, who: Caller, required: Requirement) -> None:
+        """Accept a caller that meets the requirement, else raise ForbiddenError."""
         if required == "public" or who.scope == "service":
             return
-        await self._count(who)
         if required == "service":
             raise ForbiddenError(
                 "only the deployment's own services may ask for this (TRIFORGE_SERVICE_SECRET)"
@@ -216,22 +202,6 @@ class Gate:
             task.add_done_callback(self._touching.discard)
         return key
 
-    async def _count(self, who: Caller) -> None:
-        if who.rate is None or self._limiter is None:
-            return
-        try:
-            wait = await self._limiter.take(who.tenant, per_minute=who.rate)
-        except (UnavailableError, StorageError) as error:
-            # A rate guards against load, not against intruders; without Redis the services take on little work anyway.
-            _log.warning("requests of tenant %s are not counted: %s", who.tenant, error.detail)
-            return
-        if wait > 0:
-            raise RateError(
-                f"tenant {who.tenant} sends more than its {who.rate} requests a minute (requests_per_minute; the operator "
-                f"raises it with `triforge tenant set {who.tenant} --requests-per-minute N`)",
-                retry_after_s=wait,
-            )
-
     async def drain(self) -> None:
         """Wait until every use of a key is stored."""
         while self._touching:
@@ -242,7 +212,7 @@ def _on_behalf(who: Caller, tenant: str) -> Caller:
     if not tenant:
         return who
     require_tenant_name(tenant)
-    return replace(who, tenant=tenant, everything=False, rate=None)
+    return replace(who, tenant=tenant, everything=False)
 
 
 VERSION_HEADER: Final = "Triforge-Version"

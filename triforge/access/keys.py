@@ -1,4 +1,4 @@
-"""Tenants, and keys: `tfk_<id>_<secret>` of people, `tfs_<session>_<secret>` of sessions.
+"""Keys: `tfk_<id>_<secret>` of people, `tfs_<session>_<secret>` of sessions.
 
 The secret is 32 random bytes and is shown once; the database keeps its SHA-256. A slow hash would protect secrets that people
 choose; 2^256 random ones cannot be searched, and a slow hash for each request would exhaust a service.
@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -52,15 +52,6 @@ def key_of(authorization: str, x_api_key: str = "") -> str:
     return text.strip() if scheme.lower() == "bearer" else x_api_key.strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """A tenant; `requests_per_minute` bounds all its keys and services together, None is no bound."""
-
-    name: str
-    created_at: float
-    requests_per_minute: int | None = None
-
-
 def require_tenant_name(tenant: str) -> None:
     """Raise InputError unless this can be the name of a tenant."""
     if _NAME.fullmatch(tenant) is None:
@@ -80,41 +71,9 @@ def hold_tenant(session: Session, tenant: str) -> TenantRow:
     return row
 
 
-class TenantStore:
-    """The tenants of a deployment."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def tenants(self) -> list[Tenant]:
-        """Return all tenants by name."""
-        with self._database.read() as session:
-            return [_tenant(r) for r in session.scalars(select(TenantRow).order_by(TenantRow.name))]
-
-    def set(self, tenant: str, *, requests_per_minute: int | None = None) -> Tenant:
-        """Make a tenant if it is missing, and set its rate: -1 removes the bound, None keeps it."""
-        require_tenant_name(tenant)
-        rate = requests_per_minute
-        if rate is not None and not -1 <= rate < 2**31:
-            raise InputError(
-                f"requests_per_minute: given {rate}, expected 0 or more, or -1 for no bound"
-            )
-        with self._database.write() as session:
-            row = hold_tenant(session, tenant)
-            if rate is not None:
-                row.requests_per_minute = None if rate < 0 else rate
-            return _tenant(row)
-
-
-def _tenant(row: TenantRow) -> Tenant:
-    return Tenant(
-        name=row.name, created_at=row.created_at, requests_per_minute=row.requests_per_minute
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key without its secret; `requests_per_minute` is its tenant's."""
+    """A key without its secret."""
 
     id: str
     tenant: str
@@ -125,7 +84,6 @@ class Key:
     expires_at: float | None = None
     last_used_at: float | None = None
     revoked_at: float | None = None
-    requests_per_minute: int | None = None
 
     def opens(self, secret: str) -> bool:
         """Return whether the secret is the key's, in constant time."""
@@ -180,13 +138,10 @@ class KeyStore:
             return _key(row)
 
     def find(self, key_id: str) -> Key | None:
-        """Return the key with its tenant's rate, or None."""
-        query = select(KeyRow, TenantRow.requests_per_minute).join(
-            TenantRow, TenantRow.name == KeyRow.tenant
-        )
+        """Return the key, or None."""
         with self._database.read() as session:
-            row = session.execute(query.where(KeyRow.id == key_id)).one_or_none()
-            return None if row is None else _key(*row)
+            row = session.get(KeyRow, key_id)
+            return None if row is None else _key(row)
 
     def touch(self, key_id: str) -> None:
         """Store that a key is used now."""
@@ -195,6 +150,5 @@ class KeyStore:
             session.execute(used)
 
 
-def _key(row: KeyRow, requests_per_minute: int | None = None) -> Key:
-    known: dict[str, Any] = {field.name: getattr(row, field.name, None) for field in fields(Key)}
-    return Key(**known | {"requests_per_minute": requests_per_minute})
+def _key(row: KeyRow) -> Key:
+    return Key(**{field.name: getattr(row, field.name) for field in fields(Key)})

@@ -28,7 +28,6 @@ from triforge.environments.tasks import request_of
 from triforge.errors import InputError
 from triforge.types import (
     Approval,
-    AuditEntry,
     Direction,
     Lineage,
     Page,
@@ -48,9 +47,9 @@ from triforge.types import (
 )
 from triforge.web.description import answers, files
 
-_READ = Rule(wants="read")
-_SUBMIT = Rule(wants="submit", changes=True)
-_ADMIN = Rule(wants="admin", changes=True)  # what is for good
+_READ = Rule(requires="read")
+_SUBMIT = Rule(requires="submit")
+_ADMIN = Rule(requires="admin")  # what is for good
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools": _READ,
@@ -60,9 +59,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools/{pool}/export": _READ,
     "GET /v1/pools/{pool}/tasks": _READ,
     "GET /v1/pools/{pool}/proposals": _READ,
-    "GET /v1/pools/{pool}/audit": _READ,
     "GET /v1/pools/{pool}/check": _READ,
-    "POST /v1/pools/{pool}/plans": Rule(wants="service", changes=True),
+    "POST /v1/pools/{pool}/plans": Rule(requires="service"),
     "POST /v1/pools/{pool}/pause": _SUBMIT,
     "POST /v1/pools/{pool}/resume": _SUBMIT,
     "POST /v1/pools/{pool}/retire": _ADMIN,
@@ -78,7 +76,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/proposals/{proposal_id}": _READ,
     "POST /v1/proposals/{proposal_id}/approve": _SUBMIT,
     "POST /v1/proposals/{proposal_id}/reject": _SUBMIT,
-    "GET /v1/audit": Rule(wants="admin"),
     **SESSION_RULES,
 }
 
@@ -245,20 +242,6 @@ def _reading(api: Api) -> APIRouter:
         """A pool's rewrites with everything said about them, oldest first."""
         wanted = {"state": state, "run_id": run_id, "slot": slot, "direction": direction}
         return store.proposals(pool, **wanted, cursor=cursor, limit=limit)
-
-    @router.get("/pools/{pool}/audit", tags=["pools"], responses=_NAMED)
-    def list_changes(
-        pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> Page[AuditEntry]:
-        """What people changed about a pool, its tasks and its rewrites, oldest first."""
-        return store.changes(pool, slot=slot, cursor=cursor, limit=limit)
-
-    @router.get("/audit", tags=["record"])
-    def show_record(
-        service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> Page[AuditEntry]:
-        """Changes, and requests for changes at every API whatever came of them, oldest first."""
-        return store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
 
     return router
 
