@@ -54,6 +54,7 @@ from triforge.types import (
     TrainRow,
     Trajectory,
     TrajectoryVotes,
+    WeightVersion,
 )
 
 _LATE = 5  # training steps at the end over which step measures are averaged
@@ -251,8 +252,9 @@ class Run:
         policy = role == "policy"
         return TrainBatch(
             batch_id=f"{self._run.id}-{step:05d}-{role}", run_id=self._run.id, role=role, step=step,
-            version=self._versions[role], uri="memory", num_rows=len(rows),
-            num_tokens=sum(len(row.ids) for row in rows), model_path=model.path,
+            initial=WeightVersion(number=0, folder=model.path), uri="memory", num_rows=len(rows),
+            start=WeightVersion(number=self._versions[role], folder=model.path),
+            num_tokens=sum(len(row.ids) for row in rows),
             algorithm=self._algorithm if policy else self._config.algorithm_of("reward"),
             learner=section, auxiliary=self._config.trainer.aux,
             auxiliary_weights=self._auxiliary.weights(step) if policy else {},

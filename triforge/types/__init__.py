@@ -50,6 +50,7 @@ from triforge.types.learner import (
     WeightsRecord,
     WeightsState,
     WeightsUpdate,
+    WeightVersion,
 )
 from triforge.types.people import (
     ENDED,
