@@ -7,8 +7,7 @@
 3. It plays episodes with our policy endpoint as the model and our environment endpoint as the world: a third party joins
    the two.
 
-4. Harbor's own validators read the task folders of configs/pools/harbor and a trajectory of `triforge run export --format atif`;
-   they need Python 3.12 or newer.
+4. Harbor's own validators read the task folders of configs/pools/harbor; they need Python 3.12 or newer.
 
 The model has random weights, so nothing is asked of its rewards.
 """
@@ -211,7 +210,6 @@ def harbor() -> bool:
         say("harbor: not run, it needs Python 3.12 or newer")
         return True
     files = sorted(map(str, (ROOT / "configs" / "pools" / "harbor").iterdir()))
-    files.append(str(ROOT / "tests" / "unit" / "cli" / "atif" / "trajectory.json"))
     command = [str(ensure_files("harbor", python)), str(HERE / "harbor_files.py"), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     say((done.stdout + done.stderr[-600:]).rstrip())
