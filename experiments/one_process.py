@@ -48,6 +48,7 @@ from triforge.sandbox.client import shared
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.images import ImageStore
+from triforge.store.step_records import read_step_records
 from triforge.types import (
     GenerateReply,
     GenerateRequest,
@@ -104,7 +105,9 @@ class OneProcess:
         concurrency: int = 64,
     ) -> None:
         self._folders, self._concurrency = models, concurrency
+        further = models.keys() - {"policy", "reward", "rewriter"}
         self.settings = Settings(
+            models=",".join(f"{name}=http://{name}.invalid" for name in sorted(further)),
             database_url=f"sqlite:///{folder / 'store.sqlite'}",
             artifacts_url=str(folder / "artifacts"),
             config=str(document or ""),
@@ -209,3 +212,9 @@ class OneProcess:
     def steps(self, run_id: str) -> list[RunStep]:
         """Return the committed steps of a run."""
         return self.store.steps(run_id)
+
+    def records(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the records of all training steps of a run, a row a response."""
+        files = [step.artifacts.get("step_record") for step in self.steps(run_id)]
+        rows = [read_step_records(self.artifacts, name) for name in files if name]
+        return [row for part in rows for row in part]
