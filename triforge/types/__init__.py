@@ -19,7 +19,7 @@ from triforge.config.base import (
     TaskState,
     TrainedRole,
 )
-from triforge.types.base import ErrorInfo, Message, Page
+from triforge.types.base import ErrorInfo, Extra, Message, Page
 from triforge.types.env_adapter import (
     MAX_TASKS,
     AcceptanceTest,

@@ -9,7 +9,7 @@ from pydantic import Field
 from triforge.algorithms.algorithm import Algorithm
 from triforge.config import AuxiliarySection, CriticSection, LearnerSection
 from triforge.config.base import Role, TrainedRole
-from triforge.types.base import ErrorInfo, Message
+from triforge.types.base import ErrorInfo, Extra, Message
 from triforge.types.policy import PlacedImage
 
 
@@ -81,6 +81,7 @@ class TrainBatch(Message):
     first_version: int | None = None
     restart: bool = False
     colocate: bool = False
+    extra: Extra = Field(default_factory=dict)
 
 
 class TensorBucket(Message):
