@@ -152,7 +152,10 @@ class StorageError(TriforgeError, kind="storage", status=507):
 
 
 _ROOT: Final = Path(__file__).parents[1]
-_OURS: Final = (*(f"{_ROOT / part}/" for part in ("triforge", "environments", "services")), "<")
+_OURS: Final = (
+    *(f"{_ROOT / part}/" for part in ("triforge", "environments", "methods", "services")),
+    "<",
+)
 _INSTALLED: Final = "site-packages"
 
 

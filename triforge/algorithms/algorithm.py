@@ -14,7 +14,7 @@ from triforge.algorithms.estimators import ESTIMATORS, Estimator, Group
 from triforge.algorithms.judge_targets import JUDGE_TARGETS, Judged, JudgeTarget, demand_aligned
 from triforge.algorithms.losses import LOSSES, Loss, TokenLoss, Tokens
 from triforge.algorithms.off_policy import Correction, Mode
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_of
 from triforge.algorithms.registry import NoOptions, Only, Options, Registry
 from triforge.errors import ConfigError
 
@@ -213,9 +213,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     Raises:
         ConfigError: the name, an option or a value is unknown, the combination is impossible, or nothing reads an option.
     """
-    if name not in PRESETS:
-        raise ConfigError(f"preset: given {name!r}, allowed one of {sorted(PRESETS)}")
-    brought, given = PRESETS[name], dict(overrides or {})
+    brought, given = preset_of(name), dict(overrides or {})
     if given.get("name") == name:
         del given["name"]
     merged = {**brought, **given}

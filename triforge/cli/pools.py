@@ -122,17 +122,6 @@ def pool_export(
     say(f"wrote {out}")
 
 
-@pool_app.command("audit")
-def pool_audit(name: PoolName, state: StateOption = STATE) -> None:
-    """What people changed about a pool, oldest first."""
-
-    async def work(client: EnvAdapterClient) -> None:
-        async for entry in client.changes(name):
-            _print(entry)
-
-    ask_pools(state, work)
-
-
 # ---- tasks ----
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pydantic import model_validator
 
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.off_policy import Correction
 from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Role, Section
+from triforge.config.methods import MethodsSection
 from triforge.config.monitor import MonitorSection
 from triforge.config.phases import PhasesSection
 from triforge.config.sections import (
@@ -21,6 +24,7 @@ from triforge.config.sections import (
 )
 from triforge.config.training import CriticSection, LearnerSection, TrainerSection
 from triforge.errors import ConfigError
+from triforge.methods import Method, MethodOptions, find, preset_owner
 
 # step scores from which no judge can learn
 _NOT_LEARNED = ("shuffled", "oracle", "log_ratio", "vlm_contrast")
@@ -44,6 +48,19 @@ class RunConfig(Section):
     phases: PhasesSection = PhasesSection()
     monitor: MonitorSection = MonitorSection()
     report: ReportSection = ReportSection()
+    methods: MethodsSection = MethodsSection()
+
+    @cached_property
+    def methods_used(self) -> dict[Method, MethodOptions]:
+        """Each method that the run uses, in the order of their names, with its options.
+
+        A method is used if the document has its section or names one of its presets.
+        """
+        used = {find(name): options for name, options in self.methods.named.items()}
+        owner = preset_owner(self.algorithm.preset)
+        if owner is not None:
+            used.setdefault(owner, owner.options())
+        return dict(sorted(used.items(), key=lambda item: item[0].name))
 
     @property
     def trained(self) -> tuple[Role, ...]:
@@ -105,6 +122,7 @@ class RunConfig(Section):
         self._demand_one_base()
         self._demand_phases(preset)
         self._demand_best_of_k(preset)
+        self._demand_methods()
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -129,6 +147,13 @@ class RunConfig(Section):
                     "identical, so no advantage is left to learn from"
                 )
         return self
+
+    def _demand_methods(self) -> None:
+        """Refuse what a used method refuses."""
+        for options in self.methods_used.values():
+            for impossible, sentence in options.conflicts(self):
+                if impossible:
+                    raise ValueError(sentence)
 
     def _demand_unit_tests(self, preset: Algorithm) -> None:
         """Refuse what compares steps or reads votes where programs are compared and nobody votes."""

@@ -195,7 +195,7 @@ class PlanRequest(Message):
 class AuditEntry(Message):
     """A change that people made, or a request for one.
 
-    Produced by: every service, the commands for keys and tenants, `triforge restore`. Consumed by: people.
+    Produced by: every service, the commands for keys. Consumed by: people.
 
     A change has the thing and the verb as `action` (`task.pin`), the id of the thing as `subject`, and what was there
     before and after as `detail`. A request has the `service` that was asked, the `address` that asked, the route as

@@ -1,4 +1,4 @@
-"""`triforge key` and `triforge tenant`: the secret is printed once, and nothing else prints it."""
+"""`triforge key`: the secret is printed once, and nothing else prints it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from triforge.telemetry import masked
 
 def triforge(*arguments: str) -> tuple[str, str]:
     """(stdout, stderr) of a command."""
-    done = CliRunner().invoke(
-        command_line(["key", "tenant"]), list(arguments), catch_exceptions=False
-    )
+    done = CliRunner().invoke(command_line(["key"]), list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout, done.stderr
 
@@ -62,21 +60,11 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
 
 def test_impossible_keys_are_refused(tmp_path: Path) -> None:
     runner, state = CliRunner(), ("--state", str(tmp_path))
-    made = runner.invoke(
-        command_line(["key", "tenant"]), ["key", "create", "k", "--scope", "root", *state]
-    )
+    made = runner.invoke(command_line(["key"]), ["key", "create", "k", "--scope", "root", *state])
     assert isinstance(made.exception, InputError)
     assert "read, submit, admin" in made.exception.detail
-    ended = runner.invoke(command_line(["key", "tenant"]), ["key", "revoke", "nobody", *state])
+    ended = runner.invoke(command_line(["key"]), ["key", "revoke", "missing", *state])
     assert isinstance(ended.exception, NotFoundError)
-
-
-def test_bounds_of_a_tenant_are_set_and_taken_away(tmp_path: Path) -> None:
-    state = ("--state", str(tmp_path))
-    assert "17" in triforge("tenant", "set", "blue", "--max-pools", "17", *state)[0]
-    assert "17" in triforge("tenant", "set", "blue", "--max-runs", "3", *state)[0]
-    assert "17" not in triforge("tenant", "set", "blue", "--max-pools", "-1", *state)[0]
-    assert "operator" in triforge("tenant", "list", *state)[0]
 
 
 def test_a_key_that_slips_into_a_log_line_is_masked(tmp_path: Path) -> None:
