@@ -25,6 +25,7 @@ from experiments.rewriters import REWRITERS
 from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.reward.scorers import SCORERS
 from services.trainer.credit.rows import Limits
 from services.trainer.credit.samples import SampleOptions, build_samples
@@ -187,9 +188,10 @@ class Run:
         trained = time.monotonic()
         if self._config.adaptation.controller != "none":
             offer = Offer(round=step, step=step, versions=(sampled["policy"], sampled["reward"]))
+            settings = AdaptSettings.of(self._config)
             for group in groups:
                 outcome = task_outcome(group, offer, run=self._run, config=self._config)
-                await self._tasks.adapt(outcome)
+                await self._tasks.adapt(RunOutcome.of(outcome, settings))
             measures["tasks/accepted"] = self._tasks.counts()["proposals"].get("accepted", 0)
         seconds = {"seconds/play": played - started, "seconds/train": trained - played,
                    "seconds/adapt": time.monotonic() - trained}  # fmt: skip

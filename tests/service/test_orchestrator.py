@@ -237,11 +237,11 @@ async def test_a_pair_is_measured_beside_the_groups_of_a_step_and_trained_on_as_
     assert len({row["group_id"] for row in loop.records(run)}) == 4
     heard = await loop.adapted()
     # the groups end in any order
-    assert sorted((o.purpose, o.proposal_id or "", o.adapt) for o in heard) == [
-        ("measure_candidate", "proposal-1", False),
-        ("measure_parent", "proposal-1", False),
-        ("train", "", True),
-        ("train", "", True),
+    assert sorted((o.purpose, o.proposal_id or "") for o in heard) == [
+        ("measure_candidate", "proposal-1"),
+        ("measure_parent", "proposal-1"),
+        ("train", ""),
+        ("train", ""),
     ]
     assert {o.policy_version for o in heard} == {1}, "the version that played, not the new one"
 
