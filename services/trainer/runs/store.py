@@ -23,10 +23,8 @@ from triforge.store.database import Database
 from triforge.store.tables import (
     LadderRow,
     MeasurementRow,
-    PoolRow,
     RunRow,
     StepRow,
-    TaskRow,
     TrajectoryRow,
     WeightsRow,
 )
@@ -278,20 +276,6 @@ class RunStore:
                 kept = {name: own[name] for name in measures if name in own} if measures else own
                 found.append(RunStep(**{**row, "metrics": kept}))
         return found
-
-    def pool_of(self, run_id: str) -> dict[str, Any]:
-        """The family, options and first training tasks of a run's pool, as a pool is made of them; empty if it is gone."""
-        with self._db.read() as session:
-            pool = session.get(PoolRow, _row_of(session, run_id).pool_id)
-            if pool is None:
-                return {}
-            query = select(TaskRow.params).where(
-                TaskRow.pool_id == pool.id, TaskRow.split == "train", TaskRow.version == 0
-            )
-            tasks = [
-                {"params": params} for params in session.scalars(query.order_by(TaskRow.position))
-            ]
-            return {"environment": pool.family, "options": pool.options, "tasks": tasks}
 
     # ---- weights ----
 

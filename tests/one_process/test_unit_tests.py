@@ -1,4 +1,4 @@
-"""Programs and tests in the whole loop: the policy writes programs, the reward model tests, and both learn from both.
+"""Programs and tests in the whole loop: the policy writes programs, the reward model tests, and both are trained.
 
 The model knows nothing, so its answers are held to a few: programs of which one in three is right, and tests that are
 right or wrong. What counts is that every program met every test, and that the record gives the same rewards again.
@@ -10,15 +10,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import wait_for
-from tests.e2e.families.test_families import run_of
+from experiments.one_process import OneProcess
+from tests.one_process.test_configs import run_of
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM, generated_test_rewards
-from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, merge
+from triforge.config import merge
 from triforge.types import PoolRequest, TaskUpload
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,39 +44,23 @@ CHOICES: dict[str, Any] = {
 
 
 async def test_programs_and_tests_train_each_other_for_two_steps(
-    settings: Settings, tmp_path: Path
+    tmp_path: Path, any_text_model: Path
 ) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
-    pools, trainer = EnvAdapterClient(settings.env_adapter_url), TrainerClient(settings.trainer_url)
-    try:
-        made = await pools.create_pool(
-            PoolRequest(
-                name="e2e-unit-tests",
-                environment="code",
-                tasks=tuple(
-                    TaskUpload(
-                        params={"question": f"Print 1, whatever you read ({n}).", "tests": HIDDEN}
-                    )
-                    for n in range(GROUPS)
-                ),
-            )
-        )
+    tasks = tuple(
+        TaskUpload(params={"question": f"Print 1, whatever you read ({n}).", "tests": HIDDEN})
+        for n in range(GROUPS)
+    )
+    pool = PoolRequest(name="unit-tests", environment="code", tasks=tasks)
+    models = dict.fromkeys(("policy", "reward"), any_text_model)
+    async with OneProcess(tmp_path, models) as deployment:
+        made = await deployment.create_pool(pool)
         assert made.programs
-        run = await trainer.submit(
-            made.id, name="unit-tests", config=merge(run_of("code"), CHOICES)
-        )
-        try:
-            run = await wait_for(settings, run.id, within_s=200.0)
-        finally:
-            if run.status not in ("finished", "failed"):
-                await trainer.stop(run.id)
-        assert run.status == "finished", run.reason
-        steps = (await trainer.steps(run.id))[1:]
-        await trainer.export(run.id, tmp_path / "record.parquet")
-    finally:
-        await pools.close()
-        await trainer.close()
+        run = await deployment.train(made.id, merge(run_of("code"), CHOICES))
+        steps = deployment.steps(run.id)[1:]
+        records = deployment.records(run.id)
+    assert run.status == "finished", run.reason
     for step in steps:
         metrics = step.metrics
         assert metrics["infrastructure_failures"] == metrics["unit_tests/failed"] == 0
@@ -89,7 +70,7 @@ async def test_programs_and_tests_train_each_other_for_two_steps(
     assert sum(step.metrics["rows/reward"] for step in steps) > 0
     assert steps[-1].policy_version > 0
     assert steps[-1].reward_version > 0
-    _check(pq.read_table(tmp_path / "record.parquet").to_pylist())
+    _check(records)
 
 
 def _check(records: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.contract.kubernetes.rendering import (
+from tests.tools.kubernetes.rendering import (
     NAME,
     VARIANTS,
     Document,

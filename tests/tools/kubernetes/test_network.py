@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.contract.kubernetes.rendering import (
+from tests.tools.kubernetes.rendering import (
     NAME,
     VARIANTS,
     Document,

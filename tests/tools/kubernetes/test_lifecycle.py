@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.policy.__main__ import SHUTDOWN_S
-from tests.contract.kubernetes.rendering import (
+from tests.tools.kubernetes.rendering import (
     ROOT,
     VARIANTS,
     Document,

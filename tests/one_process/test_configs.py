@@ -1,4 +1,4 @@
-"""Every config in configs/ trains end to end: two steps on the local engine, with models that know nothing.
+"""Every config in configs/ trains two steps in one process, with models that have random weights.
 
 A family is tested here as soon as its config exists: `configs/NAME.toml`, and `configs/pools/NAME.json` with the pool that
 it is meant for (the body of `POST /v1/pools`). The same holds for methods, `configs/methods/NAME.toml`. Only sizes are made small
@@ -14,17 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import wait_for
-from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, merge, parse, read_document
+from experiments.one_process import OneProcess
+from triforge.config import merge, parse, read_document
 from triforge.environments import registry
 from triforge.errors import ConfigError
-from triforge.types import PoolRequest, RunState, RunStep
+from triforge.types import PoolRequest, RunStep
 
 pytestmark = pytest.mark.timeout(240)
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = sorted(
     path.relative_to(CONFIGS).with_suffix("").as_posix()
     for path in (*CONFIGS.glob("*.toml"), *CONFIGS.glob("methods/*.toml"))
@@ -121,7 +119,7 @@ def test_every_family_has_a_config_and_every_config_a_family() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ELSEWHERE])
 async def test_two_steps_are_trained_from_the_config(
-    name: str, settings: Settings, request: pytest.FixtureRequest
+    name: str, tmp_path: Path, any_text_model: Path, request: pytest.FixtureRequest
 ) -> None:
     pool = pool_of(name)
     if pool.environment == "openenv":
@@ -130,7 +128,11 @@ async def test_two_steps_are_trained_from_the_config(
         registry.family(pool.environment)
     except ConfigError as error:
         pytest.skip(error.detail)
-    run, steps = await _play(settings, pool, run_of(name))
+    roles = ("policy", "reward", "rewriter")
+    async with OneProcess(tmp_path, dict.fromkeys(roles, any_text_model)) as deployment:
+        made = await deployment.create_pool(pool)
+        run = await deployment.train(made.id, run_of(name), name=pool.name)
+        steps = deployment.steps(run.id)
     assert (run.status, run.step) == ("finished", STEPS), run.reason
     assert [step.step for step in steps] == list(range(STEPS + 1))
     for step in steps[1:]:
@@ -160,21 +162,3 @@ def _moved(steps: list[RunStep]) -> None:
             assert new == old + (rows > 0), f"step {after.step}: {rows:g} rows for {role}"
     if steps[-1].metrics.get("judge/votes"):
         assert steps[-1].policy_version > steps[0].policy_version, "random votes always differ"
-
-
-async def _play(
-    settings: Settings, pool: PoolRequest, config: dict[str, Any]
-) -> tuple[RunState, list[RunStep]]:
-    pools, trainer = EnvAdapterClient(settings.env_adapter_url), TrainerClient(settings.trainer_url)
-    try:
-        made = await pools.create_pool(pool)
-        run = await trainer.submit(made.id, name=pool.name, config=config)
-        try:
-            run = await wait_for(settings, run.id, within_s=200.0)
-        finally:
-            if run.status not in ("finished", "failed"):
-                await trainer.stop(run.id)  # the next family shall not wait for it
-        return run, await trainer.steps(run.id)
-    finally:
-        await pools.close()
-        await trainer.close()

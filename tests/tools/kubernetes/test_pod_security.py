@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.kubernetes.rendering import (
+from tests.tools.kubernetes.rendering import (
     VARIANTS,
     Document,
     named,

@@ -13,7 +13,7 @@ import yaml
 import triforge
 from scripts.k8s_test import manifests
 from services.policy.engines.discovery import parse_sources
-from tests.contract.kubernetes.rendering import (
+from tests.tools.kubernetes.rendering import (
     NAME,
     OVERLAYS,
     ROOT,

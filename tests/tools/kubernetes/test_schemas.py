@@ -14,7 +14,7 @@ import yaml
 from kubernetes_validate import utils as validator  # type: ignore[import-untyped]
 from kubernetes_validate.utils import ValidationError  # type: ignore[import-untyped]
 
-from tests.contract.kubernetes.rendering import (
+from tests.tools.kubernetes.rendering import (
     COMPONENTS,
     OVERLAYS,
     VARIANTS,

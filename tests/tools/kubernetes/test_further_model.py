@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from scripts.further_model import Copier, copies, main
-from tests.contract.kubernetes.rendering import named, render, workloads
-from tests.contract.kubernetes.test_network import Cluster
-from tests.contract.kubernetes.test_schemas import validate
+from tests.tools.kubernetes.rendering import named, render, workloads
+from tests.tools.kubernetes.test_network import Cluster
+from tests.tools.kubernetes.test_schemas import validate
 from triforge.config import Settings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
 

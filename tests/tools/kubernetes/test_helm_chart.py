@@ -16,7 +16,7 @@ import yaml
 from scripts.helm_chart.__main__ import chart
 from scripts.k8s_test.cases import TOGETHER
 from scripts.k8s_test.manifests import CHART, HELM, NO_HELM, differences, render_chart
-from tests.contract.kubernetes.rendering import ROOT, Document, render, variant_name
+from tests.tools.kubernetes.rendering import ROOT, Document, render, variant_name
 
 helm = pytest.mark.skipif(not HELM, reason=NO_HELM)
 VALUES: Document = yaml.safe_load((CHART / "values.yaml").read_text())

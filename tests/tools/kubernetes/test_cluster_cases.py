@@ -10,7 +10,7 @@ import pytest
 
 from scripts.k8s_test.cases import CLUSTERS, ONLY, TOGETHER, cases
 from scripts.k8s_test.trial import expected_pods, unplaced
-from tests.contract.kubernetes.rendering import COMPONENTS, OVERLAYS, ROOT, render
+from tests.tools.kubernetes.rendering import COMPONENTS, OVERLAYS, ROOT, render
 
 
 def test_every_overlay_and_every_component_on_it_is_tried() -> None:
