@@ -101,6 +101,7 @@ def adapt_worker() -> int:
     """Work on the queue `adapt` until SIGTERM."""
     from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
     from services.env_adapter.adaptation.endpoints import make_writer
+    from services.env_adapter.adaptation.settings import RunSettings
     from triforge.broker import ADAPT_QUEUE, ADAPT_TASK, RedisBroker, Worker
     from triforge.config import Settings
     from triforge.environments import registry
@@ -120,7 +121,7 @@ def adapt_worker() -> int:
         writer = make_writer(settings, registry.family)
         broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         adapter = make_adapter(database, registry.family, writer=writer)
-        return AdaptWorker(broker=broker, adapter=adapter)
+        return AdaptWorker(broker=broker, adapter=adapter, settings=RunSettings(database).read)
 
     adapt = worker.run(build())
     worker.register(ADAPT_TASK, TaskOutcome, adapt.handle)

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-import services.env_adapter.pools.routes
+import services.env_adapter.app
 import services.policy.api.routes
 import services.reward.app
 import services.trainer.runs.routes
@@ -22,7 +22,7 @@ from tests.service.keyed import fresh
 from triforge.web.guard import PUBLIC_PATHS
 
 RULES = {
-    "env_adapter": services.env_adapter.pools.routes.RULES,
+    "env_adapter": services.env_adapter.app.RULES,
     "policy": services.policy.api.routes.RULES,
     "reward": services.reward.app.RULES,
     "trainer": services.trainer.runs.routes.RULES,

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from services.env_adapter.app import RULES
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.routes import RULES
 from tests.service.env_service import api, game, rewrite
 from tests.service.keyed import Locks, fresh
 from triforge.clients.env_adapter import EnvAdapterClient

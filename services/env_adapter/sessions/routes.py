@@ -17,7 +17,7 @@ from triforge.web.description import answers
 _READ: Final = Rule(requires="read", or_session=True)
 _SUBMIT: Final = Rule(requires="submit", or_session=True)
 
-SESSION_RULES: Final[Mapping[str, Rule]] = {
+RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/sessions": Rule(requires="submit"),
     "GET /v1/sessions/{session_id}": _READ,
     "GET /v1/sessions/{session_id}/trace": _READ,

@@ -1,4 +1,4 @@
-"""The trainer's routes of trajectories: every filter, every order, everything on record, and nobody else's."""
+"""The trainer's routes of trajectories: every filter, every order, everything on record, and no other tenant's rows."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_group_has_all_rollouts_also_one_that_never_began_and_no_ids(
     assert "ids" not in found[0]["steps"][0]["votes"][0]
 
 
-async def test_what_is_not_there_and_what_is_no_filter_is_said(
+async def test_missing_rows_and_unknown_filters_are_refused(
     http: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:
     run = recorded.run_id
