@@ -17,6 +17,7 @@ import httpx
 
 from experiments.model import LocalModel
 from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
+from services.env_adapter.adaptation.settings import RunSettings
 from services.env_adapter.app import Parts as PoolParts
 from services.env_adapter.app import create_app
 from services.env_adapter.pools.store import PoolStore
@@ -183,7 +184,9 @@ class OneProcess:
             sandbox=shared(),
         )
         adapter = make_adapter(self._database, registry.family, self.models.get("rewriter"))
-        self._adapt = AdaptWorker(broker=self.broker, adapter=adapter)
+        self._adapt = AdaptWorker(
+            broker=self.broker, adapter=adapter, settings=RunSettings(self._database).read
+        )
         self.broker.serve(ROLLOUT_QUEUE, Job(ROLLOUT_TASK, GroupTask, rollouts.play))
         self.broker.serve(
             JUDGE_QUEUE,

@@ -21,8 +21,7 @@ from services.policy.api.chat import ChatRequest
 from services.policy.api.tools import PastCall
 from services.policy.engines.protocol import Extras, Partial, Tops
 from services.policy.gateway import Answer, Gateway
-from triforge.access.keys import digest
-from triforge.access.sessions import split
+from triforge.access.keys import digest, parse_key
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.errors import ConflictError, NotFoundError, PolicyError, UnauthorizedError
 from triforge.rollout.lineages import Forest, digests
@@ -89,7 +88,7 @@ class Sessions:
 
     async def enter(self, session_id: str, key: str, *, asks: bool = True) -> Entered:
         """Return the session if it is open and the key is its own. A known session reserves a number in the same round trip."""
-        parts, known = split(key), self._known.get(session_id)
+        parts, known = parse_key("tfs", key), self._known.get(session_id)
         before = known is not None and parts is not None and _is_key(parts[1], known.digest)
         session, closed, number = await self._log.find(session_id, number=asks and before)
         if session is None:

@@ -18,7 +18,7 @@ from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
 from triforge.errors import TriforgeError
 from triforge.rendering import Renderer
-from triforge.web.problems import readable_error
+from triforge.web.problems import openai_error
 
 _log = logging.getLogger(__name__)
 Pieces = AsyncGenerator[tuple[int, Partial], None]
@@ -129,7 +129,7 @@ async def _events(
                     yield line
         except TriforgeError as error:
             _log.warning("a streamed answer broke off: %s", error.detail)
-            yield event({"error": readable_error(error.kind, error.status, error.detail)})
+            yield event({"error": openai_error(error.kind, error.status, error.detail)})
             return
         for line in dialect.end():
             yield line

@@ -28,7 +28,8 @@ from triforge.algorithms.archive import Rollout, archive_measures, solutions
 from triforge.config import RunConfig
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import read_step_records
-from triforge.types import TrainRow
+from triforge.store.weight_folders import version_name
+from triforge.types import TrainRow, WeightVersion
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class RLoop(Phases):
     def __init__(self, parts: Parts, run_id: str, config: RunConfig, notes: dict[str, Any]) -> None:
         super().__init__(parts, run_id, config, notes)
         self._options, self._untrained, self._few = config.phases, False, ""
+        self._version = 0
         self._state: dict[str, Any] = notes.setdefault(
             self.NOTE, {"loop": -1, "phase": "explore", "first": None, "falls": 0, "ended": ""}
         )
@@ -92,6 +94,10 @@ class RLoop(Phases):
         """Why no further step is taken."""
         return str(self._state["ended"])
 
+    @property
+    def _versions(self) -> Versions:
+        return Versions(self._parts.store, self._parts.artifacts, self._run_id, "policy")
+
     def _place(self, step: int) -> tuple[int, int]:
         """The loop of a step, and its number in that loop; the last one fine-tunes. Both from 0."""
         return divmod(step - 1, self._options.explore_steps + 1)
@@ -99,8 +105,8 @@ class RLoop(Phases):
     async def begin(self, step: int, version: int) -> None:
         """The first step of a loop notes the weights that the loop comes back to."""
         loop, _ = self._place(step)
-        versions = Versions(self._parts.store, self._parts.artifacts, self._run_id, "policy")
-        folder = await asyncio.to_thread(versions.number_of, version)
+        self._version = version
+        folder = await asyncio.to_thread(self._versions.number_of, version)
         if self._state["loop"] != loop:
             await self._enter("explore", loop=loop, first=folder)
         self._untrained = loop > 0 and folder == self._state["first"]
@@ -131,17 +137,20 @@ class RLoop(Phases):
     async def batch(self, step: int) -> dict[str, Any]:
         """The weights that the loop comes back to, kept until it has; whether the learner begins with them and an empty optimiser."""
         noted = self._state["first"]
-        first = self._notes["base"]["policy"] if noted is None else noted
+        first, folder = self._notes["base"]["policy"], self._notes["paths"]["policy"]
+        if noted is not None:
+            first, folder = noted, str(self._versions.weights / version_name(noted))
+        found: dict[str, Any] = {"pinned": first}
+        if self._untrained or not self.plays(step):
+            found["start"] = WeightVersion(number=self._version, folder=folder, parent=first)
         if self.plays(step):
-            return {"first_version": first, "restart": self._untrained}
+            return found
         await self._enter("fine_tune")
         options, config = self._options, self._config
         plain = {"kl_beta": 0.0, "entropy_bonus": 0.0, "aggregation": "token_mean"}
         algorithm = config.algorithm.resolved.of_job("ce").changed(**plain)
         learner = {"epochs": options.epochs, "learning_rate": options.learning_rate}
-        return {
-            "first_version": first,
-            "restart": True,
+        return found | {
             "algorithm": algorithm,
             "learner": config.trainer.policy.model_copy(update=learner),
         }

@@ -170,7 +170,7 @@ class TrainLoop:
                         how,
                     )
                 with phase("publish", measures):
-                    again = how.get("first_version") if how.get("restart") else None
+                    again = how["start"].parent if "start" in how else None
                     versions = await self._engines.update_weights(trained, again)
             with phase("adapt", measures):
                 await self._tasks.adapt(groups, self._collector.offers)

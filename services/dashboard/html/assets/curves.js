@@ -22,15 +22,15 @@ function show(figure, x) {
   }
   rule.setAttribute("x1", at.x);
   rule.setAttribute("x2", at.x);
-  const said = [];
+  const texts = [];
   figure.querySelectorAll(".legend li").forEach((entry, n) => {
     const value = entry.querySelector("b"), point = near(lines[n]);
     value.dataset.newest ??= value.textContent;
     value.textContent = point.step === at.step ? point.value : "–";
-    said.push(entry.textContent.trim());
+    texts.push(entry.textContent.trim());
   });
   figure.querySelector(".now").textContent = `step ${at.step}`;
-  figure.querySelector("[role=status]").textContent = `step ${at.step}: ${said.join(", ")}`;
+  figure.querySelector("[role=status]").textContent = `step ${at.step}: ${texts.join(", ")}`;
   figure.dataset.x = at.x;
 }
 
