@@ -193,14 +193,12 @@ class PlanRequest(Message):
 
 
 class AuditEntry(Message):
-    """A change that people made, or a request for one.
+    """A change that a person made to a pool, a slot or a rewrite.
 
-    Produced by: every service, the commands for keys. Consumed by: people.
+    Produced by: env_adapter (in `Lineage` and `ProposalDetail`). Consumed by: people.
 
-    A change has the thing and the verb as `action` (`task.pin`), the id of the thing as `subject`, and what was there
-    before and after as `detail`. A request has the `service` that was asked, the `address` that asked, the route as
-    `action`, its path as `subject` and the `status` that it was answered with; it is there whatever came of it.
-    `tenant`, `key_id` and `by` say who: `by` is empty when nobody said it, `tenant` where the gate let nobody in.
+    `action` is the thing and the verb (`task.pin`), `subject` the id of the thing, `detail` the values before and after.
+    `by` is the name that the request gave, else that of its key.
     """
 
     id: int
@@ -208,11 +206,8 @@ class AuditEntry(Message):
     tenant: str
     key_id: str
     by: str
-    service: str
     action: str
     subject: str
-    address: str
-    status: int | None = None
     pool_id: str | None = None
     slot: str | None = None
     reason: str = ""

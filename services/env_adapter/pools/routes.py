@@ -24,7 +24,6 @@ from triforge.environments.tasks import request_of
 from triforge.errors import InputError
 from triforge.types import (
     Approval,
-    AuditEntry,
     Lineage,
     Page,
     PlannedGroup,
@@ -39,9 +38,9 @@ from triforge.types import (
 )
 from triforge.web.description import answers, files
 
-_READ = Rule(wants="read")
-_SUBMIT = Rule(wants="submit", changes=True)
-_ADMIN = Rule(wants="admin", changes=True)  # what is for good
+_READ = Rule(requires="read")
+_SUBMIT = Rule(requires="submit")
+_ADMIN = Rule(requires="admin")  # what is for good
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools": _READ,
@@ -50,9 +49,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "PATCH /v1/pools/{pool}": _SUBMIT,
     "GET /v1/pools/{pool}/export": _READ,
     "GET /v1/pools/{pool}/tasks": _READ,
-    "GET /v1/pools/{pool}/audit": _READ,
     "GET /v1/pools/{pool}/check": _READ,
-    "POST /v1/pools/{pool}/plans": Rule(wants="service", changes=True),
+    "POST /v1/pools/{pool}/plans": Rule(requires="service"),
     "POST /v1/pools/{pool}/pause": _SUBMIT,
     "POST /v1/pools/{pool}/resume": _SUBMIT,
     "POST /v1/pools/{pool}/retire": _ADMIN,
@@ -64,7 +62,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/tasks/{task_id}/retire": _ADMIN,
     "POST /v1/tasks/{task_id}/pin": _SUBMIT,
     "POST /v1/tasks/{task_id}/unpin": _SUBMIT,
-    "GET /v1/audit": Rule(wants="admin"),
 }
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -209,20 +206,6 @@ def _reading(store: PoolStore) -> APIRouter:
         return store.tasks(
             pool, **wanted, version=version, pinned=pinned, search=search, cursor=cursor, limit=limit
         )  # fmt: skip
-
-    @router.get("/pools/{pool}/audit", tags=["pools"], responses=_NAMED)
-    def list_changes(
-        pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> Page[AuditEntry]:
-        """What people changed about a pool, its tasks and its rewrites, oldest first."""
-        return store.changes(pool, slot=slot, cursor=cursor, limit=limit)
-
-    @router.get("/audit", tags=["record"])
-    def show_record(
-        service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> Page[AuditEntry]:
-        """Changes, and requests for changes at every API whatever came of them, oldest first."""
-        return store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
 
     return router
 

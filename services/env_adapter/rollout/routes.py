@@ -14,7 +14,7 @@ from triforge.types import TaskPlay
 from triforge.web.description import answers
 
 RULES: Final[Mapping[str, Rule]] = {
-    "POST /v1/tasks/{task_id}/play": Rule(wants="submit", changes=True),
+    "POST /v1/tasks/{task_id}/play": Rule(requires="submit"),
 }
 
 
