@@ -14,7 +14,7 @@ from statistics import fmean
 
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import Played, policy_credit
-from triforge.algorithms.imitation import pair_loss
+from triforge.algorithms.jobs.imitation import pair_loss
 
 PLACES, MOVES, WORDS, TASKS, ROLLOUTS = 5, 12, 4, 3, 8
 _BETA, _JUDGE_RATE = 0.05, 20.0

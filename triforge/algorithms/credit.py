@@ -27,7 +27,6 @@ from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group
 from triforge.algorithms.filters import policy_filter, reward_deviation, reward_filter
-from triforge.algorithms.imitation import imitated
 from triforge.algorithms.judge_targets import Judged
 from triforge.algorithms.penalties import placed_penalties
 from triforge.errors import InputError
@@ -115,9 +114,9 @@ def policy_credit(
     values = [None if s is None else 2.0 * s - 1.0 if signed else s for s in scores]
     cast = _cast(votes, played)
     rewards = [_step_rewards(t, value, cast, played, algorithm) for t, value in enumerate(values)]
-    if algorithm.imitates:
-        temperature = algorithm.imitation_temperature
-        scored = imitated(algorithm.job, outcomes, rewards, temperature=temperature)
+    weigh = algorithm.job_part.weigh
+    if weigh is not None:
+        scored = weigh(outcomes, rewards, algorithm.job_options)
     else:
         group = _group(values, rewards, cast, played)
         if algorithm.vote_weight == "trust":

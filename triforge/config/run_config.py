@@ -7,6 +7,7 @@ from functools import cached_property
 from pydantic import model_validator
 
 from triforge.algorithms.algorithm import Algorithm
+from triforge.algorithms.jobs.imitation import PairOptions
 from triforge.algorithms.off_policy import Correction
 from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Role, Section
@@ -81,7 +82,8 @@ class RunConfig(Section):
         if role not in self.models.judging:
             return algorithm.of_job(job) if job else algorithm
         if self.reward.kind == "implicit":
-            return algorithm.of_implicit_rewards(self.reward.beta)
+            pairs = algorithm.of_job("dpo_pair").changed(kl_reference="sampled")
+            return pairs.changed(job_options=PairOptions(dpo_beta=self.reward.beta))
         return algorithm.of_reward_model()
 
     def learner(self, role: Role) -> LearnerSection:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from services.trainer.credit.step_records import Sample
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.imitation import NO_PAIR
+from triforge.algorithms.jobs.imitation import NO_PAIR
 from triforge.types import PlacedImage, TrainRow
 
 OVER_BUDGET = "over max_rows"

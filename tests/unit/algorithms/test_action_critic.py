@@ -19,7 +19,7 @@ from triforge.algorithms.action_critic import (
     returns_of,
     text_features,
 )
-from triforge.algorithms.imitation import best_of
+from triforge.algorithms.jobs.imitation import best_of
 from triforge.errors import InputError
 
 # ---- the loss ----
