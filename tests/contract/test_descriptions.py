@@ -67,7 +67,6 @@ def test_answers_that_are_no_json_are_not_called_so(
         ("GET /v1/pools/{pool}", {"404", "409"}),
         ("GET /v1/pools/{pool}/tasks", {"404", "409"}),
         ("GET /v1/pools/{pool}/proposals", {"404", "409"}),
-        ("GET /v1/pools/{pool}/audit", {"404", "409"}),
         ("GET /v1/pools/{pool}/export", {"404", "409"}),
         ("POST /v1/pools/{pool}/plans", {"404", "409"}),
         ("POST /v1/weights", {"409", "502"}),

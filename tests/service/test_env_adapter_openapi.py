@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from services.env_adapter.pools.creation import PoolMaker
-from services.env_adapter.pools.requests import SessionRequest
 from services.env_adapter.pools.store import PoolStore
-from services.env_adapter.sessions.store import SessionStore
+from services.env_adapter.sessions.store import SessionRequest, SessionStore
 from tests.service.env_service import api, game, rewrite
 from triforge.environments import registry
 from triforge.store.database import open_database
