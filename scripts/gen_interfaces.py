@@ -61,7 +61,7 @@ def _routes() -> Iterator[tuple[str, ...]]:
                 name = f"{method.upper()} {path}"
                 query = [p["name"] for p in route.get("parameters", ()) if p["in"] == "query"]
                 asked = ", ".join(f"`{name}`" for name in query)
-                scope = f"`{rules[name].wants}`"
+                scope = f"`{rules[name].requires}`"
                 yield str(port), f"`{name}`", scope, route["description"], asked
 
 

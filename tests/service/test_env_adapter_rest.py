@@ -17,10 +17,8 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from services.env_adapter.pools.store import PoolStore
 from tests.service.env_service import api, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.environments import registry
 from triforge.errors import UnavailableError
 from triforge.store.database import Database, open_database
 from triforge.store.tables import Base

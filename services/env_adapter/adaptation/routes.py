@@ -13,8 +13,8 @@ from triforge.access.callers import Rule
 from triforge.types import Page, Proposal, ProposalDetail, ProposalState
 from triforge.web.description import answers
 
-_READ: Final = Rule(wants="read")
-_SUBMIT: Final = Rule(wants="submit", changes=True)
+_READ: Final = Rule(requires="read")
+_SUBMIT: Final = Rule(requires="submit")
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools/{pool}/proposals": _READ,

@@ -43,9 +43,9 @@ from triforge.types import (
 )
 from triforge.web.description import answers, files
 
-_READ: Final = Rule(wants="read")
-_SUBMIT: Final = Rule(wants="submit", changes=True)
-_ADMIN: Final = Rule(wants="admin", changes=True)  # changes that are final
+_READ: Final = Rule(requires="read")
+_SUBMIT: Final = Rule(requires="submit")
+_ADMIN: Final = Rule(requires="admin")  # changes that are final
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools": _READ,
@@ -55,7 +55,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools/{pool}/export": _READ,
     "GET /v1/pools/{pool}/tasks": _READ,
     "GET /v1/pools/{pool}/check": _READ,
-    "POST /v1/pools/{pool}/plans": Rule(wants="service", changes=True),
+    "POST /v1/pools/{pool}/plans": Rule(requires="service"),
     "POST /v1/pools/{pool}/pause": _SUBMIT,
     "POST /v1/pools/{pool}/resume": _SUBMIT,
     "POST /v1/pools/{pool}/retire": _ADMIN,

@@ -19,8 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, undefer
 
 from triforge.access.callers import caller
-from triforge.access.keys import digest
-from triforge.access.sessions import new_key, split
+from triforge.access.keys import digest, new_key, parse_key
 from triforge.errors import BusyError, ConflictError, NotFoundError, UnauthorizedError
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
@@ -122,7 +121,7 @@ class SessionStore:
                 raise ConflictError(
                     f"Idempotency-Key: its session {row.id} is over; send a new key"
                 )
-            key, row.digest = new_key(row.id)
+            key, row.digest = new_key("tfs", row.id)
             owner = session.get(SessionGroupRow, row.group_id) if row.group_id else None
             group = _task_of(owner) if owner else None
             return _state_of(row), _opened(row, group), key, group
@@ -295,7 +294,7 @@ def _free_group(session: Session, request: SessionRequest) -> SessionGroupRow | 
 def _visible(session: Session, session_id: str, key: str) -> SessionRow:
     """Return a session's row to its own key or to a caller that sees its tenant."""
     row = session.get(SessionRow, session_id)
-    parts = split(key)
+    parts = parse_key("tfs", key)
     if row is None or (parts is None and not caller().sees(row.tenant)):
         raise NotFoundError(f"session {session_id[:80]!r} does not exist")
     if parts is not None and not hmac.compare_digest(digest(parts[1]), row.digest):

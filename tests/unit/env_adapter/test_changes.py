@@ -185,9 +185,7 @@ def test_a_paused_slot_is_rolled_back_and_stays_paused(service: Service, changes
 def test_only_to_an_ancestor_can_be_rolled_back(service: Service, changes: Changes) -> None:
     accepted(service, service.first, 5, "g")
     for to in (f"{service.first}-v1", service.second, "nothing"):
-        with pytest.raises(
-            ConflictError, match=f"expected an ancestor of .*: {service.first}"
-        ):
+        with pytest.raises(ConflictError, match=f"expected an ancestor of .*: {service.first}"):
             changes.roll_back(service.first, rollback(to))
     with pytest.raises(NotFoundError):
         changes.roll_back("nothing", rollback(service.first))
