@@ -41,7 +41,12 @@ REST = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8")
 COMMAND_LINE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("services/**/*.md")],
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("services/**/*.md"),
+        *ROOT.glob("methods/**/*.md"),
+    ],
     key=lambda path: path.as_posix(),
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

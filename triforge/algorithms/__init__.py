@@ -8,7 +8,6 @@ what was played, on numbers
   judge_targets/ what the reward model is taught of each step, one file each
   penalties      what is taken off a reward; `filters` by spread, and which tasks are rewritten
   unit_tests     where programs and tests judge each other; `imitation` the jobs without a policy gradient
-  archive        which solutions of a loop are imitated, pass@k, forgetting
   theory         what votes are worth, intervals; `gaming` an alarm for a judge that is worth less and praises more
   collapse       whether the policy says and earns the same always; `alarms` what is wrong with a step, in words
 tasks
