@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 import typer.main
 from fastapi import FastAPI
 
-from services.env_adapter.pools.routes import RULES as ENV_ADAPTER
-from services.env_adapter.pools.routes import Api
-from services.env_adapter.pools.routes import add_routes as add_env_adapter
+from services.env_adapter.app import RULES as ENV_ADAPTER
+from services.env_adapter.app import Api
+from services.env_adapter.app import add_routes as add_env_adapter
 from services.policy.api.routes import RULES as POLICY
 from services.policy.api.routes import routes as policy_routes
 from services.reward.app import RULES as REWARD
@@ -68,7 +68,7 @@ def _routes() -> Iterator[tuple[str, ...]]:
                 name = f"{method.upper()} {path}"
                 query = [p["name"] for p in route.get("parameters", ()) if p["in"] == "query"]
                 asked = ", ".join(f"`{name}`" for name in query)
-                scope = f"`{rules[name].wants}`"
+                scope = f"`{rules[name].requires}`"
                 yield str(port), f"`{name}`", scope, route["description"], asked
 
 

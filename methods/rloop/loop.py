@@ -28,7 +28,8 @@ from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.runs.rollback import Versions
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import read_step_records
-from triforge.types import JudgedGroup, TrainBatch, TrainedRole, TrainRow
+from triforge.store.weight_folders import version_name
+from triforge.types import JudgedGroup, TrainBatch, TrainedRole, TrainRow, WeightVersion
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,11 @@ class RLoop(LoopHooks):
         """The reason for which no further step is taken."""
         return str(self._state.get("ended", ""))
 
+    @property
+    def _folders(self) -> Versions:
+        parts = self.run.parts
+        return Versions(parts.store, parts.artifacts, self.run.run_id, "policy")
+
     def _place(self, step: int) -> tuple[int, int]:
         """Return the loop of a step, and the step's number in it; the last one fine-tunes. Both count from 0."""
         return divmod(step - 1, self.options.explore_steps + 1)
@@ -64,10 +70,7 @@ class RLoop(LoopHooks):
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Note, in the first step of a loop, the weights that the loop comes back to."""
         loop, _ = self._place(step)
-        folders = Versions(
-            self.run.parts.store, self.run.parts.artifacts, self.run.run_id, "policy"
-        )
-        folder = await asyncio.to_thread(folders.number_of, versions["policy"])
+        folder = await asyncio.to_thread(self._folders.number_of, versions["policy"])
         if self._state["loop"] != loop:
             await self._enter("explore", loop=loop, first=folder)
         self._restarts = loop > 0 and folder == self._state["first"]
@@ -107,19 +110,21 @@ class RLoop(LoopHooks):
         """Keep the loop's first weights on the disk; train from them, with an empty optimiser, where a phase begins."""
         if batch.role != "policy":
             return batch
-        noted = self._state["first"]
-        first = batch.base_version if noted is None else noted
+        first, folder = batch.initial.number, batch.initial.folder
+        if self._state["first"] is not None:
+            first = self._state["first"]
+            folder = str(self._folders.weights / version_name(first))
+        changes: dict[str, Any] = {"pinned": first}
+        if self._restarts or not self.plays(step):
+            start = WeightVersion(number=batch.version, folder=folder, parent=first)
+            changes["start"] = start
         if self.plays(step):
-            return batch.model_copy(update={"first_version": first, "restart": self._restarts})
+            return batch.model_copy(update=changes)
         await self._enter("fine_tune")
         plain = {"kl_beta": 0.0, "entropy_bonus": 0.0, "aggregation": "token_mean"}
         learner = {"epochs": self.options.epochs, "learning_rate": self.options.learning_rate}
-        changes = {
-            "first_version": first,
-            "restart": True,
-            "algorithm": batch.algorithm.of_job("ce").changed(**plain),
-            "learner": batch.learner.model_copy(update=learner),
-        }
+        changes["algorithm"] = batch.algorithm.of_job("ce").changed(**plain)
+        changes["learner"] = batch.learner.model_copy(update=learner)
         return batch.model_copy(update=changes)
 
     async def evaluates(self, step: int) -> bool:

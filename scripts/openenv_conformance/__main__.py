@@ -30,7 +30,7 @@ from typing import Any
 from scripts.calling import ROOT
 from scripts.virtual_environments import CONFORMANCE as HERE
 from scripts.virtual_environments import ensure_files
-from tests.e2e.families.reading_model import build_reading_model
+from tests.one_process.reading_model import build_reading_model
 from triforge.errors import TriforgeError, UnavailableError
 
 FAMILIES = ("household", "sokoban", "shop")
@@ -95,8 +95,7 @@ def served(family: str) -> Iterator[str]:
 @contextmanager
 def policy(folder: Path) -> Iterator[str]:
     """The address of the policy endpoint of a deployment with tiny models."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
-    model = build_reading_model(folder / "model", texts)
+    model = build_reading_model(folder / "model")
     roles = (f'[models.{role}]\npath = "{model}"\n' for role in ("policy", "reward", "rewriter"))
     (folder / "run.toml").write_text("\n".join(roles))
     state = folder / "state"

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.env_adapter.adaptation import routes as adaptation
+from services.env_adapter.pools import routes as pools
 from services.env_adapter.pools.changes import Changes
 from services.env_adapter.pools.creation import FindFamily, PoolMaker
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.routes import RULES, Api, add_routes
 from services.env_adapter.pools.store import PoolStore
+from services.env_adapter.rollout import routes as rollout
 from services.env_adapter.rollout.plays import Plays
+from services.env_adapter.sessions import routes as sessions
 from services.env_adapter.sessions.store import SessionStore
 from services.env_adapter.sessions.trajectories import Sessions
+from triforge.access.callers import Rule
 from triforge.broker import SessionLog
 from triforge.environments.rows import JSONL
 from triforge.errors import TriforgeError
@@ -27,6 +32,13 @@ from triforge.store.database import Database
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MEBIBYTE, Bounds
+
+RULES: Final[Mapping[str, Rule]] = {
+    **pools.RULES,
+    **adaptation.RULES,
+    **rollout.RULES,
+    **sessions.RULES,
+}
 
 _PRUNE_S = 3600.0
 
@@ -43,6 +55,26 @@ class Parts:
     registry: CollectorRegistry = REGISTRY
     max_upload: int = 256 * MEBIBYTE  # bytes of a pool's upload
     entrance: Entrance = field(default_factory=Entrance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Api:
+    """The objects that the routes call."""
+
+    store: PoolStore
+    maker: PoolMaker
+    planner: Planner
+    changes: Changes
+    plays: Plays
+    sessions: Sessions
+
+
+def add_routes(app: FastAPI, *, api: Api) -> None:
+    """Add all routes of env_adapter to an app."""
+    app.include_router(pools.pool_routes(api.store, api.maker, api.planner, api.changes))
+    app.include_router(adaptation.proposal_routes(api.store, api.changes))
+    app.include_router(rollout.play_routes(api.plays))
+    app.include_router(sessions.session_routes(api.sessions))
 
 
 class ProposalGauge(Collector):
@@ -104,14 +136,13 @@ def create_app(*, parts: Parts) -> FastAPI:
         media={"POST /v1/pools": JSONL},
         origins=parts.entrance.origins,
     )
-    sessions = Sessions(store=kept, log=parts.log, task=store.task, url=parts.policy_url)
     api = Api(
         store=store,
         maker=PoolMaker(parts.database, parts.family),
         planner=Planner(parts.database),
         changes=Changes(parts.database),
         plays=Plays(store, parts.family),
-        sessions=sessions,
+        sessions=Sessions(store=kept, log=parts.log, task=store.task, url=parts.policy_url),
     )
     add_routes(app, api=api)
     guard(app, RULES, parts.entrance)

@@ -21,7 +21,7 @@ from services.policy.engines.protocol import (
     Prompt,
     Sample,
 )
-from services.policy.weights.adapters import Adapted, MixedError
+from services.policy.weights.adapters import MixedError, Version
 from services.policy.weights.sync import WeightSync
 from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
 from triforge.rollout.seeds import sample_seed
@@ -110,7 +110,7 @@ class Gateway:
             async def ask(member: Member) -> tuple[list[float], int]:
                 floor = self.weights.version
                 with self._adapted() as adapter:
-                    name = adapter.name if adapter else ""
+                    name = adapter.adapter if adapter else ""
                     scores, held = await member.engine.prompt_logprobs(ids, name)
                 whole = VersionSpan(version=held, start=0, end=len(ids))
                 (span,) = self._labelled(member, (whole,), adapter, floor)
@@ -198,7 +198,7 @@ class Gateway:
 
         async def write(member: Member) -> AsyncGenerator[Partial, None]:
             with self._adapted() as adapter:
-                name = adapter.name if adapter else ""
+                name = adapter.adapter if adapter else ""
                 async with aclosing(member.engine.stream(prompt, name)) as pieces:
                     async for piece in pieces:
                         try:
@@ -212,18 +212,18 @@ class Gateway:
         return self.pool.stream(write, affinity=affinity)
 
     @contextlib.contextmanager
-    def _adapted(self) -> Iterator[Adapted | None]:
+    def _adapted(self) -> Iterator[Version | None]:
         """Inside, requests may be sent with the adapter that is active now."""
         with self.weights.adapters.use() as adapter:
             try:
                 yield adapter
             except InputError as error:
-                if adapter is None or not adapter.name or adapter.name not in error.detail:
+                if adapter is None or not adapter.adapter or adapter.adapter not in error.detail:
                     raise
                 raise LostEngineError(error.detail) from error
 
     def _labelled(
-        self, member: Member, versions: Sequence[VersionSpan], adapter: Adapted | None, floor: int
+        self, member: Member, versions: Sequence[VersionSpan], adapter: Version | None, floor: int
     ) -> tuple[VersionSpan, ...]:
         """The versions of an answer's tokens; LostEngineError if one is older than what was active when it was asked for.
 
@@ -259,7 +259,7 @@ class Gateway:
 
     async def _sample(self, wanted: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
         with self._adapted() as adapter:
-            samples = await member.engine.generate(wanted, adapter.name if adapter else "")
+            samples = await member.engine.generate(wanted, adapter.adapter if adapter else "")
         found = []
         for sample in samples:
             spans = self._labelled(member, sample.output.versions, adapter, floor)

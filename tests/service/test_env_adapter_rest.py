@@ -26,9 +26,7 @@ from triforge.store.database import Database, open_database
 from triforge.store.tables import Base
 from triforge.testing import FakeFamily
 from triforge.types import (
-    AuditEntry,
     Lineage,
-    Page,
     PlanRequest,
     PoolState,
     ProposalDetail,
@@ -292,17 +290,11 @@ async def test_a_change_names_who_made_it_and_why_and_may_be_repeated(
         assert reply.status_code == 200
         assert TaskDetail.model_validate(reply.json()).task.pinned
     await http.post(f"/v1/tasks/{task}/unpin")
-    page = Page[AuditEntry].model_validate(
-        (await http.get(f"/v1/pools/p/audit?slot={task}")).json()
-    )
-    assert [(e.action, e.by, e.reason, e.detail["pinned"]) for e in page.items] == [
+    lineage = Lineage.model_validate((await http.get(f"/v1/tasks/{task}/lineage")).json())
+    assert [(e.action, e.by, e.reason, e.detail["pinned"]) for e in lineage.changes] == [
         ("task.pin", "dana", "well known", [False, True]),
         ("task.unpin", "", "", [True, False]),
     ]
-    first = (await http.get("/v1/pools/p/audit?limit=1")).json()
-    assert first["items"][0]["action"] == "pool.create"
-    rest = (await http.get(f"/v1/pools/p/audit?cursor={first['next_cursor']}")).json()
-    assert len(rest["items"]) == 2
 
 
 async def test_who_was_overtaken_is_told_so(http: httpx.AsyncClient, task: str) -> None:
@@ -389,7 +381,6 @@ async def test_people_who_decide_at_once_decide_once(
         ("POST", "/v1/tasks/none/rollback", {"to": "x"}, 404),
         ("POST", "/v1/proposals/none/approve", None, 404),
         ("GET", "/v1/proposals/none", None, 404),
-        ("GET", "/v1/pools/p/audit?cursor=x", None, 422),
         ("GET", "/v1/pools/p/proposals?cursor=x", None, 422),
         ("GET", "/v1/pools/p/export?content=all", None, 422),
         ("DELETE", "/v1/pools/p", None, 405),
@@ -436,19 +427,13 @@ async def test_the_walk_through_works_as_written(
         answers = await asyncio.to_thread(play, script.format(taken[0], "", second))
     problems = [answer for answer in answers if str(answer.get("type", "")).startswith("urn:")]
     assert problems == []
-    approved, rolled, lineage, audit, again = answers[-5:]
+    approved, rolled, lineage, again = answers[-4:]
     assert approved["proposal"]["state"] == "accepted"
     assert rolled["task"]["version"] == 2
     assert [v["task"]["state"] for v in lineage["versions"]] == [
         "replaced", "rolled_back", "active",
     ]  # fmt: skip
-    assert [(e["action"], e["by"]) for e in audit["items"]] == [
-        ("pool.create", ""),
-        ("pool.approval", "dana"),
-        ("task.pin", "dana"),
-        ("task.pause", ""),
-        ("task.resume", ""),
-        ("proposal.approve", "dana"),
-        ("task.rollback", "dana"),
-    ]
+    assert [(e["action"], e["by"]) for e in lineage["changes"]] == [
+        ("proposal.approve", "dana"), ("task.rollback", "dana"),
+    ]  # fmt: skip
     assert again["tasks"] == {"train": {"active": 64}, "heldout": {"active": 32}}

@@ -14,7 +14,6 @@ from triforge.clients.transport import ServiceClient, parse_json, segment, strea
 from triforge.errors import PausedError, UnavailableError
 from triforge.types import (
     Approval,
-    AuditEntry,
     Lineage,
     MadeSession,
     Page,
@@ -111,10 +110,6 @@ class EnvAdapterClient(ServiceClient):
         """A pool's rewrites, oldest first; those that meet the filters of the API."""
         path = f"/v1/pools/{segment(pool)}/proposals"
         return [proposal async for proposal in self._list(Proposal, path, wanted)]
-
-    def changes(self, pool: str, **wanted: str | None) -> AsyncIterator[AuditEntry]:
-        """What people changed about a pool, oldest first."""
-        return self._list(AuditEntry, f"/v1/pools/{segment(pool)}/audit", wanted)
 
     def export(
         self, pool: str, content: Literal["tasks", "versions", "proposals"] = "tasks"

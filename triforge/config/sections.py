@@ -295,6 +295,11 @@ class AdaptationSection(Section):
         return self._changer == "llm_rewrite"
 
     @property
+    def reads_notes(self) -> bool:
+        """Whether the controller reads how the rollouts of a group were judged."""
+        return self._changer not in ("none", "ladder")
+
+    @property
     def climbs(self) -> bool:
         """Whether tasks come from windows of difficulty levels."""
         return self._changer == "ladder"

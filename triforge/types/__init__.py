@@ -23,7 +23,6 @@ from triforge.types.base import ErrorInfo, Extra, Message, Page
 from triforge.types.env_adapter import (
     MAX_TASKS,
     AcceptanceTest,
-    AdaptSettings,
     AuditEntry,
     CheckResult,
     DiagnosisNote,
@@ -50,6 +49,7 @@ from triforge.types.learner import (
     WeightsRecord,
     WeightsState,
     WeightsUpdate,
+    WeightVersion,
 )
 from triforge.types.people import (
     ENDED,

@@ -8,8 +8,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.config import AdaptationSection, EnvAdapterSection, Sampling
 from triforge.config.base import (
     Approval,
     ControllerName,
@@ -195,14 +193,12 @@ class PlanRequest(Message):
 
 
 class AuditEntry(Message):
-    """A change that people made, or a request for one.
+    """A change that a person made to a pool, a slot or a rewrite.
 
-    Produced by: every service, the commands for keys. Consumed by: people.
+    Produced by: env_adapter (in `Lineage` and `ProposalDetail`). Consumed by: people.
 
-    A change has the thing and the verb as `action` (`task.pin`), the id of the thing as `subject`, and what was there
-    before and after as `detail`. A request has the `service` that was asked, the `address` that asked, the route as
-    `action`, its path as `subject` and the `status` that it was answered with; it is there whatever came of it.
-    `tenant`, `key_id` and `by` say who: `by` is empty when nobody said it, `tenant` where the gate let nobody in.
+    `action` is the thing and the verb (`task.pin`), `subject` the id of the thing, `detail` the values before and after.
+    `by` is the name that the request gave, else that of its key.
     """
 
     id: int
@@ -210,11 +206,8 @@ class AuditEntry(Message):
     tenant: str
     key_id: str
     by: str
-    service: str
     action: str
     subject: str
-    address: str
-    status: int | None = None
     pool_id: str | None = None
     slot: str | None = None
     reason: str = ""
@@ -222,11 +215,11 @@ class AuditEntry(Message):
 
 
 class DiagnosisNote(Message):
-    """What one trajectory looked like to the judge; input of the diagnosis. `steps` are (action, observation, votes).
+    """A trajectory as its judge saw it; the diagnosis of a proposal reads it. `steps` are (action, observation, votes).
 
-    `judged` are (step, texts of its votes) where at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
-    last word is a program, `hidden` is the share of the task's own tests that it passes, and `written` how many of the tests
-    that the judge has written it passes, and of how many.
+    `judged` are (step, texts of its votes) for the steps with a negative vote. If the trajectory's result is a program,
+    `hidden` is the share of the task's own tests that it passes, and `written` is how many of the judge's tests it
+    passes, and of how many.
     """
 
     trajectory_id: str
@@ -237,31 +230,15 @@ class DiagnosisNote(Message):
     written: tuple[int, int] | None = None
 
 
-class AdaptSettings(Message):
-    """The run's sections that adaptation reads; a worker serves many runs and knows none of their configs.
-
-    Produced by: orchestrator. `sampling` is the rewriter's, `version_gap` how far the policy versions of one pair may lie
-    apart.
-    """
-
-    adaptation: AdaptationSection = AdaptationSection()
-    algorithm: Algorithm = Field(default_factory=lambda: resolve("rlanything"))
-    env_adapter: EnvAdapterSection = EnvAdapterSection()
-    sampling: Sampling = Sampling(max_new_tokens=256)
-    version_gap: Annotated[int, Field(ge=0)] = 0
-
-
 class TaskOutcome(Measurement):
-    """How a group went. Produced by: orchestrator. Consumed by: env_adapter (queue `adapt`).
+    """The result of a group. Produced by: orchestrator. Consumed by: env_adapter (queue `adapt`).
 
-    `adapt` False only records the measurement (and decides what is pending).
+    `notes` are the measured rollouts of a training group in a run whose controller reads them.
     """
 
     pool_id: str
     task_id: str
     notes: tuple[DiagnosisNote, ...] = ()
-    adapt: bool = True
-    settings: AdaptSettings = Field(default_factory=AdaptSettings)
 
 
 class CheckResult(Message):

@@ -15,7 +15,6 @@ from sqlalchemy.exc import IntegrityError
 from services.env_adapter.pools.requests import Change
 from services.env_adapter.pools.rows import pool_states, record_change
 from triforge.access.callers import caller
-from triforge.access.keys import check_pool_quota
 from triforge.config import merge
 from triforge.environments.rows import Row
 from triforge.environments.tasks import CheckedTasks, check_pool
@@ -47,7 +46,6 @@ class PoolMaker:
         Raises:
             InputError: the environment is unknown or rows are malformed; each is named, nothing was stored.
             ConflictError: the name is taken, or the key was used for another request.
-            QuotaError: the tenant may have no further pool, or not so many tasks.
         """
         found = self._repeated(head.name, key, digest)
         if found is not None:
@@ -93,7 +91,6 @@ class PoolMaker:
         self, head: PoolRequest, checked: CheckedTasks, key: str | None, digest: str
     ) -> PoolState:
         with self._database.write() as session:
-            check_pool_quota(session, caller().tenant, checked.count)
             pool = PoolRow(
                 id=f"pool-{uuid.uuid4().hex[:12]}",
                 tenant=caller().tenant,

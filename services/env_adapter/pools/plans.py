@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.limits import limit_rewritten
-from services.env_adapter.adaptation.measurement import take_over
 from services.env_adapter.pools.rows import lock_pool, pool_row
+from services.env_adapter.pools.slots import take_over
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
@@ -170,6 +169,18 @@ def _draw(
                 id_, slot = found[position]
                 drawn[position] = PlannedGroup(task_id=id_, slot=slot, purpose="train")
     return list(drawn.values()), cursor
+
+
+def limit_rewritten(groups: Sequence[PlannedGroup], max_adapted: float) -> list[PlannedGroup]:
+    """The groups of a plan with so many rewritten versions as are allowed; the slots beyond that play their roots."""
+    left = len(groups) if max_adapted >= 1.0 else int(max_adapted * len(groups))
+    out: list[PlannedGroup] = []
+    for group in groups:
+        adapted = group.task_id != group.slot
+        root = adapted and left <= 0
+        left -= adapted
+        out.append(group.model_copy(update={"task_id": group.slot}) if root else group)
+    return out
 
 
 def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> ConflictError:

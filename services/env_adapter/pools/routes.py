@@ -1,35 +1,29 @@
-"""The routes of the API, and what each asks for; they translate and do nothing else."""
+"""The routes of pools and tasks, and the rights that each needs."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args
 
-from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from services.env_adapter.pools.changes import Changes, Decision, TaskAction
+from services.env_adapter.pools.changes import Changes, TaskAction
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.requests import Change, PoolChange, Responses, Rollback
+from services.env_adapter.pools.requests import Change, PoolChange, Rollback
 from services.env_adapter.pools.slots import pool_tag
 from services.env_adapter.pools.store import Content, PoolStore
 from services.env_adapter.pools.uploads import Upload, receive
-from services.env_adapter.rollout.plays import Plays
-from services.env_adapter.sessions.routes import SESSION_RULES, session_routes
-from services.env_adapter.sessions.trajectories import Sessions
 from triforge.access.callers import Rule
 from triforge.environments.rows import JSONL, object_of, read_json, read_lines
 from triforge.environments.tasks import request_of
 from triforge.errors import InputError
 from triforge.types import (
     Approval,
-    AuditEntry,
-    Direction,
     Lineage,
     Page,
     PlannedGroup,
@@ -37,20 +31,16 @@ from triforge.types import (
     PoolRequest,
     PoolState,
     PoolStatus,
-    Proposal,
-    ProposalDetail,
-    ProposalState,
     Split,
     Task,
     TaskDetail,
-    TaskPlay,
     TaskState,
 )
 from triforge.web.description import answers, files
 
-_READ = Rule(wants="read")
-_SUBMIT = Rule(wants="submit", changes=True)
-_ADMIN = Rule(wants="admin", changes=True)  # what is for good
+_READ = Rule(requires="read")
+_SUBMIT = Rule(requires="submit")
+_ADMIN = Rule(requires="admin")  # what is for good
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools": _READ,
@@ -59,27 +49,19 @@ RULES: Final[Mapping[str, Rule]] = {
     "PATCH /v1/pools/{pool}": _SUBMIT,
     "GET /v1/pools/{pool}/export": _READ,
     "GET /v1/pools/{pool}/tasks": _READ,
-    "GET /v1/pools/{pool}/proposals": _READ,
-    "GET /v1/pools/{pool}/audit": _READ,
     "GET /v1/pools/{pool}/check": _READ,
-    "POST /v1/pools/{pool}/plans": Rule(wants="service", changes=True),
+    "POST /v1/pools/{pool}/plans": Rule(requires="service"),
     "POST /v1/pools/{pool}/pause": _SUBMIT,
     "POST /v1/pools/{pool}/resume": _SUBMIT,
     "POST /v1/pools/{pool}/retire": _ADMIN,
     "GET /v1/tasks/{task_id}": _READ,
     "GET /v1/tasks/{task_id}/lineage": _READ,
-    "POST /v1/tasks/{task_id}/play": _SUBMIT,
     "POST /v1/tasks/{task_id}/rollback": _ADMIN,
     "POST /v1/tasks/{task_id}/pause": _SUBMIT,
     "POST /v1/tasks/{task_id}/resume": _SUBMIT,
     "POST /v1/tasks/{task_id}/retire": _ADMIN,
     "POST /v1/tasks/{task_id}/pin": _SUBMIT,
     "POST /v1/tasks/{task_id}/unpin": _SUBMIT,
-    "GET /v1/proposals/{proposal_id}": _READ,
-    "POST /v1/proposals/{proposal_id}/approve": _SUBMIT,
-    "POST /v1/proposals/{proposal_id}/reject": _SUBMIT,
-    "GET /v1/audit": Rule(wants="admin"),
-    **SESSION_RULES,
 }
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -106,26 +88,19 @@ _NAMED = answers(409)  # several tenants have a pool of that name
 _POOL_STATES: dict[str, PoolStatus] = {"pause": "paused", "resume": "active", "retire": "retired"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Api:
-    """What the routes call."""
-
-    store: PoolStore
-    maker: PoolMaker
-    planner: Planner
-    changes: Changes
-    plays: Plays
-    sessions: Sessions
-
-
-def add_routes(app: FastAPI, *, api: Api) -> None:
-    """Add all routes of env_adapter to its app."""
-    for routes in (_making, _reading, _pool_changes, _tasks, _proposals):
-        app.include_router(routes(api))
-    app.include_router(session_routes(api.sessions))
+def pool_routes(
+    store: PoolStore, maker: PoolMaker, planner: Planner, changes: Changes
+) -> APIRouter:
+    """Return the routes of pools and tasks."""
+    router = APIRouter()
+    router.include_router(_making(store, maker, planner))
+    router.include_router(_reading(store))
+    router.include_router(_pool_changes(changes))
+    router.include_router(_tasks(store, changes))
+    return router
 
 
-def _making(api: Api) -> APIRouter:
+def _making(store: PoolStore, maker: PoolMaker, planner: Planner) -> APIRouter:
     router = APIRouter(prefix="/v1/pools", tags=["pools"])
 
     @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=_MADE)
@@ -146,7 +121,7 @@ def _making(api: Api) -> APIRouter:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             pool, new = await asyncio.to_thread(
-                _create, api.maker, upload, head if kind == JSONL else None, idempotency_key
+                _create, maker, upload, head if kind == JSONL else None, idempotency_key
             )
         finally:
             upload.close()
@@ -157,19 +132,19 @@ def _making(api: Api) -> APIRouter:
     @router.get("/{pool}/check", responses=_NAMED)
     def check_pool(pool: str, options: OptionsText = "{}") -> PoolState:
         """The pool, if its tasks can be played here with its own options and a run's over them, a JSON object; the family refuses what it does not know."""
-        return api.maker.check(api.store.pool(pool), object_of(options, "options"))
+        return maker.check(store.pool(pool), object_of(options, "options"))
 
     @router.get("/{pool}/export", response_class=StreamingResponse, responses=files(JSONL) | _NAMED)
     def export_pool(
         pool: str, content: Content = "tasks", split: Split | None = None
     ) -> StreamingResponse:
         """A pool as JSONL: its tasks as they are uploaded, all versions, or all proposals."""
-        return StreamingResponse(api.store.export(pool, content, split), media_type=JSONL)
+        return StreamingResponse(store.export(pool, content, split), media_type=JSONL)
 
     @router.post("/{pool}/plans", responses=_NAMED)
     def make_plan(pool: str, request: PlanRequest) -> Page[PlannedGroup]:
         """What a step plays; asking again gives the same plan."""
-        return api.planner.plan(pool, request)
+        return planner.plan(pool, request)
 
     return router
 
@@ -192,8 +167,8 @@ def _tagged(pool: PoolState, response: Response) -> PoolState:
     return pool
 
 
-def _reading(api: Api) -> APIRouter:
-    router, store = APIRouter(prefix="/v1"), api.store
+def _reading(store: PoolStore) -> APIRouter:
+    router = APIRouter(prefix="/v1")
 
     @router.get("/pools", tags=["pools"])
     def list_pools(
@@ -232,38 +207,10 @@ def _reading(api: Api) -> APIRouter:
             pool, **wanted, version=version, pinned=pinned, search=search, cursor=cursor, limit=limit
         )  # fmt: skip
 
-    @router.get("/pools/{pool}/proposals", tags=["pools"], responses=_NAMED)
-    def list_proposals(
-        pool: str,
-        state: ProposalState | None = None,
-        run_id: Text = "",
-        slot: Text = "",
-        direction: Direction | None = None,
-        cursor: str = "",
-        limit: Limit = 100,
-    ) -> Page[Proposal]:
-        """A pool's rewrites with everything said about them, oldest first."""
-        wanted = {"state": state, "run_id": run_id, "slot": slot, "direction": direction}
-        return store.proposals(pool, **wanted, cursor=cursor, limit=limit)
-
-    @router.get("/pools/{pool}/audit", tags=["pools"], responses=_NAMED)
-    def list_changes(
-        pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> Page[AuditEntry]:
-        """What people changed about a pool, its tasks and its rewrites, oldest first."""
-        return store.changes(pool, slot=slot, cursor=cursor, limit=limit)
-
-    @router.get("/audit", tags=["record"])
-    def show_record(
-        service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> Page[AuditEntry]:
-        """Changes, and requests for changes at every API whatever came of them, oldest first."""
-        return store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
-
     return router
 
 
-def _pool_changes(api: Api) -> APIRouter:
+def _pool_changes(changes: Changes) -> APIRouter:
     router = APIRouter(prefix="/v1/pools/{pool}", tags=["pools"])
 
     @router.patch("", responses=_CHANGE)
@@ -271,7 +218,7 @@ def _pool_changes(api: Api) -> APIRouter:
         pool: str, change: PoolChange, response: Response, if_match: IfMatch = None
     ) -> PoolState:
         """Say whether rewrites wait for a person before they replace their tasks."""
-        return _tagged(api.changes.set_approval(pool, change, match=if_match), response)
+        return _tagged(changes.set_approval(pool, change, match=if_match), response)
 
     def add_verb(name: str, to: PoolStatus) -> None:
         @router.post(
@@ -283,7 +230,7 @@ def _pool_changes(api: Api) -> APIRouter:
         def act(
             pool: str, response: Response, who: Change | None = None, if_match: IfMatch = None
         ) -> PoolState:
-            found = api.changes.set_pool(pool, to, who or Change(), match=if_match)
+            found = changes.set_pool(pool, to, who or Change(), match=if_match)
             return _tagged(found, response)
 
     for name, to in _POOL_STATES.items():
@@ -291,12 +238,12 @@ def _pool_changes(api: Api) -> APIRouter:
     return router
 
 
-def _tasks(api: Api) -> APIRouter:
+def _tasks(store: PoolStore, changes: Changes) -> APIRouter:
     router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["tasks"])
 
     def shown(task_id: str, response: Response) -> TaskDetail:
-        response.headers["ETag"] = api.store.slot_tag(task_id)
-        return api.store.detail(task_id)
+        response.headers["ETag"] = store.slot_tag(task_id)
+        return store.detail(task_id)
 
     @router.get("")
     def show_task(task_id: str, response: Response) -> TaskDetail:
@@ -306,19 +253,14 @@ def _tasks(api: Api) -> APIRouter:
     @router.get("/lineage")
     def show_lineage(task_id: str) -> Lineage:
         """All versions of the task's slot, with their rewrites and measurements, and what people did."""
-        return api.store.lineage(task_id)
-
-    @router.post("/play", responses=answers(429))
-    async def play(task_id: str, given: Responses) -> TaskPlay:
-        """Play a version in a fresh environment with the options of its pool, by given responses; nothing is kept."""
-        return await api.plays.play(task_id, given.responses)
+        return store.lineage(task_id)
 
     @router.post("/rollback", responses=_CHANGE)
     def roll_back(
         task_id: str, wanted: Rollback, response: Response, if_match: IfMatch = None
     ) -> TaskDetail:
         """Undo the rewrites between an ancestor and what the task's slot plays; answers with the new version."""
-        return shown(api.changes.roll_back(task_id, wanted, match=if_match), response)
+        return shown(changes.roll_back(task_id, wanted, match=if_match), response)
 
     def add_verb(action: TaskAction) -> None:
         @router.post(
@@ -330,33 +272,9 @@ def _tasks(api: Api) -> APIRouter:
         def act(
             task_id: str, response: Response, who: Change | None = None, if_match: IfMatch = None
         ) -> TaskDetail:
-            current = api.changes.set_task(task_id, action, who or Change(), match=if_match)
+            current = changes.set_task(task_id, action, who or Change(), match=if_match)
             return shown(current, response)
 
     for action in get_args(TaskAction):
         add_verb(action)
-    return router
-
-
-def _proposals(api: Api) -> APIRouter:
-    router = APIRouter(prefix="/v1/proposals/{proposal_id}", tags=["proposals"])
-
-    @router.get("")
-    def show_proposal(proposal_id: str) -> ProposalDetail:
-        """A rewrite: diagnosis, prompt, answer, checks, both measurements, verdict, and what people did about it."""
-        return api.store.proposal(proposal_id)
-
-    def add_verb(decision: Decision) -> None:
-        @router.post(
-            f"/{decision}",
-            name=f"{decision}_proposal",
-            description=f"{decision.capitalize()} a rewrite by hand; asking again changes nothing.",
-            responses=answers(409),
-        )
-        def act(proposal_id: str, who: Change | None = None) -> ProposalDetail:
-            api.changes.decide(proposal_id, decision, who or Change())
-            return api.store.proposal(proposal_id)
-
-    for decision in get_args(Decision):
-        add_verb(decision)
     return router

@@ -179,10 +179,9 @@ def record_change(
     who: Change,
     **detail: Any,
 ) -> None:
-    """Add one change to the record, in the transaction that makes it.
+    """Record a change that a person made, in the transaction that makes it.
 
-    `action` is the thing and the verb, for example `task.pin`; `detail` what was there before and after. Requests for
-    changes stand in the same table, see `triforge.access.requests`.
+    `action` is the thing and the verb, for example `task.pin`; `detail` the values before and after.
     """
     asking = caller()
     session.add(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.pools.rows import change_proposal
@@ -78,3 +78,20 @@ def withdraw(session: Session, which: ColumnElement[bool], reason: str) -> list[
         session.get_one(TaskRow, row.document["candidate_id"]).state = "rejected"
         change_proposal(row, state="rejected", reason=f"withdrawn: {reason}")
     return [row.id for row in rows]
+
+
+def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> None:
+    """Go on with what other runs have left pending in a pool that the session holds, or (not `adopt`) withdraw it.
+
+    Runs of a deployment come one after another, so whoever made it plays no more. The pairs that were counted stay
+    valid: each compares parent and candidate under one policy, whichever that was.
+    """
+    foreign = and_(
+        ProposalRow.pool_id == pool_id, ProposalRow.state == "pending", ProposalRow.run_id != run_id
+    )
+    if not adopt:
+        reason = f"its run was over before the verdict; run {run_id} makes its own"
+        withdraw(session, foreign, reason)
+        return
+    for row in session.scalars(select(ProposalRow).where(foreign)).all():
+        change_proposal(row, run_id=run_id, reason=f"taken over from run {row.run_id}")

@@ -61,13 +61,10 @@ _PROPOSAL_FILTERS: dict[str, Any] = {
     "slot": ProposalRow.slot,
     "direction": ProposalRow.document["direction"].as_string(),
 }
-_AUDIT_FILTERS: dict[str, Any] = {
-    name: getattr(AuditRow, name) for name in ("slot", "service", "key_id")
-}
 
 
 class PoolStore:
-    """Reads pools, tasks, lineage, proposals and the record.
+    """Reads pools, tasks, lineage and proposals.
 
     What does not exist raises NotFoundError, a cursor that is none of ours InputError.
     """
@@ -193,22 +190,6 @@ class PoolStore:
                 changes=_changes(session, AuditRow.subject == row.id),
             )
 
-    def changes(
-        self, pool: str, *, slot: str = "", cursor: str = "", limit: int = 100
-    ) -> Page[AuditEntry]:
-        """What people changed about a pool, oldest first."""
-        with self._database.read() as session:
-            wanted = [AuditRow.pool_id == pool_row(session, pool).id]
-            return _record(session, _entries(wanted, cursor, slot=slot), limit)
-
-    def record(
-        self, *, service: str = "", key_id: str = "", cursor: str = "", limit: int = 100
-    ) -> Page[AuditEntry]:
-        """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants."""
-        query = _entries(own(AuditRow.tenant), cursor, service=service, key_id=key_id)
-        with self._database.read() as session:
-            return _record(session, query, limit)
-
     def proposal_counts(self) -> list[tuple[str, str, int]]:
         """(pool name, state, proposals) over all pools."""
         with self._database.read() as session:
@@ -267,11 +248,6 @@ def _page(session: Session, query: Select[_Row], limit: int) -> tuple[list[_Row]
     return rows[:limit], rows[limit - 1] if len(rows) > limit else None
 
 
-def _record(session: Session, query: Select[AuditRow], limit: int) -> Page[AuditEntry]:
-    rows, last = _page(session, query, limit)
-    return Page[AuditEntry](items=tuple(map(_entry, rows)), next_cursor=last and str(last.id))
-
-
 def _in_time(query: Select[ProposalRow]) -> Select[ProposalRow]:
     return query.order_by(ProposalRow.created_at, ProposalRow.id)
 
@@ -284,18 +260,5 @@ def _measurements(session: Session, wanted: Condition) -> list[tuple[str, Measur
 
 
 def _changes(session: Session, wanted: Condition) -> tuple[AuditEntry, ...]:
-    return tuple(map(_entry, session.scalars(_entries([wanted]))))
-
-
-def _entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry.model_validate(row, from_attributes=True)
-
-
-def _entries(wanted: list[Condition], cursor: str = "", **equal: str) -> Select[AuditRow]:
-    """Entries of the record after a cursor, oldest first."""
-    conditions = [*wanted, *_equal(_AUDIT_FILTERS, equal)]
-    if cursor:
-        if re.fullmatch("[0-9]{1,18}", cursor) is None:
-            raise _not_ours(cursor)
-        conditions.append(AuditRow.id > int(cursor))
-    return select(AuditRow).where(*conditions).order_by(AuditRow.id)
+    rows = session.scalars(select(AuditRow).where(wanted).order_by(AuditRow.id))
+    return tuple(AuditEntry.model_validate(row, from_attributes=True) for row in rows)

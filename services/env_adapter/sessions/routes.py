@@ -10,15 +10,15 @@ from fastapi import APIRouter, Depends, Header, Response
 from services.env_adapter.pools.requests import SessionEnd, SessionRequest
 from services.env_adapter.sessions.trajectories import Sessions
 from triforge.access.callers import Rule
-from triforge.access.sessions import key_of
+from triforge.access.keys import key_of
 from triforge.types import MadeSession, SessionReward, SessionState, SessionTrace
 from triforge.web.description import answers
 
-_READ: Final = Rule(wants="read", or_session=True)
-_SUBMIT: Final = Rule(wants="submit", changes=True, or_session=True)
+_READ: Final = Rule(requires="read", or_session=True)
+_SUBMIT: Final = Rule(requires="submit", or_session=True)
 
-SESSION_RULES: Final[Mapping[str, Rule]] = {
-    "POST /v1/sessions": Rule(wants="submit", changes=True),
+RULES: Final[Mapping[str, Rule]] = {
+    "POST /v1/sessions": Rule(requires="submit"),
     "GET /v1/sessions/{session_id}": _READ,
     "GET /v1/sessions/{session_id}/trace": _READ,
     "POST /v1/sessions/{session_id}/reward": _SUBMIT,

@@ -20,8 +20,7 @@ from sqlalchemy.orm import Session, undefer
 
 from services.env_adapter.pools.requests import SessionRequest
 from triforge.access.callers import caller
-from triforge.access.keys import digest
-from triforge.access.sessions import new_key, split
+from triforge.access.keys import digest, new_key, parse_key
 from triforge.errors import BusyError, ConflictError, NotFoundError, UnauthorizedError
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
@@ -87,7 +86,7 @@ class SessionStore:
                 raise ConflictError(
                     f"Idempotency-Key: the session {row.id} that it made is over; send a new key"
                 )
-            key, row.digest = new_key(row.id)
+            key, row.digest = new_key("tfs", row.id)
             owner = session.get(SessionGroupRow, row.group_id) if row.group_id else None
             group = GroupTask.model_validate(owner.document) if owner else None
             return state_of(row), _opened(row, group), key, group
@@ -252,7 +251,7 @@ class SessionStore:
 
     def _row(self, session: Session, session_id: str, key: str) -> SessionRow:
         row = session.get(SessionRow, session_id)
-        given = split(key)
+        given = parse_key("tfs", key)
         if row is None or (given is None and not caller().sees(row.tenant)):
             raise NotFoundError(f"session {session_id[:80]!r} does not exist")
         if given is not None and not hmac.compare_digest(digest(given[1]), row.digest):

@@ -25,7 +25,7 @@ from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage
 from triforge.vision.files import describe, from_data_uri
-from triforge.web.problems import input_error, readable_error
+from triforge.web.problems import input_error, openai_error
 
 _log = logging.getLogger(__name__)
 
@@ -481,7 +481,7 @@ async def _events(
                     yield line
         except TriforgeError as error:
             _log.warning("a streamed answer broke off: %s", error.detail)
-            yield event({"error": readable_error(error.kind, error.status, error.detail)})
+            yield event({"error": openai_error(error.kind, error.status, error.detail)})
             return
         for line in deltas.end():
             yield line

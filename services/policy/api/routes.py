@@ -24,17 +24,17 @@ from triforge.web.server import unless_gone
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
-_SAMPLING: Final = Rule(wants="submit")  # changes nothing that lasts, but occupies a model
-_WEIGHTS: Final = Rule(wants="operator", changes=True)
+_SAMPLING: Final = Rule(requires="submit")  # changes nothing that lasts, but occupies a model
+_WEIGHTS: Final = Rule(requires="operator")
 
 # What each route asks for. The weights are all tenants': only services and operators change them.
 RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/generate": _SAMPLING,
     "POST /v1/chat/completions": _SAMPLING,
     "POST /v1/completions": _SAMPLING,
-    "GET /v1/models": Rule(wants="read"),
-    "GET /v1/models/{model}": Rule(wants="read"),
-    "GET /v1/weights": Rule(wants="read"),
+    "GET /v1/models": Rule(requires="read"),
+    "GET /v1/models/{model}": Rule(requires="read"),
+    "GET /v1/weights": Rule(requires="read"),
     "POST /v1/weights": _WEIGHTS,
     "POST /v1/weights/rollback": _WEIGHTS,
     "POST /v1/memory/release": _WEIGHTS,

@@ -20,7 +20,7 @@ from triforge.web.description import answers, files
 from triforge.web.server import unless_gone
 
 _EVENTS: Final = "text/event-stream"
-_SESSION: Final = Rule(wants="session")
+_SESSION: Final = Rule(requires="session")
 SESSION_RULES: Final[Mapping[str, Rule]] = {
     "POST /sessions/{session_id}/v1/chat/completions": _SESSION,
     "POST /sessions/{session_id}/v1/responses": _SESSION,

@@ -21,8 +21,7 @@ from services.policy.api.openai import ChatRequest
 from services.policy.api.tools import PastCall
 from services.policy.engines.protocol import Extras, Partial, Tops
 from services.policy.gateway import Gateway
-from triforge.access.keys import digest
-from triforge.access.sessions import split
+from triforge.access.keys import digest, parse_key
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.errors import ConflictError, NotFoundError, PolicyError, UnauthorizedError
 from triforge.rollout.lineages import Forest, digests
@@ -93,7 +92,7 @@ class Sessions:
 
     async def enter(self, session_id: str, key: str, *, asks: bool = True) -> Entered:
         """The session, if it is open and the key is its own; who was here before gets a number in the same round trip."""
-        given, known = split(key), self._known.get(session_id)
+        given, known = parse_key("tfs", key), self._known.get(session_id)
         before = known is not None and given is not None and _is_key(given[1], known.digest)
         found, closed, number = await self._log.find(session_id, number=asks and before)
         if found is None:

@@ -110,7 +110,7 @@ class BatchTrainer:
             Interrupted: it is to stop; nothing of the step is kept.
         """
         held = self._held is not None and self._held[0] == _place(batch, batch.version)
-        held = held and not batch.restart
+        held = held and not batch.restarts
         if self.ranks.world > 1:
             self.ranks.broadcast(json.dumps({"batch": batch.model_dump(mode="json"), "held": held}))
         return self._step(versions, batch, should_stop, held=held)

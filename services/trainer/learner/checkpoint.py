@@ -42,6 +42,7 @@ from triforge.store.weight_folders import (
     prune,
     version_name,
     versions,
+    weights_number,
 )
 from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
@@ -121,8 +122,8 @@ class CheckpointStore:
         if self.passed_over:
             manifest["passed_over"] = self.passed_over
             manifest["metrics"]["passed_over"] = float(len(self.passed_over))
-        if batch.restart:
-            manifest |= {"origin": batch.first_version, "parent": self.parent}
+        if batch.restarts:
+            manifest |= {"origin": batch.start.parent, "parent": self.parent}
         checkpoint, digest = "", ""
         try:
             checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
@@ -139,7 +140,7 @@ class CheckpointStore:
                 unused = self.checkpoints / version_name(version, checkpoint)
                 shutil.rmtree(unused, ignore_errors=True)
         for parent in (self.checkpoints, self.weights):
-            prune(parent, newest=version, keep=keep, pinned=batch.first_version)
+            prune(parent, newest=version, keep=keep, pinned=batch.pinned)
         return ready, mine
 
     def _write_checkpoint(self, learner: Learner, about: dict[str, Any]) -> str:
@@ -201,9 +202,9 @@ class CheckpointStore:
             StorageError: a version could not be read now; that says nothing against it, so no older one is taken.
         """
         self.passed_over = []
-        newest, base, expected = batch.version, batch.base_version, batch.folder_version
-        initial, shape = Path(batch.model_path), LoraShape.of(batch.learner)
-        if batch.restart:
+        newest, base, expected = batch.version, batch.initial.number, folder_number(batch)
+        initial, shape = Path(batch.initial.folder), LoraShape.of(batch.learner)
+        if batch.restarts:
             return self._restart(batch, initial, shape, ranks)
         held = versions(self.weights)
         if expected is not None and expected not in held:
@@ -236,9 +237,9 @@ class CheckpointStore:
     def _restart(
         self, batch: TrainBatch, initial: Path, shape: LoraShape | None, ranks: Ranks | None
     ) -> Learner:
-        """A learner with the weights of `first_version` and an empty optimiser. Errors: see `load`."""
-        first, self.parent = batch.first_version, ""
-        if first is None or first == batch.base_version:
+        """Return a learner with the weights of the batch's start and an empty optimiser. Errors: see `load`."""
+        first, self.parent = folder_number(batch), ""
+        if first is None:
             return Learner.fresh(initial, ranks, shape=shape, seed=batch.seed, images=self._images)
         learner = self.load(first, initial, shape, ranks)
         learner.forget_updates()
@@ -248,6 +249,12 @@ class CheckpointStore:
     def _pass_over(self, version: int, why: str) -> None:
         log.error("version %d is not trained on: %s", version, why)
         self.passed_over.append(why)
+
+
+def folder_number(batch: TrainBatch) -> int | None:
+    """Return the number under which the weights of a batch's start were written; None for the run's initial folder."""
+    folder = batch.start.folder
+    return None if folder == batch.initial.folder else weights_number(Path(folder))
 
 
 def _read_state(path: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from triforge.broker import WEIGHTS_STREAM
 from triforge.config import RunConfig
 from triforge.errors import TrainerError
 from triforge.store.rows import write_rows
-from triforge.types import TrainBatch, TrainedRole, TrainRow, WeightsReady
+from triforge.store.weight_folders import version_name
+from triforge.types import TrainBatch, TrainedRole, TrainRow, WeightsReady, WeightVersion
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +114,8 @@ class Learners:
                     continue
                 if ready.error is not None:
                     raise TrainerError(f"learner of {ready.role}: {ready.error.detail}")
-                origin = asked.first_version if asked.restart else None
-                found[ready.role] = Trained(ready, time.monotonic() - started, origin)
+                seconds = time.monotonic() - started
+                found[ready.role] = Trained(ready, seconds, asked.start.parent)
                 del waiting[ready.role]
         return found
 
@@ -129,11 +130,14 @@ class Learners:
         name = f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
         self._written.append(uri)
+        base, path = self._notes["base"][role], self._notes["paths"][role]
+        initial = WeightVersion(number=base, folder=path)
         folders = Versions(self._parts.store, self._parts.artifacts, self._run_id, role)
+        number = await asyncio.to_thread(folders.number_of, version)
+        folder = path if number is None else str(folders.weights / version_name(number))
         return batch_of(
             self._config, self._run_id, role, step, rows,
-            uri=uri, version=version, model_path=self._notes["paths"][role], base_version=self._notes["base"][role],
-            folder_version=await asyncio.to_thread(folders.number_of, version),
+            initial=initial, start=WeightVersion(number=version, folder=folder), uri=uri,
             auxiliary_weights=dict(auxiliary_weights),
         )  # fmt: skip
 

@@ -59,12 +59,12 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
         "loop 1: explore", "loop 1: filter", "loop 1: fine_tune", "loop 1: evaluate", "loop 2: explore",
     ]  # fmt: skip
     batches = loop.learners["policy"].batches
-    base = batches[0].base_version
+    base = batches[0].initial.number
     assert [b.version - base for b in batches] == [0, 1, 2, 3, 4], "versions only go up"
     assert [b.algorithm.job for b in batches] == ["pg", "pg", "ce", "pg", "pg"]
     assert [b.algorithm.off_policy for b in batches] == ["tis", "tis", "none", "tis", "tis"]
-    assert [b.restart for b in batches] == [False, False, True, True, False]
-    assert [b.first_version for b in batches] == [*[base] * 3, *[base + 3] * 2]
+    assert [b.restarts for b in batches] == [False, False, True, True, False]
+    assert [b.pinned for b in batches] == [*[base] * 3, *[base + 3] * 2]
     tuned = read_rows(loop.artifacts, batches[2].uri)
     # of two steps, two tasks each, the one rollout in two that succeeded
     assert [row.key.removeprefix(run.id) for row in tuned] == [
@@ -89,7 +89,7 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
 def lasting(loop: Loop, run: RunState) -> dict[str, Any]:
     base = loop.store.run_state(run.id)["base"]["policy"]
     mine = [b for b in loop.learners["policy"].batches if b.run_id == run.id]
-    first = {b.step: b.first_version - base for b in mine if b.first_version is not None}
+    first = {b.step: b.pinned - base for b in mine if b.pinned is not None}
     state = dict(loop.store.run_state(run.id)["rloop"])
     if state["first"] is not None:
         state["first"] -= base

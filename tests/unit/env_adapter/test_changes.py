@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from services.env_adapter.pools.changes import Changes, TaskAction
 from services.env_adapter.pools.requests import Change, PoolChange, Rollback
@@ -17,7 +17,8 @@ from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service
 from triforge.errors import ConflictError, NotFoundError, PreconditionError
 from triforge.rollout.protocols import TaskDraft
-from triforge.types import AuditEntry, Proposal
+from triforge.store.tables import AuditRow
+from triforge.types import Proposal
 
 DANA = Change(by="dana", reason="a test")
 PAPER = adapt_settings(acceptance="paper", max_pending=9)
@@ -28,8 +29,10 @@ def changes(service: Service) -> Changes:
     return Changes(service.database)
 
 
-def trail(service: Service) -> list[AuditEntry]:
-    return [e for e in service.store.changes("p").items if e.action != "pool.create"]
+def trail(service: Service) -> list[AuditRow]:
+    query = select(AuditRow).where(AuditRow.action != "pool.create").order_by(AuditRow.id)
+    with service.database.read() as session:
+        return list(session.scalars(query))
 
 
 def accepted(service: Service, parent: str, shelf: int, group: str) -> Proposal:

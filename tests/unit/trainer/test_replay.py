@@ -25,6 +25,7 @@ from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.training_logprobs import recorded_logprobs
+from triforge.types import WeightVersion
 
 RECORDED = (
     Path(__file__).parents[2] / "recorded_run"
@@ -110,11 +111,11 @@ def publish(recording: Recording, taken: float = 1.0) -> None:
     record = recording.read(1)
     again = credit(1, record)
     rows, version = again.samples.rows["policy"], int(record.numbers["policy_version"])
+    initial = WeightVersion(number=version, folder=recording.paths["policy"])
     batch = batch_of(
-        again.config, recording.run_id, "policy", 1, rows, uri="", version=version,
-        model_path=recording.paths["policy"], base_version=version,
+        again.config, recording.run_id, "policy", 1, rows, uri="", initial=initial, start=initial,
     )  # fmt: skip
-    learner = Learner.fresh(Path(batch.model_path))
+    learner = Learner.fresh(Path(initial.folder))
     parameters = learner.model.parameters().values()
     start = [parameter.detach().clone() for parameter in parameters]
     report = learner.train(batch, rows)

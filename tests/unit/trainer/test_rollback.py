@@ -136,7 +136,7 @@ async def test_going_back_to_the_initial_folder_starts_afresh(
     assert run.policy_version == SECOND + 1
     assert scene.rows()[SECOND + 1].uri == str(scene.initial)
     base = scene.store.run_state(run.id)["base"]["policy"]
-    batch = make_batch(step=3, version=SECOND + 1, base_version=base)
+    batch = make_batch(step=3, version=SECOND + 1, base=base)
     found = scene.checkpoints.start_of(batch)
     assert found.counters.updates == 0
 
