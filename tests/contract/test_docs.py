@@ -24,7 +24,7 @@ from demo.settings import DemoSettings
 from scripts import gen_docs
 from scripts.gen_interfaces import apis
 from services.env_adapter.pools.requests import Change, PoolChange, Rollback
-from services.policy.api.openai import ChatRequest
+from services.policy.api.chat import ChatRequest
 from services.policy.api.routes import GenerateBatch
 from services.reward.requests import JudgeRequest
 from services.trainer.runs.runs import RunRequest
