@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.policy.api.routes import RULES, routes
-from services.policy.api.session_routes import SESSION_RULES
 from services.policy.api.sessions import Entered, Sessions
 from services.policy.gateway import Gateway
 from triforge.access.keys import key_of
@@ -63,7 +62,7 @@ def create_app(
             "POST /v1/generate": Bounds(max_body, numbers=_TOKENS),
             "POST /v1/chat/completions": Bounds(max_body),
             "POST /v1/completions": Bounds(max_body, numbers=_TOKENS),
-            **{route: Bounds(max_body) for route in SESSION_RULES if route.startswith("POST")},
+            **{route: Bounds(max_body) for route in RULES if route.startswith("POST /sessions")},
         },
         origins=entrance.origins,
     )
