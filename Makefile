@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis experiment-methods experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-tools test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis experiment-methods experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ check: lint arch type ## all of lint, arch and type (changes nothing)
 
 test: setup ## the whole test suite; the last line is pytest's
 	@scripts/test.sh
+
+test-tools: setup ## the tests of chaos, bench, compose-test and the Kubernetes files
+	@scripts/test.sh tests/tools
 
 test-numbers: setup ## the tests that compare numbers, as CPUs of two other kinds compute them
 	@scripts/test_numbers.sh

@@ -27,8 +27,8 @@ from safetensors.torch import save_file
 
 from bench.machine import machine
 from services.local_engine.updates import BroadcastUpdate, JoinGroup, UpdateGroup
-from services.policy.weights.folder import Version
-from services.policy.weights.loader import Broadcasts
+from services.policy.weights.adapters import Version
+from services.policy.weights.broadcast import Broadcasts
 from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from triforge.store.tensor_files import weight_files
 from triforge.types import BroadcastOffer
@@ -78,12 +78,12 @@ def receive() -> None:
     """An engine's process: at every line takes part in the broadcast that it names."""
     say("ready")
     for line in sys.stdin:
-        before, seat = written(), json.loads(line)
-        offers = [BroadcastOffer.model_validate(offer) for offer in seat["offers"]]
+        before, place = written(), json.loads(line)
+        offers = [BroadcastOffer.model_validate(offer) for offer in place["offers"]]
         groups = {}
         for offer in offers:
             groups[offer.group] = UpdateGroup(JoinGroup(
-                backend="gloo", world_size=offer.world_size, rank_offset=seat["rank"], master_address=offer.address,
+                backend="gloo", world_size=offer.world_size, rank_offset=place["rank"], master_address=offer.address,
                 master_port=offer.port, group_name=offer.group,
             ))  # fmt: skip
         found: dict[str, torch.Tensor] = {}
@@ -140,10 +140,10 @@ async def case(
     size = sum(path.stat().st_size for path in weight_files(Path(version.uri)))
     before = [await rank.ask(0) for rank in ranks]
     begun = time.perf_counter()
-    seats = await Broadcasts(together=together).seats(engines, version, apis)
-    assert len(seats) == len(engines)
+    places = await Broadcasts(together=together).ranks(engines, version, apis)
+    assert len(places) == len(engines)
     bodies = [
-        {"offers": [o.model_dump(mode="json") for o in seats[e.url].offers], "rank": seats[e.url].rank}
+        {"offers": [o.model_dump(mode="json") for o in places[e.url].offers], "rank": places[e.url].rank}
         for e in engines
     ]  # fmt: skip
     found = await asyncio.gather(*(e.ask(b) for e, b in zip(engines, bodies, strict=True)))

@@ -9,22 +9,24 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.control_plane_environment import NAME
 from bench.machine import cpu_s, rss_mib
-from services.trainer.replay.rollouts import ROLES, layout_of, untrained
-from triforge.broker import Broker
-from triforge.config import Settings
-from triforge.supervisor.layout import Layout, free_port
+from triforge.broker import Broker, RedisBroker, batches_stream
+from triforge.config import Settings, parse, write_document
+from triforge.supervisor.layout import Layout, free_port, plan_layout
 from triforge.supervisor.process import ProcessSpec
+from triforge.supervisor.supervise import Supervisor
 from triforge.testing.entry_points import offer_family
 from triforge.testing.model_folders import chatml_folder
-from triforge.types import TrainedRole
+from triforge.types import TrainedRole, WeightsReady
 
 _SAMPLE_S = 0.5
+ROLES: Final[tuple[TrainedRole, ...]] = ("policy", "reward")
+_LEFT_OUT: Final = ("learner-policy", "learner-reward", "reward", "dashboard")
 
 
 @dataclass
@@ -68,6 +70,56 @@ def _engine(role: str, url: str, model: Path) -> ProcessSpec:
 def _ours(spec: ProcessSpec, packages: Path) -> ProcessSpec:
     """Every process finds the bench's environment by its entry point."""
     return dataclasses.replace(spec, env={**spec.env, "PYTHONPATH": str(packages)})
+
+
+def layout_of(
+    models: Mapping[TrainedRole, str], folder: Path, engines: Mapping[TrainedRole, str]
+) -> Layout:
+    """Return the layout of a deployment of these model folders with these engines, which show no weights."""
+    document = {
+        "models": {role: {"path": path} for role, path in models.items()},
+        "adaptation": {"controller": "none"},
+    }
+    write_document(folder / "run.toml", document)
+    given = {f"{role}_engines": url for role, url in engines.items()}
+    unchecked = {"weights_check": "sizes", "weights_verify": "info"}
+    return plan_layout(
+        parse(document), Settings().model_copy(update=given | unchecked), config_path=folder / "run.toml",
+        state=folder / "state", auto_ports=True, environ={},
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def untrained(
+    layout: Layout, state: Path, models: Mapping[TrainedRole, str]
+) -> AsyncIterator[tuple[Supervisor, Broker]]:
+    """Start its processes; tasks of this process stand in for learners and announce the same folder under each next version."""
+    specs = tuple(spec for spec in layout.specs if spec.name not in _LEFT_OUT)
+    supervisor = Supervisor(replace(layout, specs=specs), state, report=lambda _: None)
+    broker = RedisBroker(layout.settings.redis_url, lease_s=layout.settings.lease_s)
+    learners: list[asyncio.Task[None]] = []
+    try:
+        await supervisor.start()
+        learners += [asyncio.create_task(_announce(broker, *model)) for model in models.items()]
+        yield supervisor, broker
+    finally:
+        for task in learners:
+            task.cancel()
+        await asyncio.gather(*learners, return_exceptions=True)
+        await broker.close()
+        await supervisor.stop()
+
+
+async def _announce(broker: Broker, role: TrainedRole, folder: str) -> None:
+    cursor = await broker.last_id(batches_stream(role))
+    while True:
+        for entry, batch, _ in await broker.read_batches(role, cursor):
+            cursor = entry
+            if batch is not None:
+                ready = WeightsReady(
+                    run_id=batch.run_id, role=role, step=batch.step, version=batch.version + 1, uri=folder, digest="",
+                )  # fmt: skip
+                await broker.announce(ready)
 
 
 # ---- what processes use up ----

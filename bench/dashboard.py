@@ -34,9 +34,8 @@ from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.step_records import SCHEMA, write_step_records
-from triforge.store.timelines import write_timeline
 from triforge.testing.model_folders import words_folder
-from triforge.types import RunStep, Span, Timeline
+from triforge.types import RunStep
 
 WANTED_MS = 300.0
 # of a step, a rollout, a turn; rollouts of a group
@@ -88,17 +87,6 @@ def records(run_id: str, step: int, rng: random.Random) -> list[dict[str, Any]]:
     return made
 
 
-def timeline(run_id: str, step: int, rng: random.Random) -> Timeline:
-    """When 8 processes played and judged a step's rollouts."""
-    found = []
-    for number in range(ROLLOUTS):
-        name = f"{run_id}-{step:05d}-train-{number // GROUP:04d}-{number % GROUP:02d}"
-        start, end, lane = rng.uniform(0.0, 30.0), rng.uniform(31.0, 40.0), number % 4
-        found.append(Span(lane=f"rollout {lane}", kind="play", name=name, start=start, end=end))
-        found.append(Span(lane=f"judge {lane}", kind="judge", name=name, start=end, end=end + 0.5))
-    return Timeline(run_id=run_id, step=step, spans=tuple(found))
-
-
 def fill(
     store: RunStore, artifacts: ArtifactStore, model: Path, steps: int
 ) -> tuple[list[str], dict[str, float]]:
@@ -112,7 +100,6 @@ def fill(
             run.id, state={"paths": {"policy": str(model)}}, versions={"policy": 0, "reward": 0}
         )
         runs.append(run.id)
-    write_timeline(artifacts, timeline(runs[0], steps, rng))
     uri = write_step_records(artifacts, "bench.parquet", records(runs[0], steps, rng))
     for step in range(1, steps + 1):
         for run_id, what in zip(runs, spent, strict=True):
@@ -135,7 +122,6 @@ def addresses(runs: Sequence[str], steps: int) -> dict[str, str]:
     found = {
         "run": "",
         "run, smoothed, by time": "?x=time&smooth=0.9",
-        "timeline": f"/timeline?step={steps}",
         "rollouts, newest": "/rollouts",
         "one step": "/rollouts?step=1",
         "votes against the outcome": "/rollouts?against=true",

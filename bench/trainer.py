@@ -38,7 +38,7 @@ from services.trainer.learner.step_cost import Shape
 from triforge.algorithms.algorithm import resolve
 from triforge.config import LearnerSection
 from triforge.supervisor.layout import free_port
-from triforge.types import TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow, WeightVersion
 
 ANSWERS = 8  # of a group
 BUDGET = 1024  # cells of a forward pass
@@ -77,9 +77,10 @@ def batch_of(
             )
         )  # fmt: skip
     learner = {"updates_per_step": 1, "token_budget": BUDGET, "max_tokens": 131072, **options}
+    initial = WeightVersion(number=0, folder=str(folder))
     batch = TrainBatch(
-        batch_id="bench", run_id="bench", role="policy", step=1, version=0, uri="", num_rows=len(made),
-        num_tokens=0, model_path=str(folder), algorithm=resolve("rlanything", {"kl_beta": 0.0}),
+        batch_id="bench", run_id="bench", role="policy", step=1, initial=initial, start=initial, uri="", num_rows=len(made),
+        num_tokens=0, algorithm=resolve("rlanything", {"kl_beta": 0.0}),
         learner=LearnerSection.model_validate(learner),
     )  # fmt: skip
     return batch, made

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from demo.episodes import Pair
 from demo.theory import TITLES, answers, lines, shown
-from services.dashboard import charts, drawing, pages
+from services.dashboard import charts, drawing
 from services.dashboard.tasks import differences
+from services.dashboard.templates import FOLDER, templates
 from triforge.cli.training import Trained
 from triforge.types import RunStep
 
@@ -140,14 +141,14 @@ def write_report(
     """Write the page; everything it needs is in the file. It links to the dashboard's pages if they lie beside it."""
     steps = record.steps
     table = rows(record)
-    template = pages.templates(Path(__file__).parent).get_template("report.html")
+    template = templates(Path(__file__).parent).get_template("report.html")
     page = template.render(
         record=record,
         run=record.run,
         notes=notes,
         pages=f"{PAGES}/index.html" if (path.parent / PAGES).is_dir() else "",
         judged=any("judge/votes" in s.metrics for s in steps),
-        style=(pages.TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        style=(FOLDER / "assets" / "style.css").read_text(encoding="utf-8"),
         tiles=[row for row in table if row[0] in _TILES],
         rows=table,
         meanings=MEANINGS,

@@ -18,16 +18,15 @@ from services.env_adapter.adaptation.controllers import wanted_direction
 from services.env_adapter.adaptation.diagnosis import Diagnosis
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.proposals import ProposalWriter
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.trainer.loop.task_source import task_outcome
 from triforge.environments.registry import family
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.window import Offer
 from triforge.types import (
-    AdaptSettings,
     DiagnosisNote,
     Direction,
     Task,
-    TaskOutcome,
 )
 
 
@@ -36,7 +35,7 @@ class Asked:
     """A task outside the band, and which way it should be rewritten."""
 
     task: Task
-    outcome: TaskOutcome
+    outcome: RunOutcome
     direction: Direction
 
 
@@ -124,8 +123,10 @@ class DiagnosisRun(Run):
             planned = (await self._env.plan([step]))[step]
             groups = await asyncio.gather(*(self._play_group(task) for task in planned))
             offer = Offer(round=step, step=step, versions=(0, 0))
+            settings = AdaptSettings.of(self._config)
             for group in groups:
-                outcome = task_outcome(group, offer, run=self._run, config=self._config)
+                counted = task_outcome(group, offer, run=self._run, config=self._config)
+                outcome = RunOutcome.of(counted, settings)
                 if direction := wanted_direction(outcome):
                     found.append(Asked(group.played.task, outcome, direction))
             if len(found) >= count:

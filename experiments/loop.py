@@ -25,6 +25,7 @@ from experiments.rewriters import REWRITERS
 from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.reward.scorers import SCORERS
 from services.trainer.credit.rows import Limits
 from services.trainer.credit.samples import SampleOptions, build_samples
@@ -54,6 +55,7 @@ from triforge.types import (
     TrainRow,
     Trajectory,
     TrajectoryVotes,
+    WeightVersion,
 )
 
 _LATE = 5  # training steps at the end over which step measures are averaged
@@ -186,9 +188,10 @@ class Run:
         trained = time.monotonic()
         if self._config.adaptation.controller != "none":
             offer = Offer(round=step, step=step, versions=(sampled["policy"], sampled["reward"]))
+            settings = AdaptSettings.of(self._config)
             for group in groups:
                 outcome = task_outcome(group, offer, run=self._run, config=self._config)
-                await self._tasks.adapt(outcome)
+                await self._tasks.adapt(RunOutcome.of(outcome, settings))
             measures["tasks/accepted"] = self._tasks.counts()["proposals"].get("accepted", 0)
         seconds = {"seconds/play": played - started, "seconds/train": trained - played,
                    "seconds/adapt": time.monotonic() - trained}  # fmt: skip
@@ -251,8 +254,9 @@ class Run:
         policy = role == "policy"
         return TrainBatch(
             batch_id=f"{self._run.id}-{step:05d}-{role}", run_id=self._run.id, role=role, step=step,
-            version=self._versions[role], uri="memory", num_rows=len(rows),
-            num_tokens=sum(len(row.ids) for row in rows), model_path=model.path,
+            initial=WeightVersion(number=0, folder=model.path), uri="memory", num_rows=len(rows),
+            start=WeightVersion(number=self._versions[role], folder=model.path),
+            num_tokens=sum(len(row.ids) for row in rows),
             algorithm=self._algorithm if policy else self._config.algorithm_of("reward"),
             learner=section, auxiliary=self._config.trainer.aux,
             auxiliary_weights=self._auxiliary.weights(step) if policy else {},

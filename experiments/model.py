@@ -15,7 +15,7 @@ from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.kv_cache import NEVER, StepBatch
 from services.local_engine.llama import LlamaModel
-from services.local_engine.model import load_model, stage_tensors
+from services.local_engine.model import load_model, stage_tensors, stage_weights
 from services.local_engine.request import Prompt, SamplingParams, parse_sampling
 from services.local_engine.sampler import sample
 from services.local_engine.scheduler import Limits
@@ -30,6 +30,8 @@ from triforge.types import (
     GenerateRequest,
     Sampling,
     VersionSpan,
+    WeightsState,
+    WeightsUpdate,
 )
 
 _TAIL = 3  # ids at the end of a response that decide what is appended: as many as the closings of our templates have, and more
@@ -46,19 +48,28 @@ class LocalModel:
 
     Args:
         folder: model folder.
+        role: name of the model.
         version: weight version of what lies there.
         rows: samples decoded side by side.
         device: where it serves.
     """
 
     def __init__(
-        self, folder: Path, *, version: int = 0, rows: int = 64, device: str = "cpu"
+        self,
+        folder: Path,
+        *,
+        role: str = "policy",
+        version: int = 0,
+        rows: int = 64,
+        device: str = "cpu",
     ) -> None:
+        self._role, self._uri = role, str(folder)
         self._renderer = Renderer.from_folder(folder)
         self._appended: dict[tuple[tuple[int, ...], tuple[ChatMessage, ...]], list[int]] = {}
         self._params: dict[Sampling, SamplingParams] = {}
         self._rids = count()
         model, config = load_model(folder, device=torch.device(device))
+        self._config = config
         self._engine = Engine(
             model, config, TextCodec(folder), folder, version=str(version),
             limits=Limits(max_running=rows, max_queued=_QUEUED),
@@ -132,7 +143,10 @@ class LocalModel:
         await self._engine.generate([scored])
         found = [logprob or 0.0 for logprob, _ in scored.input_scores[1:]]
         return GenerateReply(
-            prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found), prompt_version=0
+            prompt_ids=tuple(ids),
+            outputs=(),
+            prompt_logprobs=tuple(found),
+            prompt_version=int(self._engine.version),
         )
 
     def _ids(self, request: GenerateRequest) -> list[int]:
@@ -216,6 +230,31 @@ class LocalModel:
         }
         checked = stage_tensors(tensors, self._engine.model, "the learner's weights")
         await self._engine.swap(checked, str(version))
+
+    async def weights(self) -> WeightsState:
+        """Return the version that serves."""
+        version = int(self._engine.version)
+        return WeightsState(role=self._role, version=version, uri=self._uri, engines=1, ready=1)
+
+    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
+        """Serve the folder of a version."""
+        folder, model = Path(update.uri.removeprefix("file://")), self._engine.model
+        tensors = await asyncio.to_thread(stage_weights, folder, model, self._config)
+        await self._engine.swap(tensors, str(update.version), folder=folder)
+        self._uri = update.uri
+        return await self.weights()
+
+    async def release_memory(self) -> WeightsState:
+        """Keep the memory: engine and learner share a process."""
+        return await self.weights()
+
+    async def resume_memory(self) -> WeightsState:
+        """Serve on."""
+        return await self.weights()
+
+    async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        """Answer requests, in order."""
+        return await self.many(requests)
 
     def stop(self) -> None:
         """End the engine's thread."""

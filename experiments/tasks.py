@@ -8,13 +8,14 @@ from typing import Any
 
 from experiments.settings import Settings
 from services.env_adapter.adaptation.adapter import make_adapter
+from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
 from services.env_adapter.pools.store import PoolStore
 from triforge.environments.registry import family
 from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database
-from triforge.types import Params, PlannedGroup, PlanRequest, PoolRequest, Task, TaskOutcome
+from triforge.types import Params, PlannedGroup, PlanRequest, PoolRequest, Task
 
 _ALL = 1_000_000
 
@@ -70,7 +71,7 @@ class Tasks:
         made = self._store.proposals(self.pool_id, state="accepted", limit=_ALL).items
         return {str(p.candidate_id): await self.read(str(p.candidate_id)) for p in made}
 
-    async def adapt(self, outcome: TaskOutcome) -> None:
+    async def adapt(self, outcome: RunOutcome) -> None:
         """What the job of the queue `adapt` does."""
         await self._adapter.handle(outcome)
 

@@ -11,7 +11,8 @@ from triforge.algorithms.estimators import ESTIMATORS
 from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.registry import Options
 from triforge.config import AuxiliarySection, CriticSection, LearnerSection
-from triforge.types import TrainBatch
+from triforge.store.weight_folders import version_name
+from triforge.types import TrainBatch, WeightVersion
 
 
 def any_algorithm(**options: Any) -> Algorithm:
@@ -31,10 +32,19 @@ def any_algorithm(**options: Any) -> Algorithm:
     return made
 
 
-def train_batch(folder: Path | str, **options: Any) -> TrainBatch:
+def train_batch(
+    folder: Path | str,
+    *,
+    version: int = 1,
+    base: int = 0,
+    written: int | None = None,
+    parent: int | None = None,
+    **options: Any,
+) -> TrainBatch:
     """A batch; keywords are fields of the batch, of its learner section, or options of the algorithm.
 
-    `estimate` holds options of an estimator, `aux` the weights and the section of auxiliary objectives.
+    `estimate` holds options of an estimator, `aux` the weights and the section of auxiliary objectives. The batch starts from
+    `version`, in the folder of the number `written` or else the model's, which is `base` (0).
     """
     learner = dict(options.pop("learner", {}))
     for name in [n for n in options if n in LearnerSection.model_fields]:
@@ -48,16 +58,17 @@ def train_batch(folder: Path | str, **options: Any) -> TrainBatch:
     fields = {n: options.pop(n) for n in list(options) if n in TrainBatch.model_fields}
     if isinstance(fields.get("critic"), dict):
         fields["critic"] = CriticSection(**fields["critic"])
+    written_in = str(folder) if written is None else version_name(written)
     usual: dict[str, Any] = {
-        "batch_id": "batch", "run_id": "run", "role": "policy", "step": 1, "version": 1, "uri": "",
-        "num_rows": 1, "num_tokens": 0,
+        "batch_id": "batch", "run_id": "run", "role": "policy", "step": 1, "uri": "", "num_rows": 1, "num_tokens": 0,
+        "initial": WeightVersion(number=base, folder=str(folder)),
+        "start": WeightVersion(number=version, folder=written_in, parent=parent),
     }  # fmt: skip
     return TrainBatch(
         **{
             **usual,
             "algorithm": any_algorithm(**options),
             "learner": LearnerSection.model_validate(learner),
-            "model_path": str(folder),
             **fields,
         }
     )

@@ -16,7 +16,7 @@ settings.load_profile("triforge")
 
 TESTS = Path(__file__).parent
 # The slow folders start first, so that no worker is left alone with them at the end.
-FIRST = ("e2e", "service")
+FIRST = ("e2e", "one_process", "service")
 
 
 class KeepTogether(LoadFileScheduling):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.algorithms.algorithm import resolve
 from triforge.config import AdaptationSection, EnvAdapterSection, RewardSection
-from triforge.types import AdaptSettings, GroupTask
+from triforge.types import GroupTask
 
 _PLAYED = {
     "max_steps": "max_steps",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.calling import ROOT
 from scripts.compose_test.stack import Stack
-from tests.e2e.families.reading_model import build_reading_model
+from tests.one_process.reading_model import build_reading_model
 
 _DOCUMENT = ROOT / "tests" / "compose" / "programs.toml"
 _MODEL = "/models/reading"
@@ -17,8 +17,7 @@ def lay_ready(stack: Stack, folder: Path) -> None:
     """Put the model and the document into the volume, and have compose read the file for programs as well."""
     staged = folder / "programs"
     shutil.rmtree(staged, ignore_errors=True)
-    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
-    build_reading_model(staged / "reading", texts)
+    build_reading_model(staged / "reading")
     shutil.copy(_DOCUMENT, staged / "programs.toml")
     stack.put_models(staged)
     stack.set(

@@ -7,8 +7,7 @@
 3. It plays episodes with our policy endpoint as the model and our environment endpoint as the world: a third party joins
    the two.
 
-4. Harbor's own validators read the task folders of configs/pools/harbor and a trajectory of `triforge run export --format atif`;
-   they need Python 3.12 or newer.
+4. Harbor's own validators read the task folders of configs/pools/harbor; they need Python 3.12 or newer.
 
 The model has random weights, so nothing is asked of its rewards.
 """
@@ -31,7 +30,7 @@ from typing import Any
 from scripts.calling import ROOT
 from scripts.virtual_environments import CONFORMANCE as HERE
 from scripts.virtual_environments import ensure_files
-from tests.e2e.families.reading_model import build_reading_model
+from tests.one_process.reading_model import build_reading_model
 from triforge.errors import TriforgeError, UnavailableError
 
 FAMILIES = ("household", "sokoban", "shop")
@@ -96,8 +95,7 @@ def served(family: str) -> Iterator[str]:
 @contextmanager
 def policy(folder: Path) -> Iterator[str]:
     """The address of the policy endpoint of a deployment with tiny models."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
-    model = build_reading_model(folder / "model", texts)
+    model = build_reading_model(folder / "model")
     roles = (f'[models.{role}]\npath = "{model}"\n' for role in ("policy", "reward", "rewriter"))
     (folder / "run.toml").write_text("\n".join(roles))
     state = folder / "state"
@@ -211,7 +209,6 @@ def harbor() -> bool:
         say("harbor: not run, it needs Python 3.12 or newer")
         return True
     files = sorted(map(str, (ROOT / "configs" / "pools" / "harbor").iterdir()))
-    files.append(str(ROOT / "tests" / "unit" / "cli" / "atif" / "trajectory.json"))
     command = [str(ensure_files("harbor", python)), str(HERE / "harbor_files.py"), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     say((done.stdout + done.stderr[-600:]).rstrip())

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 from harbor.models.task.task import Task
-from harbor.utils.trajectory_validator import TrajectoryValidator
 
 
 def main() -> int:
@@ -12,13 +11,8 @@ def main() -> int:
     bad = 0
     for name in sys.argv[1:]:
         path = Path(name)
-        if path.suffix == ".json":
-            validator = TrajectoryValidator()
-            valid = validator.validate(path)
-            said = "a valid trajectory" if valid else f"NOT VALID {validator.get_errors()}"
-        else:
-            valid = Task.is_valid_dir(path)
-            said = Task(path).name if valid else "NOT VALID"
+        valid = Task.is_valid_dir(path)
+        said = Task(path).name if valid else "NOT VALID"
         sys.stdout.write(f"harbor, {path.name}: {said}\n")
         bad += not valid
     return 1 if bad else 0

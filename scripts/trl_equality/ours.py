@@ -17,7 +17,7 @@ from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.core import Aggregation
 from triforge.config import LearnerSection
-from triforge.types import TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow, WeightVersion
 
 TOLERANCE = 1e-5
 """Of the largest gradient: some eighty roundings of float32, which differ from one kind of CPU to the next."""
@@ -137,9 +137,10 @@ def _batch(case: Mapping[str, Any], folder: Path) -> TrainBatch:
     if named != "sapo":
         options["clip_low"] = 1.0 if loss == "cispo" else cases.CLIP["low"]
         options["clip_high"] = cases.CLIP["high"]
+    initial = WeightVersion(number=1, folder=str(folder))
     return TrainBatch(
-        batch_id="equality", run_id="equality", role="policy", step=1, version=1, uri="", num_rows=4,
-        num_tokens=0, model_path=str(folder), algorithm=resolve("rlanything", options),
+        batch_id="equality", run_id="equality", role="policy", step=1, initial=initial, start=initial, uri="", num_rows=4,
+        num_tokens=0, algorithm=resolve("rlanything", options),
         learner=LearnerSection(learning_rate=1e-12, updates_per_step=1, grad_clip=1e9),
         temperature=case.get("temperature", 1.0),
     )  # fmt: skip

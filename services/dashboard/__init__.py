@@ -1,4 +1,4 @@
-"""The web pages of a deployment: runs as they go, pools, tasks with their lineage, rewrites with everything said about them.
+"""The web pages of a deployment: runs with their curves and rollouts, pools, tasks with their lineage, comparisons.
 
-It keeps nothing; a key that a browser sends goes on to the APIs, which decide what it may see and change.
+The service stores nothing. It sends the key of a browser on to the APIs, which decide what the browser may read and change.
 """

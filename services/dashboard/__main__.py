@@ -1,4 +1,4 @@
-"""`python -m services.dashboard [--run RUN --to FOLDER]`: the only wiring of this service."""
+"""`python -m services.dashboard [--run RUN --to FOLDER]`: serve the pages, or write those of a run."""
 
 from __future__ import annotations
 
@@ -15,38 +15,35 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Serve the pages, or write those of a run."""
     parser = argparse.ArgumentParser(
         prog="python -m services.dashboard",
-        description="Serve the pages that people look at, until SIGTERM; or write those of one run into a folder.",
-        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
+        description="Serve the web pages of a deployment until SIGTERM, or write those of one run into a folder.",
+        epilog="Addresses and secrets are environment variables named TRIFORGE_..., see docs/configuration.md.",
     )
     parser.add_argument("--run", help="id of a run whose pages are written")
     parser.add_argument("--to", type=Path, help="new folder of its pages")
     parser.add_argument("--pages", type=int, default=1000, help="most pages (default 1000)")
-    given = parser.parse_args(arguments)
-    if bool(given.run) != bool(given.to):
+    options = parser.parse_args(arguments)
+    if bool(options.run) != bool(options.to):
         parser.error("--run and --to go together")
-    return _write(given.run, given.to, given.pages) if given.run else _serve()
+    if not options.run:
+        return _serve()
+    return asyncio.run(_write(options.run, options.to, options.pages))
 
 
-def _write(run_id: str, target: Path, most: int) -> int:
+async def _write(run_id: str, target: Path, most: int) -> int:
     from services.dashboard.apis import Apis
     from services.dashboard.folder import pages_of, write
     from triforge.config import Settings
     from triforge.errors import TriforgeError
 
-    async def work() -> dict[str, bytes]:
-        settings = Settings.from_env()
-        apis = Apis.of(settings)
-        try:
-            return await pages_of(apis, settings.key.get_secret_value(), run_id, most)
-        finally:
-            await apis.close()
-
+    settings = Settings.from_env()
+    apis = Apis.of(settings)
     try:
-        write(asyncio.run(work()), target)
+        write(await pages_of(apis, settings.key.get_secret_value(), run_id, most), target)
     except (TriforgeError, OSError) as error:
-        detail = error.detail if isinstance(error, TriforgeError) else str(error)
-        sys.stderr.write(f"triforge: {detail}\n")
+        sys.stderr.write(f"triforge: {getattr(error, 'detail', error)}\n")
         return 1
+    finally:
+        await apis.close()
     sys.stdout.write(f"wrote {target / 'index.html'}\n")
     return 0
 
@@ -56,7 +53,7 @@ def _serve() -> int:
 
     from services.dashboard.apis import Apis
     from services.dashboard.app import create_app
-    from triforge.access.exposure import demand_safe
+    from triforge.access.exposure import require_safe
     from triforge.config import Settings
     from triforge.errors import TriforgeError
     from triforge.telemetry import begin
@@ -66,8 +63,8 @@ def _serve() -> int:
     begin("dashboard", "api")
     try:
         settings = Settings.from_env()
-        if not settings.keyed:  # else the APIs ask, and nothing of ours is needed
-            demand_safe(settings)
+        if not settings.keyed:  # else the APIs ask for keys
+            require_safe(settings)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2

@@ -1,8 +1,8 @@
-"""What went wrong in a run: the alarms of its steps, those of one kind in a row put together."""
+"""The alarms of a run: those of its steps, with steps in a row that raise the same kind put together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,40 +11,35 @@ from triforge.algorithms.alarms import READ as READ
 from triforge.algorithms.alarms import Letter
 from triforge.types import RunStep
 
-_MOST: Final = 40  # that are shown
+_MOST: Final = 40  # alarms on a page
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Steps in a row of which the same is wrong. The letter is that of the judge, collapse or infrastructure; `said` is of the first."""
+    """An alarm of one kind over steps in a row; the message is that of the first step."""
 
     letter: Letter
     first: int
     last: int
-    said: str
+    message: str
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The steps and the message."""
         alone = self.first == self.last
-        of = f"step {self.first}" if alone else f"steps {self.first} to {self.last}"
-        return f"{of}: {self.said}"
+        steps = f"step {self.first}" if alone else f"steps {self.first} to {self.last}"
+        return f"{steps}: {self.message}"
 
 
 def alarms(steps: Sequence[RunStep]) -> list[Alarm]:
-    """The newest alarms of a run, in order."""
-    found = list(_in_a_row(steps))
-    return sorted(found, key=lambda alarm: (alarm.first, alarm.letter))[-_MOST:]
-
-
-def _in_a_row(steps: Sequence[RunStep]) -> Iterator[Alarm]:
-    open_: dict[Letter, Alarm] = {}
+    """Return the newest alarms of a run, in order."""
+    closed: list[Alarm] = []
+    still_on: dict[Letter, Alarm] = {}
     for step in steps:
-        said = of_step.alarms(step.metrics)
-        for letter in [*open_]:
-            if letter not in said:
-                yield open_.pop(letter)
-        for letter, text in said.items():
-            new = Alarm(letter, step.step, step.step, text)
-            open_[letter] = replace(open_.get(letter, new), last=step.step)
-    yield from open_.values()
+        messages = of_step.alarms(step.metrics)
+        closed += [still_on.pop(letter) for letter in [*still_on] if letter not in messages]
+        for letter, message in messages.items():
+            begun = Alarm(letter, step.step, step.step, message)
+            still_on[letter] = replace(still_on.get(letter, begun), last=step.step)
+    closed += still_on.values()
+    return sorted(closed, key=lambda alarm: (alarm.first, alarm.letter))[-_MOST:]

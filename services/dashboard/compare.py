@@ -1,98 +1,112 @@
-"""Runs beside one another: their curves in one picture, where their configs differ, which held-out tasks only one solves."""
+"""The page of a comparison: curves of runs in one picture, options that differ, held-out tasks that only some solve."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
-from services.dashboard.apis import Apis
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from services.dashboard.apis import Visit, Visitor, run_path
 from services.dashboard.charts import INTERVAL, Chart
 from services.dashboard.drawing import pictures
-from triforge.clients.transport import segment
+from services.dashboard.templates import page
 from triforge.errors import InputError
 from triforge.types import Page, RunState, RunStep, TrajectoryPage, TrajectorySummary
 
-MOST: Final = 4  # runs in a picture, as many as there are colours
-MEASURES: Final = (
+router = APIRouter(default_response_class=HTMLResponse)
+
+_MOST: Final = 4  # runs in a picture
+_MEASURES: Final = (
     "eval/sampled", "eval/greedy", "success", "score", "judge/balanced", "judge/within_outcome", "theory/mu_within",
     "in_band", "length", "seconds/play", "seconds/train",
 )  # fmt: skip
-_STEPS: Final = 10_000  # what the trainer gives at once
+_STEPS: Final = 10_000  # the trainer's limit of one response
 _EPISODES: Final = 1000
-_NAMED: Final = 20  # newest steps, whose measures can be chosen: evaluations are not of every step
+_NAMED: Final = 20  # newest steps whose measures can be chosen: not every step has an evaluation
 
 
-class Compare:
-    """The page; `draw` fills a template."""
+class _Compared(NamedTuple):
+    """A run, the shown measures of its steps, all measures of the newest ones, the episodes of its newest evaluation."""
 
-    def __init__(self, apis: Apis, page: Callable[..., str]) -> None:
-        self._apis, self._page = apis, page
+    run: RunState
+    steps: Sequence[RunStep]
+    newest: Sequence[RunStep]
+    episodes: Sequence[TrajectorySummary]
 
-    async def runs(self, key: str, run_ids: Sequence[str], measure: str) -> str:
-        """Two runs or more; `measure` is one to look at beside the usual ones."""
-        wanted = [*dict.fromkeys(run_ids)]
-        if not 2 <= len(wanted) <= MOST:
-            raise InputError(
-                f"run: given {len(wanted)} runs, expected 2 to {MOST}: /compare?run=ID&run=ID"
-            )
-        shown = [*dict.fromkeys([*filter(None, [measure]), *MEASURES])]
-        found = await asyncio.gather(*(self._run(key, run_id, shown) for run_id in wanted))
-        runs, steps, newest, episodes = zip(*found, strict=True)
-        names = [_name(run, runs) for run in runs]
-        return self._page(
-            "compare", runs=runs, names=names, pictures=pictures(*overlaid(shown, names, steps)), measure=measure,
-            known=sorted({name for own in newest for step in own for name in step.metrics}),
-            differences=differing([run.config for run in runs]), tasks=solved_by_some(episodes),
-            evaluated=[own[0].step if own else None for own in episodes],
-        )  # fmt: skip
 
-    async def _run(
-        self, key: str, run_id: str, measures: Sequence[str]
-    ) -> tuple[RunState, list[RunStep], list[RunStep], list[TrajectorySummary]]:
-        """A run, these measures of its steps, all measures of its newest ones, and the episodes of its newest evaluation."""
-        path = f"/v1/runs/{segment(run_id)}"
-        names = ",".join(name + end for name in measures for end in INTERVAL)
-        run, page = await asyncio.gather(
-            self._apis.read(RunState, "trainer", path, key),
-            self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, limit=_STEPS, measures=names),
-        )  # fmt: skip
-        after = max(run.step - _NAMED, -1)
-        last = await self._apis.read(Page[RunStep], "trainer", f"{path}/steps", key, after=after)
-        evaluated = max(
-            (step.step for step in page.items if "evaluation" in step.artifacts), default=-1
+@router.get("/compare")
+async def compare(
+    visit: Visitor,
+    run: Annotated[list[str], Query(default_factory=list, max_length=50)],
+    measure: Annotated[str, Query(max_length=200)] = "",
+) -> str:
+    """Show two runs or more together; `measure` is shown before the usual ones."""
+    wanted = [*dict.fromkeys(run)]
+    if not 2 <= len(wanted) <= _MOST:
+        raise InputError(
+            f"run: given {len(wanted)} runs, expected 2 to {_MOST}: /compare?run=ID&run=ID"
         )
-        if evaluated < 0:
-            return run, [*page.items], [*last.items], []
-        held = {"purpose": "evaluate", "step": evaluated, "limit": _EPISODES}
-        episodes = await self._apis.read(
-            TrajectoryPage, "trainer", f"{path}/trajectories", key, **held
-        )
-        return run, [*page.items], [*last.items], [*episodes.items]
+    shown = [*dict.fromkeys([*filter(None, [measure]), *_MEASURES])]
+    compared = await asyncio.gather(*(_read(visit, run_id, shown) for run_id in wanted))
+    runs = [one.run for one in compared]
+    names = [_name(one, runs) for one in runs]
+    return page(
+        "compare",
+        runs=runs,
+        names=names,
+        pictures=pictures(*overlaid(shown, names, [one.steps for one in compared])),
+        measure=measure,
+        known=sorted({name for one in compared for step in one.newest for name in step.metrics}),
+        differences=differing([one.config for one in runs]),
+        tasks=solved_by_some([one.episodes for one in compared]),
+        evaluated=[one.episodes[0].step if one.episodes else None for one in compared],
+    )
+
+
+async def _read(visit: Visit, run_id: str, measures: Sequence[str]) -> _Compared:
+    path = run_path(run_id, "/steps")
+    names = ",".join(name + end for name in measures for end in INTERVAL)
+    run, steps = await asyncio.gather(
+        visit.read(RunState, "trainer", run_path(run_id)),
+        visit.read(Page[RunStep], "trainer", path, limit=_STEPS, measures=names),
+    )
+    after = max(run.step - _NAMED, -1)
+    newest = await visit.read(Page[RunStep], "trainer", path, after=after)
+    evaluated = [step.step for step in steps.items if "evaluation" in step.artifacts]
+    if not evaluated:
+        return _Compared(run, steps.items, newest.items, ())
+    wanted = {"purpose": "evaluate", "step": evaluated[-1], "limit": _EPISODES}
+    episodes = await visit.read(
+        TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), **wanted
+    )
+    return _Compared(run, steps.items, newest.items, episodes.items)
 
 
 def overlaid(
     measures: Sequence[str], names: Sequence[str], runs: Sequence[Sequence[RunStep]]
 ) -> tuple[list[Chart], list[RunStep]]:
-    """A chart a measure with a line a run, and the steps that they are drawn from: the measure of run n is called `n/measure`."""
+    """Return a chart for each measure with a line for each run, and the steps with measures named `number of run/measure`."""
     merged: dict[int, dict[str, float]] = {}
     for number, steps in enumerate(runs):
         for step in steps:
-            own = merged.setdefault(step.step, {})
-            own |= {f"{number}/{name}": value for name, value in step.metrics.items()}
+            own = {f"{number}/{name}": value for name, value in step.metrics.items()}
+            merged.setdefault(step.step, {}).update(own)
     charts = [
         Chart(measure, "", {name: f"{n}/{measure}" for n, name in enumerate(names)})
         for measure in measures
     ]
     return charts, [
-        RunStep(run_id="", step=step, at=0.0, policy_version=0, reward_version=0, metrics=metrics)
-        for step, metrics in sorted(merged.items())
+        RunStep(run_id="", step=n, at=0.0, policy_version=0, reward_version=0, metrics=metrics)
+        for n, metrics in sorted(merged.items())
     ]
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """Options that are not the same everywhere, with the value of each run; empty where a run has none of it."""
+    """Return the options that differ, with the value of each run; empty where a run has no such option."""
     flat = [_flat(config) for config in configs]
     names = sorted({name for one in flat for name in one})
     rows = [(name, [one.get(name, "") for one in flat]) for name in names]
@@ -102,22 +116,21 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]
 def solved_by_some(
     runs: Sequence[Sequence[TrajectorySummary]],
 ) -> list[tuple[TrajectorySummary, list[tuple[int, int]]]]:
-    """Tasks that every run measured and not every run solved: one of its episodes, and (successes, measured) of each run."""
+    """Return the tasks that each run measured and only some solved: an episode, and (successes, measured) of each run."""
     tallies: list[dict[str, list[int]]] = []
-    shown: dict[str, TrajectorySummary] = {}
+    examples: dict[str, TrajectorySummary] = {}
     for episodes in runs:
-        tally: dict[str, list[int]] = {}
+        tallies.append({})
         for row in episodes:
             if row.outcome is not None:
-                tally.setdefault(row.task_id, []).append(row.outcome)
-                shown.setdefault(row.task_id, row)
-        tallies.append(tally)
-    found = []
-    for task, row in shown.items():
+                tallies[-1].setdefault(row.task_id, []).append(row.outcome)
+                examples.setdefault(row.task_id, row)
+    solved = []
+    for task, row in examples.items():
         counts = [(tally.get(task, []).count(1), len(tally.get(task, []))) for tally in tallies]
         if all(of for _, of in counts) and len({won > 0 for won, _ in counts}) > 1:
-            found.append((row, counts))
-    return found
+            solved.append((row, counts))
+    return solved
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
@@ -128,6 +141,6 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
 
 
 def _name(run: RunState, runs: Sequence[RunState]) -> str:
-    """What a run is called here; its id if another one has its name."""
-    alone = [other.name for other in runs].count(run.name) == 1
-    return run.name if run.name and alone else run.id
+    """Return the name of a run, or its id if another run has the same name."""
+    unique = [other.name for other in runs].count(run.name) == 1
+    return run.name if run.name and unique else run.id

@@ -1,7 +1,4 @@
-"""A run's pages as a folder of files: what the service shows, fetched as a browser does, with links from file to file.
-
-Forms and the live view need a service and are left out; what a link leads to beyond the folder is plain text there.
-"""
+"""The pages of a run as a folder of files that links lead through; forms and the live view need a service and are left out."""
 
 from __future__ import annotations
 
@@ -16,19 +13,19 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx
 
-from services.dashboard.apis import Apis
+from services.dashboard.apis import Apis, Visit, run_path
 from services.dashboard.app import create_app
 from triforge.clients.transport import bearer, segment
-from triforge.errors import InputError, TriforgeError
+from triforge.errors import InputError
+from triforge.types import RunState
 
 _HOST: Final = "http://dashboard"
 _ANSWER_S: Final = 60.0
-# texts have no quotes of their own: they are escaped
-_LINK: Final = re.compile(r'\b(href|src)="([^"]*)"')
+_LINK: Final = re.compile(r'\b(href|src)="([^"]*)"')  # quotes inside of texts are escaped
 _FORM: Final = re.compile(r"<form\b.*?</form>", re.DOTALL)
 _ANCHOR: Final = re.compile(r"<a\b.*?</a>", re.DOTALL)
 _LIVE: Final = re.compile(r'<script src="/assets/live\.js"[^>]*></script>|<p id="now"[^>]*>.*?</p>')
-# not each order and colour
+# the filters of tables; pages in other orders and colours are left out
 _VIEWS: Final = frozenset(("step", "task", "purpose", "outcome", "against", "cursor"))
 _POLICY: Final = (
     "<meta http-equiv=\"content-security-policy\" content=\"default-src 'none'; style-src 'self' file:; "
@@ -37,24 +34,25 @@ _POLICY: Final = (
 
 
 async def pages_of(apis: Apis, key: str, run_id: str, most: int) -> dict[str, bytes]:
-    """By name the files of a folder: `index.html`, the run's page, and with it up to `most` pages, nearest first.
+    """Return files by name: `index.html` is the page of the run; with it come up to `most` pages, nearest first.
 
     Raises:
-        TriforgeError: the run cannot be shown; the sentence is the page's own.
+        TriforgeError: the run cannot be shown.
     """
+    await Visit(apis, key).read(RunState, "trainer", run_path(run_id))
     first = f"/runs/{segment(run_id)}"
-    found = await _fetched(apis, key, first, most)
-    names = {address: _name(address, first) for address in found}
+    replies = await _crawl(apis, key, first, most)
+    names = {address: _file_name(address, first) for address in replies}
     return {
-        names[address]: _rewritten(body.decode(), address, names).encode()
-        if kind == "text/html"
-        else body
-        for address, (kind, body) in found.items()
+        names[address]: _rewritten(reply.text, address, names).encode()
+        if _is_page(reply)
+        else reply.content
+        for address, reply in replies.items()
     }
 
 
 def write(files: dict[str, bytes], target: Path) -> None:
-    """Write a new folder; InputError if there is one."""
+    """Write a new folder; InputError if it exists."""
     if target.exists():
         raise InputError(f"--html: given {target}, which exists, expected a new folder")
     for name, content in files.items():
@@ -62,78 +60,65 @@ def write(files: dict[str, bytes], target: Path) -> None:
         (target / name).write_bytes(content)
 
 
-async def _fetched(apis: Apis, key: str, first: str, pages: int) -> dict[str, tuple[str, bytes]]:
-    """By address the type and the content of what can be reached, breadth first; what is refused is left out."""
+async def _crawl(apis: Apis, key: str, first: str, most: int) -> dict[str, httpx.Response]:
+    """Fetch everything that links lead to, breadth first; refused addresses are left out."""
+    replies: dict[str, httpx.Response] = {}
+    waiting, seen, pages = deque([first]), {first}, 0
     transport = httpx.ASGITransport(create_app(apis=apis))
-    found: dict[str, tuple[str, bytes]] = {}
-    waiting, seen, shown = deque([first]), {first}, 0
     async with httpx.AsyncClient(
         transport=transport, base_url=_HOST, headers=bearer(key), timeout=_ANSWER_S
     ) as client:
         while waiting:
             address = waiting.popleft()
-            if shown == pages and not address.startswith("/assets/"):
+            if pages == most and not address.startswith("/assets/"):
                 continue
             reply = await client.get(address)
             if not reply.is_success:
-                if address == first:
-                    said = re.sub(r"<[^>]+>|\s+", " ", _main(reply.text))
-                    raise TriforgeError(html.unescape(" ".join(said.split())))
                 continue
-            kind = reply.headers["content-type"].partition(";")[0]
-            found[address] = kind, reply.content
-            if kind == "text/html":
-                shown += 1
-                new = [
-                    a for a in _links(reply.text, address) if a not in seen and _wanted(a, first)
-                ]
-                waiting.extend(dict.fromkeys(new))
-                seen.update(new)
-    return found
+            replies[address] = reply
+            if _is_page(reply):
+                pages += 1
+                linked = _LINK.findall(_LIVE.sub("", reply.text))
+                for target in (_address(value, address) for _, value in linked):
+                    if target not in seen and _is_wanted(target, first):
+                        seen.add(target)
+                        waiting.append(target)
+    return replies
 
 
-def _main(page: str) -> str:
-    return page.partition("<main>")[2].partition("</main>")[0]
-
-
-def _links(page: str, address: str) -> list[str]:
-    return [_address(value, address) for _, value in _LINK.findall(_LIVE.sub("", page))]
+def _is_page(reply: httpx.Response) -> bool:
+    return reply.headers["content-type"].startswith("text/html")
 
 
 def _address(value: str, address: str) -> str:
-    """Path and query of a link of a page; empty if it leads away."""
+    """Return path and query of a link on a page; empty if it leads to another host."""
     parts = urlsplit(urljoin(_HOST + address, html.unescape(value)))
     if f"{parts.scheme}://{parts.netloc}" != _HOST:
         return ""
     return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
-def _wanted(address: str, first: str) -> bool:
+def _is_wanted(address: str, first: str) -> bool:
+    """Whether an address is a file of all pages, a view of the run, or a task or rewrite of it."""
     parts = urlsplit(address)
-    if parts.path.startswith("/assets/"):
-        return True
-    of_run = parts.path == first or parts.path.startswith(f"{first}/")
-    views = {name for name, _ in parse_qsl(parts.query)} <= _VIEWS
-    return (of_run and views) or (
-        parts.path.startswith(("/tasks/", "/proposals/")) and not parts.query
-    )
+    if parts.path == first or parts.path.startswith(f"{first}/"):
+        return {name for name, _ in parse_qsl(parts.query)} <= _VIEWS
+    return parts.path.startswith(("/assets/", "/tasks/", "/proposals/")) and not parts.query
 
 
-def _name(address: str, first: str) -> str:
-    """Its file in the folder."""
-    parts = urlsplit(address)
+def _file_name(address: str, first: str) -> str:
     if address == first:
         return "index.html"
-    path = "/".join(
-        re.sub(r"[^\w.=-]|^\.+$", "_", part) for part in parts.path.strip("/").split("/")
-    )
+    parts = urlsplit(address)
+    folders = parts.path.strip("/").split("/")
+    path = "/".join(re.sub(r"[^\w.=-]|^\.+$", "_", folder) for folder in folders)
     if parts.query:
         path += f"-{hashlib.sha256(parts.query.encode()).hexdigest()[:10]}"
     return path if PurePosixPath(path).suffix in (".css", ".js", ".csv") else f"{path}.html"
 
 
 def _rewritten(page: str, address: str, names: dict[str, str]) -> str:
-    """The page with links to files, without what needs a service."""
+    """Point the links of a page at files, and remove what needs a service."""
     here = posixpath.dirname(names[address]) or "."
 
     def to_file(link: re.Match[str]) -> str:
@@ -143,8 +128,9 @@ def _rewritten(page: str, address: str, names: dict[str, str]) -> str:
         name = names.get(_address(link[2], address))
         if name is None:
             return ""
-        mark = f"#{fragment}" if (fragment := urlsplit(value).fragment) else ""
-        return f'{link[1]}="{html.escape(posixpath.relpath(name, here) + mark)}"'
+        fragment = urlsplit(value).fragment
+        target = posixpath.relpath(name, here) + (f"#{fragment}" if fragment else "")
+        return f'{link[1]}="{html.escape(target)}"'
 
     page = _FORM.sub(lambda form: f"<p>{' '.join(_ANCHOR.findall(form[0]))}</p>", page)
     page = _LINK.sub(to_file, _LIVE.sub("", page))

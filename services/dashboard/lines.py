@@ -1,45 +1,52 @@
-"""The points of a chart's lines: finite values by steps or time, smoothed, stacked, thinned."""
+"""The lines of a chart as points: finite values over steps or time, smoothed, stacked, thinned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
-from typing import Final, NamedTuple
+from math import ceil, isfinite
+from typing import Final, NamedTuple, TypeVar
 
 from services.dashboard.charts import Chart
 from triforge.types import RunStep
 
-_MOST_POINTS = 200  # of a line; more are thinned evenly, the last stays
-_LONG_S = 3 * 3600.0  # from here on time is told in hours
+T = TypeVar("T")
+
+_MOST_POINTS: Final = 200  # of a line; more are thinned evenly, the last stays
+_HOUR_S: Final = 3600.0
+_LONG_S: Final = 3 * _HOUR_S  # a longer run has hours along the bottom
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a reader chose for the curves of a page."""
+    """The axes that a reader chose for the curves of a page.
 
-    time: bool = False  # since the first step, along the bottom; else the number of a step
-    # what is left of the value before in the next one; what was measured stays faint
+    Attributes:
+        time: time since the first step along the bottom, in place of the number of a step.
+        smooth: the share of the value before in the next one; the measured values stay in faint colours.
+    """
+
+    time: bool = False
     smooth: float = 0.0
 
     def bottom(self, steps: Sequence[RunStep]) -> str:
-        """What is along the bottom."""
+        """Name the horizontal axis."""
         if not self.time:
             return "training steps"
-        return "hours" if _unit(steps) > 60.0 else "minutes"
+        return "hours" if _unit_s(steps) == _HOUR_S else "minutes"
 
     def across(self, steps: Sequence[RunStep]) -> list[float]:
-        """Where each step lies."""
+        """Return the place of each step on the horizontal axis."""
         if not self.time:
             return [float(step.step) for step in steps]
-        return [(step.at - steps[0].at) / _unit(steps) for step in steps]
+        return [(step.at - steps[0].at) / _unit_s(steps) for step in steps]
 
 
 AS_MEASURED: Final = View()
 
 
 class Point(NamedTuple):
-    """Where a point of a line lies, its value, and the step that it is of."""
+    """A point of a line: its place, its own value and its step."""
 
     x: float
     y: float
@@ -47,80 +54,52 @@ class Point(NamedTuple):
     step: int
 
 
-Measured = Mapping[int, float]  # values by the number of their step among all, in order
-Points = Sequence[Point]
+Line = Sequence[Point]
+Lines = Mapping[str, Line]
 
 
-class Lines:
-    """The measures of these steps as points, for all charts of a page."""
-
-    def __init__(self, steps: Sequence[RunStep], view: View) -> None:
-        self._smooth, self._across = view.smooth, view.across(steps)
-        self._steps = [step.step for step in steps]
-        self._metrics = [step.metrics for step in steps]
-        self.places = dict(zip(self._steps, self._across, strict=True))
-
-    def measured(self, chart: Chart) -> dict[str, Measured]:
-        """The lines of a chart that have any value, by their names."""
-        found = {name: self._finite(key) for name, key in chart.series.items()}
-        return {name: values for name, values in found.items() if values}
-
-    def drawn(self, chart: Chart, measured: Mapping[str, Measured]) -> dict[str, Points]:
-        """These lines as they are drawn; parts of a whole lie upon one another."""
-        if chart.stacked:
-            return self._stacked(measured)
-        if self._smooth:
-            measured = {name: _smoothed(own, self._smooth) for name, own in measured.items()}
-        return {name: self.points(values) for name, values in measured.items()}
-
-    def points(self, values: Measured) -> Points:
-        """A line of what was measured."""
-        return [
-            Point(self._across[n], values[n], values[n], self._steps[n])
-            for n in _thinned([*values])
-        ]
-
-    def interval(self, key: str) -> list[tuple[float, float, float]]:
-        """(where it lies, low, high) of a measure, where both are known."""
-        low, high = (self._finite(f"{key}/{end}") for end in ("low", "high"))
-        both = _thinned([n for n in low if n in high])
-        return [(self._across[n], low[n], high[n]) for n in both]
-
-    def _finite(self, key: str) -> Measured:
-        return {
-            n: value
-            for n, metrics in enumerate(self._metrics)
-            if (value := metrics.get(key)) is not None and -inf < value < inf
-        }
-
-    def _stacked(self, lines: Mapping[str, Measured]) -> dict[str, Points]:
-        """Each line upon those before it; what a step has no value of is nothing there."""
-        known = _thinned(sorted({n for values in lines.values() for n in values}))
-        tops, found = dict.fromkeys(known, 0.0), dict[str, Points]()
-        for name, own in lines.items():
-            tops = {n: top + own.get(n, 0.0) for n, top in tops.items()}
-            found[name] = [
-                Point(self._across[n], top, own.get(n, 0.0), self._steps[n])
-                for n, top in tops.items()
-            ]
-        return found
+def measured(key: str, steps: Sequence[RunStep], across: Sequence[float]) -> Line:
+    """Return the finite values of a measure."""
+    values = ((x, step.metrics.get(key), step.step) for x, step in zip(across, steps, strict=True))
+    return [Point(x, y, y, step) for x, y, step in values if y is not None and isfinite(y)]
 
 
-def _thinned(numbers: Sequence[int]) -> list[int]:
-    """At most 200 of them, evenly; the last stays."""
-    stride = max(1, ceil(len(numbers) / _MOST_POINTS))
-    return [*numbers[:-1:stride], *numbers[-1:]]
+def drawn(chart: Chart, lines: Lines, view: View) -> dict[str, Line]:
+    """Return the lines of a chart as they are drawn."""
+    if chart.stacked:
+        return _stacked(lines)
+    if view.smooth:
+        lines = {name: _smoothed(line, view.smooth) for name, line in lines.items()}
+    return {name: thinned(line) for name, line in lines.items()}
 
 
-def _smoothed(values: Measured, share: float) -> Measured:
-    """The moving average; its first values are not drawn towards 0."""
-    found, total = dict[int, float](), 0.0
-    for count, (n, value) in enumerate(values.items(), 1):
-        total = share * total + (1.0 - share) * value
-        found[n] = total / (1.0 - share**count)
-    return found
+def thinned(points: Sequence[T]) -> list[T]:
+    """Return at most 200 of the points, evenly; the last stays."""
+    stride = max(1, ceil(len(points) / _MOST_POINTS))
+    return [*points[:-1:stride], *points[-1:]]
 
 
-def _unit(steps: Sequence[RunStep]) -> float:
-    """Seconds of what time is told in."""
-    return 3600.0 if steps and steps[-1].at - steps[0].at > _LONG_S else 60.0
+def _stacked(lines: Lines) -> dict[str, Line]:
+    """Put each line on top of those before it; a missing value counts as 0."""
+    places = thinned(sorted({(point.step, point.x) for line in lines.values() for point in line}))
+    tops, stacked = dict.fromkeys(places, 0.0), dict[str, Line]()
+    for name, line in lines.items():
+        own = {point.step: point.value for point in line}
+        tops = {(step, x): top + own.get(step, 0.0) for (step, x), top in tops.items()}
+        stacked[name] = [Point(x, y, own.get(step, 0.0), step) for (step, x), y in tops.items()]
+    return stacked
+
+
+def _smoothed(line: Line, share: float) -> Line:
+    """Return the moving average; its first values are not drawn towards 0."""
+    averages, total = list[Point](), 0.0
+    for count, point in enumerate(line, 1):
+        total = share * total + (1.0 - share) * point.value
+        average = total / (1.0 - share**count)
+        averages.append(point._replace(y=average, value=average))
+    return averages
+
+
+def _unit_s(steps: Sequence[RunStep]) -> float:
+    """Return the seconds of a unit of the time axis."""
+    return _HOUR_S if steps and steps[-1].at - steps[0].at > _LONG_S else 60.0

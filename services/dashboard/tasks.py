@@ -1,196 +1,202 @@
-"""A task with all of its versions, what a rewrite is, and what people do about them."""
+"""Pages of a pool, of a task with all its versions and of a rewrite, and the form by which people change them."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, get_args
+from urllib.parse import parse_qsl
 
-from services.dashboard.apis import Apis
-from services.dashboard.charts import Chart
-from services.dashboard.drawing import Picture, pictures
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from services.dashboard.apis import Visitor
+from services.dashboard.runs import ROWS
+from services.dashboard.templates import page
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
-from triforge.errors import InputError
-from triforge.types import Lineage, Measurement, ProposalDetail, RunStep, TaskDetail, mean_score
+from triforge.errors import ForbiddenError, InputError
+from triforge.types import (
+    Lineage,
+    Measurement,
+    Page,
+    PoolState,
+    Proposal,
+    ProposalDetail,
+    ProposalState,
+    Task,
+    TaskDetail,
+    TaskState,
+    mean_score,
+)
+
+router = APIRouter(default_response_class=HTMLResponse)
 
 Part = tuple[Literal["same", "gone", "new"], str]
-Counts = Iterable[tuple[int, int]]
+Text = Annotated[str, Query(max_length=200)]
 
+_API: Final = "env_adapter"
 _DEEPEST: Final = 8  # indentations
-_LINES: Final = 7  # versions in a picture, as many as there are colours
-_PICTURES: Final = 3  # of the newest runs
-VERBS: Final[Mapping[str, tuple[str, ...]]] = {
+_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "tasks": ("pause", "resume", "pin", "unpin", "rollback"),
     "proposals": ("approve", "reject"),
 }
 
 
-class Tasks:
-    """The pages; `page` fills a template."""
-
-    def __init__(self, apis: Apis, page: Callable[..., str]) -> None:
-        self._apis, self._page = apis, page
-
-    async def lineage(self, key: str, task_id: str) -> str:
-        """All versions of a task as a tree."""
-        path = f"/v1/tasks/{segment(task_id)}/lineage"
-        lineage = await self._apis.read(Lineage, "env_adapter", path, key)
-        versions = {version.task.id: version for version in lineage.versions}
-        depths = _depths(lineage.versions)
-        shown = [
-            {
-                "version": version, "depth": depths[name], "changed": _changed(version, versions),
-                "success": success(version.measurements), "trial": _trial(version),
-            }
-            for name, version in versions.items()
-        ]  # fmt: skip
-        active = versions.get(lineage.active_id or "")
-        paused = [v.task for v in lineage.versions if v.task.state == "paused"]
-        return self._page(
-            "lineage", lineage=lineage, versions=shown, wanted=task_id, task=active.task if active else next(iter(paused), None),
-            back={v.task.id for v in _ancestors(lineage.active_id, versions)}, pictures=curves(lineage.versions),
-        )  # fmt: skip
-
-    async def proposal(self, key: str, proposal_id: str) -> str:
-        """A rewrite."""
-        path = f"/v1/proposals/{segment(proposal_id)}"
-        detail = await self._apis.read(ProposalDetail, "env_adapter", path, key)
-        made = detail.proposal
-        return self._page(
-            "proposal",
-            proposal=made,
-            changed=differences(made.instruction_before, made.instruction_after),
-            parent=success(m for m in detail.measurements if m.purpose == "measure_parent"),
-            candidate=success(m for m in detail.measurements if m.purpose != "measure_parent"),
-            measurements=detail.measurements,
-            changes=detail.changes,
-        )
-
-    async def act(self, key: str, fields: Mapping[str, str]) -> str:
-        """Do what a form asks for; returns the address of the page that shows it.
-
-        Raises:
-            InputError: no such verb.
-            TriforgeError: the API refuses.
-        """
-        kind, name, verb = (fields.get(field, "") for field in ("kind", "id", "verb"))
-        if not name or verb not in VERBS.get(kind, ()):
-            known = "; ".join(f"{kind}: {', '.join(verbs)}" for kind, verbs in VERBS.items())
-            raise InputError(
-                f"verb: given {kind[:20]!r} {verb[:20]!r} of {name[:80]!r}, expected {known}"
-            )
-        body = {"reason": fields.get("reason", "")}
-        if verb == "rollback":
-            body["to"] = fields.get("to", "")
-        await self._apis.post("env_adapter", f"/v1/{kind}/{segment(name)}/{verb}", key, body)
-        return f"/{kind}/{segment(name)}"
-
-
-def curves(versions: Iterable[TaskDetail]) -> list[Picture]:
-    """Success of the newest versions over the steps of each of the newest runs that measured them."""
-    runs: dict[str, dict[int, dict[str, list[Measurement]]]] = {}
-    for version in versions:
-        for row in version.measurements:
-            steps = runs.setdefault(row.run_id, {})
-            steps.setdefault(row.step, {}).setdefault(str(version.task.version), []).append(row)
-    found = []
-    for run_id, steps in [*runs.items()][-_PICTURES:]:
-        names = sorted({name for rows in steps.values() for name in rows}, key=int)[-_LINES:]
-        chart = Chart(
-            f"Success in {run_id}", "share of rollouts", {f"version {n}": n for n in names}, top=1.0
-        )
-        drawn = [
-            RunStep(run_id=run_id, step=step, at=0.0, policy_version=0, reward_version=0, metrics=_shares(rows))
-            for step, rows in sorted(steps.items())
-        ]  # fmt: skip
-        found += pictures([chart], drawn)
-    return found
-
-
-def _shares(rows: Mapping[str, Iterable[Measurement]]) -> dict[str, float]:
-    """The share of successes of each version with its interval, as measures of a step."""
-    found: dict[str, float] = {}
-    for name, own in rows.items():
-        share = success(own)
-        if share["measured"]:
-            found |= {
-                name: share["share"],
-                f"{name}/low": share["low"],
-                f"{name}/high": share["high"],
-            }
-    return found
-
-
-def success(measurements: Iterable[Measurement]) -> dict[str, float]:
-    """Successes of measured rollouts and the 95 % interval of their share; their mean score where it says more."""
-    rows = [*measurements]
-    return (
-        {"scored": 0} | _counted((row.successes, row.measured) for row in rows) | mean_score(rows)
+@router.get("/pools/{pool}")
+async def pool_page(
+    pool: str,
+    visit: Visitor,
+    search: Text = "",
+    state: Text = "",
+    rewrites: Text = "",
+    cursor: str = "",
+    after: str = "",
+) -> str:
+    """Show a pool with its tasks (`search`, `state`, `cursor`) and its rewrites (`rewrites` is a state, `after` a cursor)."""
+    path = f"/v1/pools/{segment(pool)}"
+    tasks = {"search": search, "state": state, "cursor": cursor}
+    proposals = {"state": rewrites, "cursor": after}
+    found, own, made = await asyncio.gather(
+        visit.read(PoolState, _API, path),
+        visit.read(Page[Task], _API, f"{path}/tasks", limit=ROWS, **tasks),
+        visit.read(Page[Proposal], _API, f"{path}/proposals", limit=ROWS, **proposals),
+    )
+    return page(
+        "pool",
+        pool=found,
+        tasks=own,
+        proposals=made,
+        wanted=tasks,
+        wanted_rewrites=proposals,
+        states=get_args(TaskState),
+        rewrite_states=get_args(ProposalState),
     )
 
 
-def _counted(counts: Counts) -> dict[str, float]:
+@router.get("/tasks/{task_id}")
+async def lineage_page(task_id: str, visit: Visitor) -> str:
+    """Show all versions of a task as a tree, with the measurements of each."""
+    lineage = await visit.read(Lineage, _API, f"/v1/tasks/{segment(task_id)}/lineage")
+    versions = {version.task.id: version for version in lineage.versions}
+    depths = _depths(lineage.versions)
+    shown = [
+        {
+            "version": version, "depth": depths[name], "changed": _changed(version, versions),
+            "success": success(version.measurements), "trial": _trial(version),
+        }
+        for name, version in versions.items()
+    ]  # fmt: skip
+    active = versions.get(lineage.active_id or "")
+    paused = [v.task for v in lineage.versions if v.task.state == "paused"]
+    return page(
+        "lineage",
+        lineage=lineage,
+        versions=shown,
+        wanted=task_id,
+        task=active.task if active else next(iter(paused), None),
+        back={version.task.id for version in _ancestors(lineage.active_id, versions)},
+    )
+
+
+@router.get("/proposals/{proposal_id}")
+async def proposal_page(proposal_id: str, visit: Visitor) -> str:
+    """Show a rewrite with its diagnosis, prompt, answer, checks and measurements."""
+    detail = await visit.read(ProposalDetail, _API, f"/v1/proposals/{segment(proposal_id)}")
+    proposal, rows = detail.proposal, detail.measurements
+    return page(
+        "proposal",
+        proposal=proposal,
+        changed=differences(proposal.instruction_before, proposal.instruction_after),
+        parent=success(row for row in rows if row.purpose == "measure_parent"),
+        candidate=success(row for row in rows if row.purpose != "measure_parent"),
+        measurements=rows,
+    )
+
+
+@router.post("/actions")
+async def act(request: Request, visit: Visitor) -> RedirectResponse:
+    """Change a task or decide on a rewrite, as a form of its page asks."""
+    origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
+    if origin not in (f"http://{host}", f"https://{host}"):  # a browser adds its key to any request
+        raise ForbiddenError(
+            f"Origin: given {origin[:80]!r}, expected this page's own; forms are sent by the page"
+        )
+    fields = dict(parse_qsl((await request.body()).decode(errors="replace")))
+    kind, name, verb = (fields.get(field, "") for field in ("kind", "id", "verb"))
+    if not name or verb not in _VERBS.get(kind, ()):
+        known = "; ".join(f"{kind}: {', '.join(verbs)}" for kind, verbs in _VERBS.items())
+        raise InputError(
+            f"verb: given {kind[:20]!r} {verb[:20]!r} of {name[:80]!r}, expected {known}"
+        )
+    body = {"reason": fields.get("reason", "")}
+    if verb == "rollback":
+        body["to"] = fields.get("to", "")
+    path = f"/v1/{kind}/{segment(name)}/{verb}"
+    await visit.apis.call("POST", _API, path, visit.key, body=body)
+    return RedirectResponse(f"/{kind}/{segment(name)}", status_code=303)
+
+
+def success(measurements: Iterable[Measurement]) -> dict[str, Any]:
+    """Return the successes of measured rollouts with the 95 % interval of their share, and their mean score."""
+    rows = [*measurements]
+    return _counted((row.successes, row.measured) for row in rows) | mean_score(rows)
+
+
+def _counted(counts: Iterable[tuple[int, int]]) -> dict[str, Any]:
     pairs = [*counts]
     successes, measured = (sum(pair[n] for pair in pairs) for n in (0, 1))
     if not measured:
-        return {"measured": 0}
+        return {"measured": 0, "scored": 0}
     low, high = wilson(successes, measured)
-    share = successes / measured
-    return {"measured": measured, "successes": successes, "share": share, "low": low, "high": high}
+    share = {"share": successes / measured, "low": low, "high": high}
+    return {"measured": measured, "scored": 0, "successes": successes} | share
 
 
-def _trial(version: TaskDetail) -> list[tuple[str, dict[str, float]]]:
-    """Both measurements of the rewrite that made a version."""
+def _trial(version: TaskDetail) -> list[tuple[str, dict[str, Any]]]:
+    """Return both measurements of the rewrite that made a version."""
     made = version.made_by
     if made is None or not made.candidate_counts:
         return []
-    both = (("before", made.parent_counts), ("after", made.candidate_counts))
-    return [(name, {"scored": 0} | _counted(counts)) for name, counts in both]
+    return [("before", _counted(made.parent_counts)), ("after", _counted(made.candidate_counts))]
 
 
 def _changed(version: TaskDetail, versions: Mapping[str, TaskDetail]) -> list[Part]:
-    """What is not as in the version's parent."""
-    parent = versions.get(version.task.parent_id or "")
-    if parent is None:
-        return [("same", version.task.instruction)]
+    """Return the differences from the version's parent."""
+    parent = versions.get(version.task.parent_id or "", version)
     return differences(parent.task.instruction, version.task.instruction)
 
 
 def _depths(versions: Iterable[TaskDetail]) -> dict[str, int]:
-    """How far a version is indented: deeper where its parent has several children, for a line of them stays one."""
-    found: dict[str, int] = {}
-    children: dict[str | None, int] = {}
-    rows = [*versions]
-    for version in rows:
-        children[version.task.parent_id] = children.get(version.task.parent_id, 0) + 1
+    """Return the indentation of each version: one deeper than its parent where that has several children."""
+    rows, depths = [*versions], dict[str, int]()
+    parents = [version.task.parent_id for version in rows]
     for version in rows:
         above = version.task.parent_id
-        branch = above is not None and children[above] > 1
-        found[version.task.id] = min(_DEEPEST, found.get(above or "", 0) + branch)
-    return found
+        branch = above is not None and parents.count(above) > 1
+        depths[version.task.id] = min(_DEEPEST, depths.get(above or "", 0) + branch)
+    return depths
 
 
-def _ancestors(active: str | None, versions: Mapping[str, TaskDetail]) -> Iterable[TaskDetail]:
-    """What the played version came from, to which the slot can be taken back."""
+def _ancestors(active: str | None, versions: Mapping[str, TaskDetail]) -> Iterator[TaskDetail]:
+    """Yield the versions that the active one came from; the task can be rolled back to each."""
     version = versions.get(active or "")
-    while version is not None:
-        version = versions.get(version.task.parent_id or "")
-        if version is not None:
-            yield version
+    while version is not None and (version := versions.get(version.task.parent_id or "")):
+        yield version
 
 
 def differences(before: str, after: str) -> list[Part]:
-    """What changed, word by word, in reading order: `same` and `gone` are `before`, `same` and `new` are `after`."""
+    """Compare two texts word by word: `same` and `gone` are `before`, `same` and `new` are `after`."""
     old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    found: list[Part] = []
-    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if what == "equal":
-            found.append(("same", "".join(old[a:b])))
+    parts: list[Part] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append(("same", "".join(old[a:b])))
             continue
         if b > a:
-            found.append(("gone", "".join(old[a:b])))
+            parts.append(("gone", "".join(old[a:b])))
         if d > c:
-            found.append(("new", "".join(new[c:d])))
-    return found
+            parts.append(("new", "".join(new[c:d])))
+    return parts

@@ -38,7 +38,7 @@ def api() -> int:
         policy_url=settings.agents_url if settings.has("agents") else settings.policy_model_url,
         max_upload=settings.max_upload,
         session_days=settings.session_days,
-        entrance=entrance_of(settings, "env_adapter", database),
+        entrance=entrance_of(settings, database),
     )
     port = urlsplit(settings.env_adapter_url).port or 8003
     config = config_of(create_app(parts=parts), settings.host, port)
@@ -63,7 +63,7 @@ def rollout_worker() -> int:
     from triforge.types import GroupTask
 
     settings = Settings.from_env()
-    settings.demand_secret()
+    settings.require_secret()
     egress.here()  # a fault in it is said now
     serve_metrics(
         settings,
@@ -101,6 +101,7 @@ def adapt_worker() -> int:
     """Work on the queue `adapt` until SIGTERM."""
     from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
     from services.env_adapter.adaptation.endpoints import make_writer
+    from services.env_adapter.adaptation.settings import RunSettings
     from triforge.broker import ADAPT_QUEUE, ADAPT_TASK, RedisBroker, Worker
     from triforge.config import Settings
     from triforge.environments import registry
@@ -109,7 +110,7 @@ def adapt_worker() -> int:
     from triforge.types import TaskOutcome
 
     settings = Settings.from_env()
-    settings.demand_secret()
+    settings.require_secret()
     serve_metrics(
         settings, service="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
     )
@@ -120,7 +121,7 @@ def adapt_worker() -> int:
         writer = make_writer(settings, registry.family)
         broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         adapter = make_adapter(database, registry.family, writer=writer)
-        return AdaptWorker(broker=broker, adapter=adapter)
+        return AdaptWorker(broker=broker, adapter=adapter, settings=RunSettings(database).read)
 
     adapt = worker.run(build())
     worker.register(ADAPT_TASK, TaskOutcome, adapt.handle)

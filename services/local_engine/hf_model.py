@@ -59,7 +59,6 @@ class TransformersModel(NamedWeights):
 
     _auto: Any = AutoModelForCausalLM
     vision: ImageSpec | None = None
-    takes_adapters = False  # a module of transformers computes one thing for all rows
 
     def __init__(self, config: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(dtype)

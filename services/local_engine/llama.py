@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from services.local_engine.kv_cache import SlotCache, StepBatch
+from services.local_engine.lora import Adapter, read_adapter
 from services.local_engine.weights import NamedWeights
 from triforge.vision.image_spec import ImageSpec
 
@@ -94,7 +96,6 @@ class LlamaModel(NamedWeights):
     """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix."""
 
     vision: ImageSpec | None = None
-    takes_adapters = True
 
     def __init__(self, shape: LlamaShape, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(dtype)
@@ -123,6 +124,9 @@ class LlamaModel(NamedWeights):
         half = torch.arange(0, s.head_dim, 2, dtype=torch.float32) / s.head_dim
         angles = torch.arange(s.context, dtype=torch.float32)[:, None] * (1.0 / s.theta**half)
         self._turns = torch.polar(torch.ones_like(angles), angles)[:, None, :]
+
+    def read_adapter(self, folder: Path) -> Adapter:
+        return read_adapter(folder, self.expected()[0], self.device, self.dtype)
 
     def new_cache(self) -> SlotCache:
         s = self.shape

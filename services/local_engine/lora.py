@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,9 +18,6 @@ from torch import Tensor
 
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
-
-if TYPE_CHECKING:
-    from services.local_engine.model import Model
 
 # Settings of PEFT's adapter_config.json that would need another arithmetic, with the values that do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -62,10 +59,10 @@ def tokens_of_adapters(
     return [(a, torch.tensor(found, device=device)) for a, found in places.items() if found]
 
 
-def read_adapter(folder: Path, model: Model) -> Adapter:
-    """Read and verify an adapter in PEFT's format: adapter_config.json and adapter_model.safetensors."""
-    if not model.takes_adapters:
-        raise WeightsError("the local engine adds adapters to models of the Llama family only")
+def read_adapter(
+    folder: Path, shapes: dict[str, tuple[int, ...]], device: torch.device, dtype: torch.dtype
+) -> Adapter:
+    """Read and verify an adapter in PEFT's format for a model whose weights have these shapes."""
     config, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     settings = read_json(config)
     if not settings:
@@ -81,11 +78,10 @@ def read_adapter(folder: Path, model: Model) -> Adapter:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file} cannot be read: {error}") from error
-    parts = _parts(tensors, model.expected()[0], rank, scale, str(file))
+    parts = _parts(tensors, shapes, rank, scale, str(file))
     return Adapter(
-        folder,
-        {n: (a.to(model.device, model.dtype), b.to(model.device, model.dtype)) for n, (a, b) in parts.items()},
-    )  # fmt: skip
+        folder, {n: (a.to(device, dtype), b.to(device, dtype)) for n, (a, b) in parts.items()}
+    )
 
 
 def _parts(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.llama import LlamaModel, LlamaShape
+from services.local_engine.lora import Adapter
 from services.local_engine.weights import check_config, check_tensors, read_tensors
 from triforge.chat_template import read_json
 from triforge.errors import ConfigError, WeightsError
@@ -36,7 +37,6 @@ class Model(Protocol):
     vocab_size: int
     context_length: int
     vision: ImageSpec | None
-    takes_adapters: bool
 
     def new_cache(self) -> SlotCache:
         """An empty cache of the right shape."""
@@ -55,6 +55,9 @@ class Model(Protocol):
 
     def apply(self, tensors: dict[str, Tensor]) -> None:
         """Copy verified weights in, all or some."""
+
+    def read_adapter(self, folder: Path) -> Adapter:
+        """An adapter of a folder, verified for this model. WeightsError: the model takes none, or not this one."""
 
     def tensor(self, name: str) -> Tensor:
         """One weight that serves now; may be a view. WeightsError if there is none of this name."""

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from services.local_engine.engine import Engine, Swapped
 from services.local_engine.generate import generate
-from services.local_engine.lora import read_adapter
 from services.local_engine.request import LARGE, Body, read, read_json
 from services.local_engine.updates import JoinGroup, Updates, WeightUpdate
 from triforge.errors import InputError, WeightsError
@@ -193,7 +192,7 @@ async def _load_lora_adapter(request: Request) -> Response:
     engine, error = _engine(request), None
     try:
         body = await read(request, _Load)
-        adapter = await asyncio.to_thread(read_adapter, Path(body.lora_path), engine.model)
+        adapter = await asyncio.to_thread(engine.model.read_adapter, Path(body.lora_path))
         if engine.adapters.setdefault(body.lora_name, adapter) is not adapter:
             error = f"adapter {body.lora_name!r} is loaded already; unload it first"
     except (InputError, WeightsError) as refusal:

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from services.local_engine.lora import Adapter
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 from triforge.store.model_config import difference
@@ -49,6 +50,11 @@ class NamedWeights:
     def apply(self, tensors: dict[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             self.weights[name].copy_(tensor)
+
+    def read_adapter(self, folder: Path) -> Adapter:
+        raise WeightsError(
+            f"adapter {folder}: the local engine adds adapters to models of the Llama family only"
+        )
 
     def tensor(self, name: str) -> Tensor:
         found = self.weights.get(self.twins.get(name, name))

@@ -4,9 +4,6 @@ Enters: messages and prefix ids (`POST /v1/generate`, `/v1/chat/completions`), w
 Leaves: token ids with log-probabilities and the weight version of every token.
 Never: imports torch or an engine, keeps state on disk, or lets an engine serve whose weight version is not verified.
 
-    app, routes       the APIs                        pool            which engine gets a request
-    openai, tools     the OpenAI dialect               discovery       where engines are
-    gateway           render, send, assemble           engine, sglang  what an engine is; SGLang as one
-    weight_sync       which version is active          weight_loader   loading and verifying it in one engine
-    weight_folder     what is checked of a folder      adapters        versions that are LoRA adapters
+    api       the dialects: REST, OpenAI, Anthropic, sessions     gateway   render, send, assemble
+    engines   discovery, pool, protocol, SGLang                   weights   the active version, loading, verification
 """

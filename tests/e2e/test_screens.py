@@ -147,7 +147,7 @@ def machines() -> Iterator[list[FakeControlServer]]:
 async def test_two_steps_are_trained_from_osworlds_config_on_machines_that_pretend(
     settings: Settings, machines: list[FakeControlServer], tmp_path: Path
 ) -> None:
-    """The one config that tests/e2e/families cannot play: it needs machines, and a model that sees."""
+    """The one config that tests/one_process cannot play: it needs machines, and a model that sees."""
     options = {"machines": [machine.url for machine in machines], "pause_s": 0.0}
     body = json.loads((CONFIGS / "pools" / "osworld.json").read_text())
     document = read_document(CONFIGS / "osworld.toml")

@@ -15,13 +15,12 @@ import time
 from types import FrameType
 from typing import cast
 
-from services.trainer.learner.parallel import broadcast
-from services.trainer.learner.weights import tensors as weight_tensors
-
 from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.parallel import broadcast
 from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from services.trainer.learner.parallel.ranks import Ranks, Sharding
 from services.trainer.learner.process import serve_learner
+from services.trainer.learner.weights import tensors as weight_tensors
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 

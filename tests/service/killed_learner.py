@@ -61,7 +61,7 @@ class Course:
         return [
             train_batch(
                 self.model, batch_id=f"{run}-{step}", run_id=run, step=step, version=_BASE + step - 1, uri=uri,
-                num_rows=_ROWS, base_version=_BASE, keep=2, seed=5, learning_rate=1e-3, updates_per_step=2, **estimate,
+                num_rows=_ROWS, base=_BASE, keep=2, seed=5, learning_rate=1e-3, updates_per_step=2, **estimate,
             )
             for step, uri in enumerate(self.uris, start=1)
         ]  # fmt: skip

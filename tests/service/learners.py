@@ -31,14 +31,10 @@ def a_batch(
         for n in range(4)
     ]  # fmt: skip
     uri = write_rows(store, f"runs/{run_id}/batches/{step:05d}-policy.parquet", rows)
-    given: dict[str, Any] = {
-        "model_path": str(model),
-        "learner": {"learning_rate": 1e-3},
-        **settings,
-    }
+    given: dict[str, Any] = {"learner": {"learning_rate": 1e-3}, **settings}
     return train_batch(
-        given.pop("model_path"), batch_id=f"{run_id}-{step:05d}-policy", run_id=run_id, step=step,
-        version=BASE + step - 1, base_version=BASE, uri=uri, num_rows=4, num_tokens=12, **given,
+        model, batch_id=f"{run_id}-{step:05d}-policy", run_id=run_id, step=step,
+        version=BASE + step - 1, base=BASE, uri=uri, num_rows=4, num_tokens=12, **given,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from services.trainer.learner.model.lora import AdaptedModel, LoraShape
 from tests.batches import train_batch
 from tests.unit.local_engine.models import new_engine
 from tests.unit.trainer.conftest import WORDS, sampled_rows
-from triforge.errors import InputError, PolicyError, WeightsError
+from triforge.errors import InputError, PolicyError, UnavailableError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import (
     ChatMessage,
@@ -152,7 +152,7 @@ async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_ou
     misled = Misled(honest.url)
     misled._data, misled._control, misled._inform = honest._data, honest._control, honest._inform  # type: ignore[attr-defined]
     gateway.pool.members[0].engine = misled
-    with pytest.raises(Exception, match=r"log-probabilities that it gives with it are off by 0\."):
+    with pytest.raises(UnavailableError, match=r"log-probabilities are off by 0\."):
         await gateway.weights.update(update_of(other))
     assert gateway.weights.version == 1
     (reply,) = await gateway.generate([GO])

@@ -16,6 +16,7 @@ from bench.broadcast import measure
 from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
 from services.policy.engines.sglang import SGLangEngine
+from services.policy.weights.watch import end_tasks
 from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from tests.service.test_ranks_hand_over import holds
 from tests.service.test_weights_travel import ADMIN, Service
@@ -118,7 +119,7 @@ async def test_the_others_of_a_group_get_the_new_version_from_the_folder(
         assert (state.version, state.ready) == (1, 2)
         assert int(service.pool.metrics.broadcasts_missed._value.get()) >= 2
         assert [await holds(engine, new) for engine in engines[:2]] == [True, True]
-        await service.weights._end()
+        await end_tasks(service.weights._tasks)
         await service.pool.close()
 
 

@@ -68,8 +68,8 @@ class Card:
             rows.append(row_of((await self.gateway.generate([asked]))[0], number))
         uri = write_rows(self.store, f"rows-{step}.parquet", rows)
         batch = train_batch(
-            self.folder, batch_id=f"run-{step}", step=step, version=step - 1, base_version=0, uri=uri, num_rows=4,
-            folder_version=step - 1 or None, learning_rate=1e-2, updates_per_step=2, colocate=self.colocate,
+            self.folder, batch_id=f"run-{step}", step=step, version=step - 1, base=0, uri=uri, num_rows=4,
+            written=step - 1 or None, learning_rate=1e-2, updates_per_step=2, colocate=self.colocate,
         )  # fmt: skip
         if self.colocate:
             await self.weights.release_memory()

@@ -58,18 +58,20 @@ class Service:
         )
         self.pool = PoolMaker(database, registry.family).create(request, [])[0]
         self.tasks = self.store.tasks("kitchen").items
+        self.settings = adapt_settings()
 
     def worker(self, generate: Generate) -> AdaptWorker:
         writer = ProposalWriter(
             generate, registry.family, retry_policy=replace(MODEL_RETRY, first_s=0.0)
         )
         adapter = make_adapter(self.database, registry.family, writer=writer)
-        return AdaptWorker(broker=self.broker, adapter=adapter)
+        return AdaptWorker(broker=self.broker, adapter=adapter, settings=lambda _: self.settings)
 
     def outcome(self, task: Task, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
         fields: dict[str, Any] = {
-            "step": 3, "purpose": "train", "measured": 8, "settings": adapt_settings(), **more
+            "step": 3, "purpose": "train", "measured": 8, **more
         }  # fmt: skip
+        self.settings = fields.pop("settings", adapt_settings())
         return TaskOutcome(
             group_id=group,
             run_id="run-1",

@@ -16,9 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from services.trainer.runs.store import RunStore
 from triforge.broker import Broker
 from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.config import RunConfig
 from triforge.errors import UnavailableError
+from triforge.store.database import open_database
 from triforge.types import GenerateSpec, PoolRequest, TaskOutcome
 
 
@@ -119,11 +122,14 @@ async def test_api_and_adapt_worker_turn_an_outcome_into_a_pending_rewrite(
                     except UnavailableError:
                         assert api.poll() is None
                         await asyncio.sleep(0.1)
+                run = RunStore(open_database(environment["TRIFORGE_DATABASE_URL"])).create(
+                    name="r", pool_id=pool.id, config=RunConfig().model_dump(mode="json")
+                )
                 first, _ = [task async for task in client.tasks(pool.id)]
                 await broker.send(
                     TaskOutcome(
                         group_id="g",
-                        run_id="r",
+                        run_id=run.id,
                         step=0,
                         pool_id=pool.id,
                         task_id=first.id,

@@ -100,7 +100,7 @@ async def test_a_failure_is_announced_with_its_reason_and_the_learner_serves_the
     broker: Broker, store: ArtifactStore, model: Path
 ):
     async with learning(broker, store):
-        await broker.announce(a_batch(store, model, model_path=str(model / "nowhere")))
+        await broker.announce(a_batch(store, model / "nowhere"))
         await broker.announce(a_batch(store, model, learner={"max_tokens": 2}))
         await broker.announce(a_batch(store, model, job="critic"))
         await broker.announce(a_batch(store, model, run_id="next"))

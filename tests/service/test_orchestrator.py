@@ -24,7 +24,7 @@ from triforge.errors import PolicyError, StorageError, UnavailableError
 from triforge.event_loop import end_task
 from triforge.store.tables import MeasurementRow
 from triforge.store.timelines import read_timeline
-from triforge.types import ErrorInfo, RunState, TaskOutcome, WeightsReady
+from triforge.types import ErrorInfo, RunState, TaskOutcome, WeightsReady, WeightVersion
 
 
 @pytest.fixture
@@ -143,9 +143,10 @@ async def test_a_batch_carries_what_the_learner_has_to_know(loop: Loop) -> None:
     await loop.conduct(run)
     [first, second] = loop.learners["reward"].batches
     assert (first.step, first.version, second.step, second.version) == (1, 1, 2, 2)
-    assert first.model_path == "/models/reward"
-    assert (first.base_version, second.base_version) == (1, 1)
-    assert (first.folder_version, second.folder_version) == (None, 2)
+    initial = WeightVersion(number=1, folder="/models/reward")
+    assert (first.initial, first.start) == (initial, initial)
+    assert second.initial == initial
+    assert (second.start.number, Path(second.start.folder).name) == (2, "v000002")
     assert (first.seed, first.temperature) == (9, 1.0)
     assert (first.num_rows, first.batch_id) == (8, f"{run.id}-00001-reward")
 
@@ -236,11 +237,11 @@ async def test_a_pair_is_measured_beside_the_groups_of_a_step_and_trained_on_as_
     assert len({row["group_id"] for row in loop.records(run)}) == 4
     heard = await loop.adapted()
     # the groups end in any order
-    assert sorted((o.purpose, o.proposal_id or "", o.adapt) for o in heard) == [
-        ("measure_candidate", "proposal-1", False),
-        ("measure_parent", "proposal-1", False),
-        ("train", "", True),
-        ("train", "", True),
+    assert sorted((o.purpose, o.proposal_id or "") for o in heard) == [
+        ("measure_candidate", "proposal-1"),
+        ("measure_parent", "proposal-1"),
+        ("train", ""),
+        ("train", ""),
     ]
     assert {o.policy_version for o in heard} == {1}, "the version that played, not the new one"
 
@@ -433,8 +434,10 @@ async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(l
         "the weights of its step 1, under a new number"
     )
     last = loop.learners["policy"].batches[-1]
-    assert (last.version, last.base_version) == (6, 1)
-    assert last.folder_version == 2, "what version 6 serves was written as version 2"
+    assert (last.version, last.initial.number) == (6, 1)
+    assert Path(last.start.folder).name == "v000002", (
+        "what version 6 serves was written as version 2"
+    )
     assert {row["reason"] for row in loop.records(first)} == {""}
 
 
@@ -465,7 +468,7 @@ async def test_an_untrained_run_takes_a_new_base_after_another_run_has_served(lo
     await loop.conduct(loop.submit(steps=1))
     loop.store.resume(first.id)
     await loop.conduct(first)
-    assert loop.learners["policy"].batches[-1].base_version == 4
+    assert loop.learners["policy"].batches[-1].initial.number == 4
     assert versions(loop, first) == [(0, 1, 1), (1, 5, 5)]
 
 

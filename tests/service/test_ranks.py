@@ -141,7 +141,7 @@ class Scene:
         uri = write_rows(self.store, f"runs/{run}/batches/{step:05d}.parquet", rows)
         return train_batch(
             model or self.model, batch_id=f"{run}-{step:05d}", run_id=run, step=step, uri=uri,
-            version=BASE + step - 1, num_rows=len(rows), base_version=BASE, learner=options, **(rule or {}), **settings,
+            version=BASE + step - 1, num_rows=len(rows), base=BASE, learner=options, **(rule or {}), **settings,
         )  # fmt: skip
 
     def alone(self, *batches: TrainBatch) -> None:

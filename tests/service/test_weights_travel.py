@@ -23,8 +23,9 @@ from services.policy.app import create_app
 from services.policy.engines.pool import Member, Pool
 from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
-from services.policy.weights.folder import Version
-from services.policy.weights.loader import Broadcasts, Seat, Way, WeightLoader
+from services.policy.weights.adapters import Version
+from services.policy.weights.broadcast import BroadcastRank, Broadcasts
+from services.policy.weights.loader import Way, WeightLoader
 from services.policy.weights.sync import WeightSync
 from services.trainer.learner.parallel.broadcast import Broadcaster, _Sending, create_api, open_api
 from tests.fake_engine import FakeEngine
@@ -219,7 +220,7 @@ async def test_no_engine_is_sent_to_a_place_where_nobody_listens(folders: Path) 
     engine = SGLangEngine("http://fake", transport=httpx.ASGITransport(fake))
     wanted = Version(1, str(folders / "v000001"))
     result = await WeightLoader(way="distributed").load(
-        Member(engine), wanted, None, Seat((offer,), 1, leave)
+        Member(engine), wanted, None, BroadcastRank((offer,), 1, leave)
     )
     assert (result.failure, result.missed_broadcast, left) == (None, True, [1])
     assert "/init_weights_update_group" not in fake.paths()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-# Outcomes only: no votes, nobody judges.
+from triforge.errors import ConfigError
+from triforge.methods import find, known, preset_owner
+
+# Outcomes only: no votes, no judge.
 _OUTCOME: dict[str, Any] = {
     "use_votes": False,
     "train_reward_model": False,
@@ -114,3 +118,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     "spark": {**_BINARY, "kl_beta": 0.001, "aggregation": "token_mean"},
     "maxrl": {**_BINARY, "normalise": "relative", "kl_beta": 0.0},
 }
+
+
+def preset_names() -> list[str]:
+    """Return the names of all presets, those of the installed methods included, sorted."""
+    return sorted({*PRESETS, *(name for method in known() for name in find(method).presets)})
+
+
+def preset_of(name: str) -> Mapping[str, Any]:
+    """Return what a preset sets over the defaults.
+
+    Raises:
+        ConfigError: neither the core nor an installed method has it.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    owner = preset_owner(name)
+    if owner is None:
+        raise ConfigError(f"preset: given {name!r}, allowed one of {preset_names()}")
+    return owner.presets[name]

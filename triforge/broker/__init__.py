@@ -7,7 +7,6 @@ sessions  turns of agents that are not ours
 jobs      how a job is run and tried again
 workers   the Celery worker
 consumer  its connection to the server
-buckets   requests counted over all replicas of a service
 """
 
 from triforge.broker.jobs import Job

@@ -31,24 +31,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "replay:replay",
         "Recompute rewards, advantages, losses and gradients of a run from its record and compare; starts no engine.",
     ),
-    "backup": (
-        "backup:backup",
-        "Copy the database and the artifacts into a new folder; the deployment may run meanwhile.",
-    ),
-    "restore": (
-        "backup:restore",
-        "Put a backup back where it was taken; the deployment must not run, and nothing may stand there.",
-    ),
     "run": ("runs:run_app", "Runs."),
     "pool": ("pools:pool_app", "Task pools."),
     "task": ("pools:task_app", "Tasks and their versions."),
     "proposal": ("pools:proposal_app", "Rewrites of tasks."),
     "env": ("environments:env_app", "Environments."),
     "agent": ("agent:agent_app", "Agents of yours."),
-    "mcp": (
-        "mcp_server:serve",
-        "Serve pools, runs and reports of a deployment as tools, over standard input and output, until that is closed.",
-    ),
     "key": ("keys:key_app", "API keys."),
-    "tenant": ("keys:tenant_app", "Tenants and their bounds."),
 }

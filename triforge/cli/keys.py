@@ -6,7 +6,6 @@ from somewhere.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,25 +15,19 @@ import typer
 
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
-from triforge.access.keys import BOUNDS, Key, KeyStore, TenantStore
+from triforge.access.keys import Key, KeyStore
 from triforge.cli.deployment import kept
 from triforge.cli.options import STATE, StateOption
 from triforge.cli.terminal import console, grid, say
 from triforge.store.database import Database, open_database
 
 key_app = typer.Typer(no_args_is_help=True)
-tenant_app = typer.Typer(no_args_is_help=True)
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; made if there is none.")]
-Bound = Annotated[int | None, typer.Option(help="-1 takes the bound away.")]
 
 
 def _database(state: Path) -> closing[Database]:
     return closing(open_database(kept(state).database_url))
-
-
-def _by() -> str:
-    return os.environ.get("USER", "")
 
 
 @key_app.command("create")
@@ -49,7 +42,7 @@ def key_create(
 ) -> None:
     """Make a key and print it, once: what is kept of it cannot be turned back."""
     with _database(state) as database:
-        key, text = KeyStore(database).create(name, scope=scope, tenant=tenant, days=days, by=_by())
+        key, text = KeyStore(database).create(name, scope=scope, tenant=tenant, days=days)
     typer.echo(
         f"key {key.id}: scope {key.scope}, tenant {key.tenant}; clients take it from TRIFORGE_KEY",
         err=True,
@@ -79,35 +72,8 @@ def key_revoke(
 ) -> None:
     """End a key for good."""
     with _database(state) as database:
-        key = KeyStore(database).revoke(key_id, by=_by())
+        key = KeyStore(database).revoke(key_id)
     say(f"key {key.id} ({key.name}) is revoked; every API refuses it within {KNOWN_S:g} s")
-
-
-@tenant_app.command("set")
-def tenant_set(
-    name: Annotated[str, typer.Argument(help="Small letters, digits and hyphens.")],
-    max_pools: Bound = None,
-    max_tasks: Bound = None,
-    max_runs: Bound = None,
-    requests_per_minute: Bound = None,
-    state: StateOption = STATE,
-) -> None:
-    """Make a tenant, or change its bounds; those that are not named stay."""
-    given = (max_pools, max_tasks, max_runs, requests_per_minute)
-    with _database(state) as database:
-        TenantStore(database).set(name, by=_by(), **dict(zip(BOUNDS, given, strict=True)))
-    tenant_list(state)
-
-
-@tenant_app.command("list")
-def tenant_list(state: StateOption = STATE) -> None:
-    """All tenants and what they may take."""
-    table = grid("tenant", *BOUNDS)
-    with _database(state) as database:
-        for tenant in TenantStore(database).tenants():
-            bounds = (getattr(tenant, bound) for bound in BOUNDS)
-            table.add_row(tenant.name, *("" if bound is None else str(bound) for bound in bounds))
-    console.print(table)
 
 
 def _state(key: Key) -> str:

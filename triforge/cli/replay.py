@@ -25,13 +25,6 @@ def replay(
     credit_only: Annotated[
         bool, typer.Option("--credit-only", help="Rewards and advantages; no model is loaded.")
     ] = False,
-    replay_rollouts: Annotated[
-        bool,
-        typer.Option(
-            "--replay-rollouts",
-            help="Run the whole loop once more, with recorded answers in the place of models, and compare what it leaves.",
-        ),
-    ] = False,
     save: Annotated[
         Path | None, typer.Option(help="Copy the record with its weights into this new folder.")
     ] = None,
@@ -46,7 +39,6 @@ def replay(
     command += ["--step", str(step)] if step is not None else []
     command += [part for field in what_if or () for part in ("--what-if", field)]
     command += ["--credit-only"] if credit_only else []
-    command += ["--replay-rollouts"] if replay_rollouts else []
     command += ["--save", str(save)] if save else []
     given = {
         "TRIFORGE_DATABASE_URL": found.database_url,

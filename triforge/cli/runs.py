@@ -208,11 +208,8 @@ def run_export(
         ),
     ],
     form: Annotated[
-        Literal["parquet", "atif", "dataset"],
-        typer.Option(
-            "--format",
-            help="One file; a file of Harbor's ATIF a trajectory; a dataset of the Hugging Face hub.",
-        ),
+        Literal["parquet", "dataset"],
+        typer.Option("--format", help="One file, or a dataset of the Hugging Face hub."),
     ] = "parquet",
     state: StateOption = STATE,
 ) -> None:
@@ -226,10 +223,7 @@ def run_export(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.parquet"
         ask_trainer(state, lambda client: client.export(run_id, file))
-        if form == "atif":
-            say(f"wrote {exports.write_atif(file, out)} trajectories into {out}")
-        else:
-            say(f"wrote {exports.write_dataset(file, out)} rows into {out}")
+        say(f"wrote {exports.write_dataset(file, out)} rows into {out}")
 
 
 @run_app.command("report")

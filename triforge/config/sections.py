@@ -30,7 +30,7 @@ _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
 _TRACKED = Only(
-    lambda s: s.tensorboard or s.wandb_project or s.trackio_project or s.mlflow_experiment,
+    lambda s: s.tensorboard or s.wandb_project,
     "a tracker: nothing is told of rollouts",
 )
 Strategy = Literal["group", "tree", "critic_best_of_k"]
@@ -295,6 +295,11 @@ class AdaptationSection(Section):
         return self._changer == "llm_rewrite"
 
     @property
+    def reads_notes(self) -> bool:
+        """Whether the controller reads how the rollouts of a group were judged."""
+        return self._changer not in ("none", "ladder")
+
+    @property
     def climbs(self) -> bool:
         """Whether tasks come from windows of difficulty levels."""
         return self._changer == "ladder"
@@ -370,10 +375,6 @@ class ReportSection(Section):
     """Who owns the project; empty is the key's default."""
     wandb_mode: Annotated[Literal["online", "offline"], _WANDB] = "online"
     """`offline` writes files for `wandb sync` to `runs/<id>` of the artifact store."""
-    trackio_project: str = Field("", max_length=128)
-    """Project of trackio; empty writes nothing. Its files lie where `TRACKIO_DIR` of the trainer says."""
-    mlflow_experiment: str = Field("", max_length=128)
-    """Experiment of MLflow; empty sends nothing. The trainer reads `MLFLOW_TRACKING_URI`."""
     rollouts: Annotated[int, _TRACKED] = Field(8, ge=0, le=100)
     """How many rollouts of each step go there, as a table or as texts."""
 

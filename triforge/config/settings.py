@@ -158,8 +158,6 @@ class Settings(Section):
     handover_group: Positive = 8
     """Most engines that share a broadcast: the learner sends once for all of them, and one that fails in it sends all of them
     to the folder."""
-    update: Literal["together", "halves"] = "together"
-    """Whether all engines take a new version at once, or one half serves the old one until the other half serves the new one."""
     shared_engines: bool = False
     """Of a policy service: its engines serve other models as well, all of them adapters over one base, which nobody changes
     (`models.NAME.engines_of`; `triforge up` sets it)."""
@@ -202,7 +200,7 @@ class Settings(Section):
         """What this deployment's services show each other; empty where no keys are asked for."""
         return self.service_secret.get_secret_value() if self.keyed else ""
 
-    def demand_secret(self) -> None:
+    def require_secret(self) -> None:
         """ConfigError where keys are asked for and the services' secret is missing or short."""
         secret = self.own_key
         if self.keyed and len(secret) < _SHORTEST:

@@ -71,8 +71,6 @@ def extras(settings: Settings, config: RunConfig | None) -> dict[str, str]:
         (settings.otlp_endpoint, "opentelemetry.exporter.otlp.proto.http", "otel"),
         (report.tensorboard, "tensorboardX", "tensorboard"),
         (report.wandb_project, "wandb", "wandb"),
-        (report.trackio_project, "trackio", "trackio"),
-        (report.mlflow_experiment, "mlflow", "mlflow"),
         (trainer.policy.lora_rank or trainer.reward.lora_rank, "peft", "lora"),
     )
     return {module: extra for wanted, module, extra in asked if wanted}

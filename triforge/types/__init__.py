@@ -19,12 +19,10 @@ from triforge.config.base import (
     TaskState,
     TrainedRole,
 )
-from triforge.types.base import ErrorInfo, Message, Page
+from triforge.types.base import ErrorInfo, Extra, Message, Page
 from triforge.types.env_adapter import (
     MAX_TASKS,
     AcceptanceTest,
-    AdaptSettings,
-    AuditEntry,
     CheckResult,
     DiagnosisNote,
     GenerateSpec,
@@ -37,7 +35,6 @@ from triforge.types.env_adapter import (
     ProposalDetail,
     TaskDetail,
     TaskOutcome,
-    TaskPlay,
     TaskUpload,
     mean_score,
 )
@@ -50,6 +47,7 @@ from triforge.types.learner import (
     WeightsRecord,
     WeightsState,
     WeightsUpdate,
+    WeightVersion,
 )
 from triforge.types.people import (
     ENDED,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 _T = TypeVar("_T")
+
+Extra = dict[str, JsonValue]
+"""Fields that methods add to a message: the method's name, and a value whose type the method declares."""
 
 
 class Message(BaseModel):

@@ -8,8 +8,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.config import AdaptationSection, EnvAdapterSection, Sampling
 from triforge.config.base import (
     Approval,
     ControllerName,
@@ -21,8 +19,7 @@ from triforge.config.base import (
     Split,
 )
 from triforge.types.base import Message
-from triforge.types.policy import ChatMessage
-from triforge.types.rollout import Task, Trajectory
+from triforge.types.rollout import Task
 
 MAX_TASKS: Final = 100_000  # of a pool
 
@@ -121,7 +118,7 @@ def mean_score(groups: Iterable[Measurement]) -> dict[str, float]:
 
 
 class ProposalDetail(Message):
-    """A rewrite with the groups that measured it, oldest first, and what people did about it.
+    """A rewrite with the groups that measured it, oldest first.
 
     Produced by: env_adapter (`GET /v1/proposals/{id}`). Groups with purpose `measure_parent` played the parent, the
     others the candidate.
@@ -129,7 +126,6 @@ class ProposalDetail(Message):
 
     proposal: Proposal
     measurements: tuple[Measurement, ...] = ()
-    changes: tuple[AuditEntry, ...] = ()
 
 
 class TaskDetail(Message):
@@ -146,29 +142,17 @@ class TaskDetail(Message):
     attempts: tuple[Proposal, ...] = ()
 
 
-class TaskPlay(Message):
-    """A task played by given responses. Produced by: env_adapter (`POST /v1/tasks/{id}/play`). Consumed by: dashboard.
-
-    `asked` is the conversation that wants the next response. Without it the episode has ended, with the trajectory's outcome.
-    """
-
-    trajectory: Trajectory
-    asked: tuple[ChatMessage, ...] = ()
-
-
 class Lineage(Message):
     """All versions of a slot, the root first. Produced by: env_adapter (`GET /v1/tasks/{id}/lineage`).
 
     The tree is a list whose nodes name their children, because a slot may be hundreds of versions deep. A version with a
     parent that no rewrite made is a roll-back: a copy of its parent. `active_id` is None while the slot is not played.
-    `changes` is what people did to the slot.
     """
 
     slot: str
     pool_id: str
     active_id: str | None
     versions: tuple[TaskDetail, ...]
-    changes: tuple[AuditEntry, ...] = ()
 
 
 class PlanRequest(Message):
@@ -194,39 +178,12 @@ class PlanRequest(Message):
     refill: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
-class AuditEntry(Message):
-    """A change that people made, or a request for one.
-
-    Produced by: every service, the commands for keys and tenants, `triforge restore`. Consumed by: people.
-
-    A change has the thing and the verb as `action` (`task.pin`), the id of the thing as `subject`, and what was there
-    before and after as `detail`. A request has the `service` that was asked, the `address` that asked, the route as
-    `action`, its path as `subject` and the `status` that it was answered with; it is there whatever came of it.
-    `tenant`, `key_id` and `by` say who: `by` is empty when nobody said it, `tenant` where the gate let nobody in.
-    """
-
-    id: int
-    at: float
-    tenant: str
-    key_id: str
-    by: str
-    service: str
-    action: str
-    subject: str
-    address: str
-    status: int | None = None
-    pool_id: str | None = None
-    slot: str | None = None
-    reason: str = ""
-    detail: Params = Field(default_factory=dict)
-
-
 class DiagnosisNote(Message):
-    """What one trajectory looked like to the judge; input of the diagnosis. `steps` are (action, observation, votes).
+    """A trajectory as its judge saw it; the diagnosis of a proposal reads it. `steps` are (action, observation, votes).
 
-    `judged` are (step, texts of its votes) where at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
-    last word is a program, `hidden` is the share of the task's own tests that it passes, and `written` how many of the tests
-    that the judge has written it passes, and of how many.
+    `judged` are (step, texts of its votes) for the steps with a negative vote. If the trajectory's result is a program,
+    `hidden` is the share of the task's own tests that it passes, and `written` is how many of the judge's tests it
+    passes, and of how many.
     """
 
     trajectory_id: str
@@ -237,31 +194,15 @@ class DiagnosisNote(Message):
     written: tuple[int, int] | None = None
 
 
-class AdaptSettings(Message):
-    """The run's sections that adaptation reads; a worker serves many runs and knows none of their configs.
-
-    Produced by: orchestrator. `sampling` is the rewriter's, `version_gap` how far the policy versions of one pair may lie
-    apart.
-    """
-
-    adaptation: AdaptationSection = AdaptationSection()
-    algorithm: Algorithm = Field(default_factory=lambda: resolve("rlanything"))
-    env_adapter: EnvAdapterSection = EnvAdapterSection()
-    sampling: Sampling = Sampling(max_new_tokens=256)
-    version_gap: Annotated[int, Field(ge=0)] = 0
-
-
 class TaskOutcome(Measurement):
-    """How a group went. Produced by: orchestrator. Consumed by: env_adapter (queue `adapt`).
+    """The result of a group. Produced by: orchestrator. Consumed by: env_adapter (queue `adapt`).
 
-    `adapt` False only records the measurement (and decides what is pending).
+    `notes` are the measured rollouts of a training group in a run whose controller reads them.
     """
 
     pool_id: str
     task_id: str
     notes: tuple[DiagnosisNote, ...] = ()
-    adapt: bool = True
-    settings: AdaptSettings = Field(default_factory=AdaptSettings)
 
 
 class CheckResult(Message):

@@ -9,7 +9,7 @@ from pydantic import Field
 from triforge.algorithms.algorithm import Algorithm
 from triforge.config import AuxiliarySection, CriticSection, LearnerSection
 from triforge.config.base import Role, TrainedRole
-from triforge.types.base import ErrorInfo, Message
+from triforge.types.base import ErrorInfo, Extra, Message
 from triforge.types.policy import PlacedImage
 
 
@@ -44,27 +44,37 @@ class TrainRow(Message):
     ends: tuple[int, ...] = ()
 
 
+class WeightVersion(Message):
+    """A version of a model's weights, and the folder that holds them. Part of `TrainBatch`.
+
+    The folder's name has the number under which the weights were written first. With a `parent` the version repeats the weights
+    of that older one, and training begins with an empty optimiser.
+    """
+
+    number: int
+    folder: str
+    parent: int | None = None
+
+
 class TrainBatch(Message):
     """Everything a learner needs for one step of one role; the rows lie in the artifact store at `uri`.
 
     Produced by: orchestrator (stream `batches`). Consumed by: learner.
-    `model_path` is the run's initial folder, which `base_version` serves; `folder_version` is the number under which the
-    weights of `version` were written (none: the initial folder). `auxiliary_weights` are those of this step.
-    `first_version` is a version that a later step may come back to (the base is the initial folder), which stays on the disk;
-    with `restart` this batch does: it is trained with those weights and an empty optimiser.
+    Training starts from the version `start` and publishes the number after it; `initial` is the version that the run began with.
+    `auxiliary_weights` are those of this step. `keep` weight versions stay on the disk, and the folder of the number `pinned`.
     With `colocate` the learner gives its device's memory back after the step.
-    `temperature` is that of the rows' sampling, `seed` of their order; `keep` weight versions stay on the disk.
+    `temperature` is that of the rows' sampling, `seed` of their order.
     """
 
     batch_id: str
     run_id: str
     role: TrainedRole
     step: int
-    version: int
+    initial: WeightVersion
+    start: WeightVersion
     uri: str
     num_rows: int
     num_tokens: int
-    model_path: str
     algorithm: Algorithm
     learner: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
@@ -75,12 +85,20 @@ class TrainBatch(Message):
     staleness_bound: Annotated[int, Field(ge=0)] = 0
     temperature: Annotated[float, Field(gt=0)] = 1.0
     seed: int = 1
-    base_version: int = 0
-    folder_version: int | None = None
     keep: Annotated[int, Field(ge=1)] = 3
-    first_version: int | None = None
-    restart: bool = False
+    pinned: int | None = None
     colocate: bool = False
+    extra: Extra = Field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The number of the version that training starts from."""
+        return self.start.number
+
+    @property
+    def restarts(self) -> bool:
+        """Whether training goes back to an older version, with an empty optimiser."""
+        return self.start.parent is not None
 
 
 class TensorBucket(Message):

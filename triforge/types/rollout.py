@@ -8,7 +8,7 @@ from pydantic import Field
 
 from triforge.config import ContrastSection, EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
-from triforge.types.base import ErrorInfo, Message
+from triforge.types.base import ErrorInfo, Extra, Message
 from triforge.types.policy import ImageRef, PlacedImage, VersionSpan
 
 
@@ -222,6 +222,7 @@ class JudgeTask(Message):
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
     contrast: ContrastSection = ContrastSection()
     judges: dict[str, Player] = Field(default_factory=dict)
+    extra: Extra = Field(default_factory=dict)
 
     def judge(self, agent_id: str) -> Player:
         """Who judges an agent's steps."""
@@ -253,6 +254,7 @@ class StepVotes(Message):
     privileged: tuple[Literal[-1, 0, 1], ...] = ()
     score: Annotated[float, Field(allow_inf_nan=False)] | None = None
     score_version: int | None = None
+    extra: Extra = Field(default_factory=dict)
 
 
 class TrajectoryVotes(Message):

@@ -15,6 +15,7 @@ from prometheus_client import Counter
 from services.env_adapter.adaptation.controllers import Controllers
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from triforge.broker import Broker, outcome_job
 from triforge.errors import PolicyError, StorageError, TriforgeError, UnavailableError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
@@ -36,7 +37,7 @@ class Adapter:
         self._measurements = measurements
         self._controllers = controllers
 
-    async def handle(self, outcome: TaskOutcome) -> tuple[Proposal, ...]:
+    async def handle(self, outcome: RunOutcome) -> tuple[Proposal, ...]:
         """Count an outcome, decide what is pending, and let the controller respond to a training group.
 
         Returns the proposals whose state this has set: one that was decided, one that was made. Counting is one
@@ -52,7 +53,7 @@ class Adapter:
         decided = await asyncio.to_thread(self._measurements.record, outcome)
         if decided is not None:
             changed.append(decided)
-        if outcome.purpose == "train" and outcome.adapt:
+        if outcome.purpose == "train":
             controller = self._controllers.find(outcome.settings.adaptation.controller)
             made = await controller.respond(outcome)
             if isinstance(made, Closed):
@@ -85,9 +86,12 @@ async def _no_model(request: GenerateRequest) -> GenerateReply:  # noqa: ARG001
 class AdaptWorker:
     """Handles the outcomes of a queue; one a process, shared by all of its jobs, in one event loop."""
 
-    def __init__(self, *, broker: Broker, adapter: Adapter) -> None:
+    def __init__(
+        self, *, broker: Broker, adapter: Adapter, settings: Callable[[str], AdaptSettings]
+    ) -> None:
         self._broker = broker
         self._adapter = adapter
+        self._settings = settings
 
     async def handle(self, outcome: TaskOutcome) -> None:
         """Handle an outcome under its lease, or leave it to `watch`. Returns at once when another worker holds it.
@@ -100,7 +104,8 @@ class AdaptWorker:
             if not held:
                 return
             try:
-                for proposal in await self._adapter.handle(outcome):
+                settings = await asyncio.to_thread(self._settings, outcome.run_id)
+                for proposal in await self._adapter.handle(RunOutcome.of(outcome, settings)):
                     await self._announce(proposal)
             except (UnavailableError, StorageError) as error:
                 _log.warning("the outcome again in %.0f s: %s", _AGAIN_S, error.detail)

@@ -23,13 +23,13 @@ from typing import Final
 
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices
+from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.errors import InputError, TriforgeError
 from triforge.rollout.adapting import PROOFS, Measured, drift, identity
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Generate, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
-    AdaptSettings,
     ChatMessage,
     CheckResult,
     GenerateRequest,

@@ -18,11 +18,12 @@ from typing import Any, Final, Protocol
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
+from services.env_adapter.adaptation.settings import RunOutcome
 from triforge.algorithms.filters import rewrite_direction
 from triforge.algorithms.registry import Registry
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
-from triforge.types import Direction, Proposal, TaskOutcome
+from triforge.types import Direction, Proposal
 
 CONTROLLERS: Final[Registry[Any]] = Registry(
     "adaptation.controller", object, "services.env_adapter.adaptation"
@@ -32,7 +33,7 @@ CONTROLLERS: Final[Registry[Any]] = Registry(
 class Controller(Protocol):
     """Decides what becomes of a task after one of its training groups was counted."""
 
-    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
         """Make a proposal, or say why there is none. The same outcome leads to one proposal at most."""
 
 
@@ -56,7 +57,7 @@ class Controllers:
 class NoController:
     """Leaves every task as it is."""
 
-    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:  # noqa: ARG002
+    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:  # noqa: ARG002
         """Nothing."""
         return Closed("adaptation.controller is none")
 
@@ -70,7 +71,7 @@ class LlmRewrite:
         self._in_work: Counter[str] = Counter()  # proposals being written, by pool
         self._turn = asyncio.Lock()
 
-    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
         """A proposal, pending or invalid, if the task left the band and no limit forbids it."""
         direction, pool = wanted_direction(outcome), outcome.pool_id
         if direction is None:
@@ -95,7 +96,7 @@ class Mixed:
     def __init__(self, controllers: Controllers) -> None:
         self._controllers = controllers
 
-    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
         """What the other controller makes of it, unless the slot is kept."""
         if await asyncio.to_thread(self._controllers.measurements.kept_original, outcome):
             return Closed("the slot keeps its original task (adaptation.original_share)")
@@ -107,12 +108,12 @@ CONTROLLERS.add("llm_rewrite", lambda parts: LlmRewrite(parts.measurements, part
 CONTROLLERS.add("mixed", Mixed)
 
 
-def wanted_direction(outcome: TaskOutcome) -> Direction | None:
+def wanted_direction(outcome: RunOutcome) -> Direction | None:
     """Which way the task of this outcome should be rewritten, if at all.
 
     The band decides (arXiv 2602.02488, section 2), by measured rollouts only, and at least half of the group must have
     been measured: what the infrastructure lost is not read as difficulty.
     """
-    if outcome.purpose != "train" or not outcome.adapt or 2 * outcome.measured < outcome.rollouts:
+    if outcome.purpose != "train" or 2 * outcome.measured < outcome.rollouts:
         return None
     return rewrite_direction(outcome.successes, outcome.measured, band=outcome.settings.algorithm)

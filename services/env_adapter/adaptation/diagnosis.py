@@ -15,11 +15,11 @@ from itertools import zip_longest
 from typing import Final
 
 from services.env_adapter.adaptation.facts import facts_of, has_reason
+from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
-    AdaptSettings,
     ChatMessage,
     DiagnosisNote,
     Direction,

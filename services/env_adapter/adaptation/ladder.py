@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.controllers import CONTROLLERS
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
+from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import lock_pool, new_row, task_in
 from services.env_adapter.pools.slots import replace, successor, withdraw
 from triforge.algorithms.ladder import Ladder
@@ -33,7 +34,7 @@ from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Proposal, Task, TaskOutcome
+from triforge.types import Proposal, Task
 
 _DRAWS: Final = 8  # of level and seed before the slot is left as it is
 _MADE = Closed("this group led to a task already")
@@ -57,13 +58,13 @@ class LadderController:
         # levels that the generator cannot make
         self._refused: set[tuple[str, str, int, str]] = set()
 
-    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
         """The slot's next task. All measured groups count, whatever is trained on later."""
-        if outcome.purpose != "train" or not outcome.adapt:
+        if outcome.purpose != "train":
             return Closed("not a training group")
         return await asyncio.to_thread(self._respond, outcome)
 
-    def _respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+    def _respond(self, outcome: RunOutcome) -> Proposal | Closed:
         name = proposal_id(outcome.group_id)
         with self._database.read() as session:
             if session.get(ProposalRow, name) is not None:
@@ -148,14 +149,14 @@ def _of(kind: str) -> str:
     return f" of {kind}" if kind else ""
 
 
-def _ladders(session: Session, outcome: TaskOutcome) -> dict[str, Ladder]:
+def _ladders(session: Session, outcome: RunOutcome) -> dict[str, Ladder]:
     """The run's ladders by kind, those that counted anything."""
     rule = outcome.settings.adaptation.ladder
     rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
     return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
 
 
-def _count(session: Session, outcome: TaskOutcome) -> str:
+def _count(session: Session, outcome: RunOutcome) -> str:
     """Count this group on the ladder of its kind, and store that; what is said of it."""
     played = session.get(LevelRow, outcome.task_id)
     kind, level = (played.kind, played.level) if played else ("", None)

@@ -3,29 +3,28 @@
     of a slot    split, state, pin, what is pending, rewrites in a row without a group inside the band
     of a pool    paused, what is pending
     of a run     proposals in all, share of accepted ones among its last decisions
-    of a step    share of rewritten tasks (`limit_rewritten`, asked by the planner)
 
 How far a candidate may be from the root is a check of the candidate (`candidates`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
+from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import proposal_of
 from triforge.config import AdaptationSection
 from triforge.rollout.seeds import derive_seed
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import PlannedGroup, Proposal, Task, TaskOutcome
+from triforge.types import Proposal, Task
 
 _DECIDED = ("accepted", "rejected", "awaiting", "rolled_back")
 
 
-def why_closed(session: Session, task: Task, outcome: TaskOutcome, *, in_work: int) -> str:
+def why_closed(session: Session, task: Task, outcome: RunOutcome, *, in_work: int) -> str:
     """Why the outcome's task may not be rewritten now; empty if it may.
 
     `in_work` are the proposals of the pool that this process is writing already. The answer lasts while the session
@@ -51,7 +50,7 @@ def _slot_limit(session: Session, task: Task) -> str:
     return ""
 
 
-def _run_limit(session: Session, task: Task, outcome: TaskOutcome, in_work: int) -> str:
+def _run_limit(session: Session, task: Task, outcome: RunOutcome, in_work: int) -> str:
     limits = outcome.settings.adaptation
     pending = (ProposalRow.pool_id == task.pool_id, ProposalRow.state == "pending")
     if _count(session, *pending) + in_work >= limits.max_pending:
@@ -67,7 +66,7 @@ def _run_limit(session: Session, task: Task, outcome: TaskOutcome, in_work: int)
     return ""
 
 
-def _in_a_row(session: Session, slot: str, outcome: TaskOutcome) -> int:
+def _in_a_row(session: Session, slot: str, outcome: RunOutcome) -> int:
     """Measured rewrites of the slot by this run since its last training group inside the band."""
     band = outcome.settings.algorithm
     accuracy = cast(MeasurementRow.successes, Float) / func.nullif(MeasurementRow.measured, 0)
@@ -115,18 +114,6 @@ def originals(pool_id: str, slots: int, share: float) -> frozenset[int]:
         range(slots), key=lambda position: (derive_seed(pool_id, "original", position), position)
     )
     return frozenset(ranked[: round(share * slots)])
-
-
-def limit_rewritten(groups: Sequence[PlannedGroup], max_adapted: float) -> list[PlannedGroup]:
-    """The groups of a plan with so many rewritten versions as are allowed; the slots beyond that play their roots."""
-    left = len(groups) if max_adapted >= 1.0 else int(max_adapted * len(groups))
-    out: list[PlannedGroup] = []
-    for group in groups:
-        adapted = group.task_id != group.slot
-        root = adapted and left <= 0
-        left -= adapted
-        out.append(group.model_copy(update={"task_id": group.slot}) if root else group)
-    return out
 
 
 def _decided(session: Session, *wanted: ColumnElement[bool]) -> list[Proposal]:

@@ -17,10 +17,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import and_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.limits import kept_original, over_acceptance, why_closed
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.rows import (
     change_proposal,
     lock_pool,
@@ -29,12 +30,12 @@ from services.env_adapter.pools.rows import (
     task_in,
     versions_of,
 )
-from services.env_adapter.pools.slots import replace, successor, withdraw
+from services.env_adapter.pools.slots import replace, successor
 from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import AcceptanceTest, AdaptSettings, Proposal, Task, TaskOutcome
+from triforge.types import AcceptanceTest, Proposal, Task
 
 MAX_DISCARDED: Final = 12
 
@@ -46,7 +47,7 @@ def proposal_id(group_id: str) -> str:
     return f"prop-{hashlib.sha256(group_id.encode()).hexdigest()[:20]}"
 
 
-def new_proposal(outcome: TaskOutcome, task: Task, **fields: Any) -> Proposal:
+def new_proposal(outcome: RunOutcome, task: Task, **fields: Any) -> Proposal:
     """A proposal about the outcome's task, invalid until it has a candidate."""
     accuracy = outcome.successes / outcome.measured if outcome.measured else 0.0
     empty = dict.fromkeys(("diagnosis", "prompt", "answer"), "")
@@ -87,7 +88,7 @@ class MeasurementStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def record(self, outcome: TaskOutcome) -> Proposal | None:
+    def record(self, outcome: RunOutcome) -> Proposal | None:
         """Count a group once; the proposal comes back if this group brought its verdict."""
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
@@ -103,7 +104,7 @@ class MeasurementStore:
             proposal = _count(session, row, pair, outcome)
             return proposal if proposal.state != "pending" else None
 
-    def open_slot(self, outcome: TaskOutcome, *, in_work: int) -> OpenSlot | Closed:
+    def open_slot(self, outcome: RunOutcome, *, in_work: int) -> OpenSlot | Closed:
         """Whether the outcome's task may be rewritten now; NotFoundError if there is no such task.
 
         `in_work` are the proposals of this pool that this process is writing already.
@@ -115,14 +116,14 @@ class MeasurementStore:
             versions = versions_of(session, task)
             return OpenSlot(parent=task, root=versions[0], earlier=versions)
 
-    def kept_original(self, outcome: TaskOutcome) -> bool:
+    def kept_original(self, outcome: RunOutcome) -> bool:
         """Whether the outcome's slot belongs to the share of its pool that is never rewritten."""
         with self._database.read() as session:
             task = task_in(session, outcome.task_id)
             return kept_original(session, task, outcome.settings.adaptation.original_share)
 
     def propose(
-        self, outcome: TaskOutcome, proposal: Proposal, candidate: TaskDraft | None
+        self, outcome: RunOutcome, proposal: Proposal, candidate: TaskDraft | None
     ) -> Proposal | Closed:
         """Store a proposal with its candidate (None: it is invalid), unless the slot was closed in the meantime."""
         with self._database.write() as session:
@@ -141,7 +142,7 @@ class MeasurementStore:
             return proposal
 
 
-def _why_closed(session: Session, task: Task, outcome: TaskOutcome, in_work: int = 0) -> str:
+def _why_closed(session: Session, task: Task, outcome: RunOutcome, in_work: int = 0) -> str:
     if session.get(ProposalRow, proposal_id(outcome.group_id)) is not None:
         return "this group led to a proposal already"
     return why_closed(session, task, outcome, in_work=in_work)
@@ -162,7 +163,7 @@ def _repeats(session: Session, proposal: Proposal) -> bool:
     return all(getattr(before, name) == getattr(proposal, name) for name in same)
 
 
-def _completed_pair(session: Session, outcome: TaskOutcome) -> Pair | None:
+def _completed_pair(session: Session, outcome: RunOutcome) -> Pair | None:
     """(parent, candidate) of the outcome's round, once both are there."""
     if outcome.proposal_id is None:
         return None
@@ -179,7 +180,7 @@ def _completed_pair(session: Session, outcome: TaskOutcome) -> Pair | None:
     return groups["measure_parent"], groups["measure_candidate"]
 
 
-def _count(session: Session, row: ProposalRow, pair: Pair, outcome: TaskOutcome) -> Proposal:
+def _count(session: Session, row: ProposalRow, pair: Pair, outcome: RunOutcome) -> Proposal:
     """The proposal with one more pair, and with its verdict if that brought it."""
     settings, before = outcome.settings, proposal_of(row)
     if lost := why_not_counted(pair, settings):
@@ -281,20 +282,3 @@ def _move(
     else:
         candidate.state = state
     return state, reason
-
-
-def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> None:
-    """Go on with what other runs have left pending in a pool that the session holds, or (not `adopt`) withdraw it.
-
-    Runs of a deployment come one after another, so whoever made it plays no more. The pairs that were counted stay
-    valid: each compares parent and candidate under one policy, whichever that was.
-    """
-    foreign = and_(
-        ProposalRow.pool_id == pool_id, ProposalRow.state == "pending", ProposalRow.run_id != run_id
-    )
-    if not adopt:
-        reason = f"its run was over before the verdict; run {run_id} makes its own"
-        withdraw(session, foreign, reason)
-        return
-    for row in session.scalars(select(ProposalRow).where(foreign)).all():
-        change_proposal(row, run_id=run_id, reason=f"taken over from run {row.run_id}")

@@ -19,13 +19,14 @@ from services.env_adapter.adaptation.rewriter import (
     build_prompt,
     choices,
 )
+from services.env_adapter.adaptation.settings import RunOutcome
 from triforge.config import AdaptationSection
 from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.retry import RetryPolicy, retry
 from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, Generate, RewriteMenu, TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.types import Direction, Proposal, TaskOutcome
+from triforge.types import Direction, Proposal
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class ProposalWriter:
         self._family = family
         self._retry = retry_policy
 
-    async def write(self, outcome: TaskOutcome, direction: Direction, slot: OpenSlot) -> Written:
+    async def write(self, outcome: RunOutcome, direction: Direction, slot: OpenSlot) -> Written:
         """One proposal. What goes wrong makes it an invalid one with the reason, never an error."""
         parent, settings = slot.parent, outcome.settings.adaptation
         null_control = is_null_control(proposal_id(outcome.group_id), settings.null_control)
@@ -126,7 +127,7 @@ class ProposalWriter:
     async def _ask(
         self,
         proposal: Proposal,
-        outcome: TaskOutcome,
+        outcome: RunOutcome,
         slot: OpenSlot,
         menu: RewriteMenu,
         offered: Choices,

@@ -52,7 +52,10 @@ class Member:
     version: int | None = None  # of the weights of its last answer
     paused_s: float = 0.0  # how long its requests were held for updates, all in all
     loading: bool = False  # its weights are being changed
-    released: bool = False  # its memory is somebody else's
+    released: bool = False  # a learner uses its memory
+    damaged: bool = False  # its weights are not whole
+    failures: int = 0  # in a row, to take the active version
+    again_at: float = 0.0  # when it is asked for the active version again
     # Held by whoever looks at its weights, or changes them.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _calls: set[asyncio.Timeout] = field(default_factory=set)

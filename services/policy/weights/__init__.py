@@ -1,1 +1,1 @@
-"""Weight sync: which version a pool serves, how an engine gets it, how the engine shows it."""
+"""Weight sync: which version a pool is to serve, how an engine gets it, how an engine shows that it holds it."""

@@ -42,6 +42,7 @@ from triforge.store.weight_folders import (
     prune,
     version_name,
     versions,
+    weights_number,
 )
 from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
@@ -66,11 +67,11 @@ class CheckpointStore:
         self._images = ImageStore(store)
 
     def newest(self) -> int:
-        """The newest published version; -1 without any."""
+        """Return the newest published version; -1 if there is none."""
         return max(versions(self.weights), default=-1)
 
     def ready(self, version: int) -> WeightsReady | None:
-        """The announcement of a published version, or None.
+        """Return the announcement of a published version, or None.
 
         Raises:
             WeightsError: the folder is not what its manifest says, or is not of this run and role.
@@ -121,8 +122,8 @@ class CheckpointStore:
         if self.passed_over:
             manifest["passed_over"] = self.passed_over
             manifest["metrics"]["passed_over"] = float(len(self.passed_over))
-        if batch.restart:
-            manifest |= {"origin": batch.first_version, "parent": self.parent}
+        if batch.restarts:
+            manifest |= {"origin": batch.start.parent, "parent": self.parent}
         checkpoint, digest = "", ""
         try:
             checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
@@ -139,11 +140,11 @@ class CheckpointStore:
                 unused = self.checkpoints / version_name(version, checkpoint)
                 shutil.rmtree(unused, ignore_errors=True)
         for parent in (self.checkpoints, self.weights):
-            prune(parent, newest=version, keep=keep, pinned=batch.first_version)
+            prune(parent, newest=version, keep=keep, pinned=batch.pinned)
         return ready, mine
 
     def _write_checkpoint(self, learner: Learner, about: dict[str, Any]) -> str:
-        """Returns the digest; one that is there already is the same."""
+        """Write the checkpoint and return its digest; one that exists already is the same."""
         with aside(self.checkpoints) as folder:
             for files in learner.files().values():
                 files.write(folder)
@@ -162,11 +163,11 @@ class CheckpointStore:
         shape: LoraShape | None = None,
         ranks: Ranks | None = None,
     ) -> Learner:
-        """The learner as it was when it published `version`, over however many ranks it is now.
+        """Return the learner as it was when it published `version`, spread over the present ranks.
 
         Args:
             shape: of the adapter that is trained instead of the weights.
-            ranks: who train together; alone, on the CPU, without.
+            ranks: the ranks that train together; None is one process on the CPU.
 
         Raises:
             ConfigError: it trained another adapter than `shape`, or an adapter where there is none.
@@ -193,7 +194,7 @@ class CheckpointStore:
         return learner
 
     def start_of(self, batch: TrainBatch, ranks: Ranks | None = None) -> Learner:
-        """The learner that a batch is to be trained with: the initial folder's, or the newest whole one of the run.
+        """Return the learner that trains a batch: from the initial folder, or from the newest whole version of the run.
 
         Raises:
             ConfigError: see `load`.
@@ -201,9 +202,9 @@ class CheckpointStore:
             StorageError: a version could not be read now; that says nothing against it, so no older one is taken.
         """
         self.passed_over = []
-        newest, base, expected = batch.version, batch.base_version, batch.folder_version
-        initial, shape = Path(batch.model_path), LoraShape.of(batch.learner)
-        if batch.restart:
+        newest, base, expected = batch.version, batch.initial.number, folder_number(batch)
+        initial, shape = Path(batch.initial.folder), LoraShape.of(batch.learner)
+        if batch.restarts:
             return self._restart(batch, initial, shape, ranks)
         held = versions(self.weights)
         if expected is not None and expected not in held:
@@ -236,9 +237,9 @@ class CheckpointStore:
     def _restart(
         self, batch: TrainBatch, initial: Path, shape: LoraShape | None, ranks: Ranks | None
     ) -> Learner:
-        """A learner with the weights of `first_version` and an empty optimiser. Errors: see `load`."""
-        first, self.parent = batch.first_version, ""
-        if first is None or first == batch.base_version:
+        """Return a learner with the weights of the batch's start and an empty optimiser. Errors: see `load`."""
+        first, self.parent = folder_number(batch), ""
+        if first is None:
             return Learner.fresh(initial, ranks, shape=shape, seed=batch.seed, images=self._images)
         learner = self.load(first, initial, shape, ranks)
         learner.forget_updates()
@@ -248,6 +249,12 @@ class CheckpointStore:
     def _pass_over(self, version: int, why: str) -> None:
         log.error("version %d is not trained on: %s", version, why)
         self.passed_over.append(why)
+
+
+def folder_number(batch: TrainBatch) -> int | None:
+    """Return the number under which the weights of a batch's start were written; None for the run's initial folder."""
+    folder = batch.start.folder
+    return None if folder == batch.initial.folder else weights_number(Path(folder))
 
 
 def _read_state(path: Path) -> dict[str, Any]:

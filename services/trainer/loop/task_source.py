@@ -11,13 +11,11 @@ from services.trainer.credit.judged_groups import accepted, played_by
 from services.trainer.loop.measures import level_measures
 from services.trainer.loop.parts import Parts
 from triforge.algorithms.credit import accuracy
-from triforge.algorithms.filters import rewrite_direction
 from triforge.config import RunConfig
 from triforge.event_loop import together
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
-    AdaptSettings,
     DiagnosisNote,
     GroupTask,
     JudgedGroup,
@@ -27,11 +25,8 @@ from triforge.types import (
     RunState,
     TaskOutcome,
     Trajectory,
-    Vote,
+    TrajectoryVotes,
 )
-
-_JUDGE_TEXT = 600  # characters of a vote that the diagnosis may read
-_JUDGED_STEPS = 12  # steps of a trajectory with such texts
 
 
 class TaskSource:
@@ -163,16 +158,13 @@ def judges(config: RunConfig) -> dict[str, Player]:
 def task_outcome(
     group: JudgedGroup, offer: Offer, *, run: RunState, config: RunConfig
 ) -> TaskOutcome:
-    """The outcome of a group, before any filter; its round and, if it has no token, its policy version are the offer's."""
-    played, algorithm = group.played, config.algorithm.resolved
+    """Return the outcome of a group before any filter.
+
+    Its round is the offer's, and so is its policy version if the group has no token.
+    """
+    played = group.played
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
-    direction = rewrite_direction(successes, measured, band=algorithm)
-    trains = played.group.purpose == "train"
-    notes: tuple[DiagnosisNote, ...] = ()
-    if direction and trains and config.adaptation.controller not in ("none", "ladder"):
-        notes = diagnosis_notes(
-            group, succeeded=direction == "harder", count=config.adaptation.notes
-        )
+    read = played.group.purpose == "train" and config.adaptation.reads_notes
     versions = played_by(group) or {offer.versions[0]}
     scores = [
         trajectory.score for trajectory in played.trajectories if trajectory.score is not None
@@ -192,63 +184,39 @@ def task_outcome(
         newest_version=max(versions),
         score=math.fsum(scores) / len(scores) if scores else None,
         scored=len(scores),
-        notes=notes,
-        adapt=trains,
-        settings=adapt_settings(config),
+        notes=diagnosis_notes(group) if read else (),
     )
 
 
-def adapt_settings(config: RunConfig) -> AdaptSettings:
-    """The sections of a run that adaptation reads."""
-    gap = config.adaptation.max_version_gap
-    return AdaptSettings(
-        adaptation=config.adaptation,
-        algorithm=config.algorithm.resolved,
-        env_adapter=config.env_adapter,
-        sampling=config.models.rewriter.sampling(),
-        version_gap=config.run.staleness_bound if gap is None else gap,
+def diagnosis_notes(group: JudgedGroup) -> tuple[DiagnosisNote, ...]:
+    """Return the measured rollouts of a group as their judges saw them."""
+    pairs = zip(group.played.trajectories, group.votes, strict=True)
+    return tuple(_note(group, one, votes) for one, votes in pairs if one.measured)
+
+
+def _note(
+    group: JudgedGroup, trajectory: Trajectory, votes: TrajectoryVotes | None
+) -> DiagnosisNote:
+    by_step = {one.step: one.votes for one in (votes.steps if votes else ())}
+    return DiagnosisNote(
+        trajectory_id=trajectory.id,
+        success=trajectory.outcome.value == 1,
+        steps=tuple(
+            (s.action, s.next_observation, tuple(vote.value for vote in by_step.get(s.index, ())))
+            for s in trajectory.steps
+        ),
+        judged=tuple(
+            (step, tuple(vote.text for vote in cast))
+            for step, cast in sorted(by_step.items())
+            if any(vote.value == -1 for vote in cast)
+        ),
+        hidden=trajectory.outcome.share,
+        written=_written(group, trajectory),
     )
-
-
-def diagnosis_notes(
-    group: JudgedGroup, *, succeeded: bool, count: int
-) -> tuple[DiagnosisNote, ...]:
-    """What the diagnosis may read: failures as they come, or the shortest successes."""
-    pairs = [
-        (trajectory, {v.step: v.votes for v in (votes.steps if votes else ())})
-        for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True)
-        if trajectory.measured and (trajectory.outcome.value == 1) == succeeded
-    ]
-    if succeeded:
-        pairs.sort(key=lambda pair: len(pair[0].steps))
-    return tuple(
-        DiagnosisNote(
-            trajectory_id=trajectory.id,
-            success=succeeded,
-            steps=tuple(
-                (s.action, s.next_observation, tuple(vote.value for vote in votes.get(s.index, ())))
-                for s in trajectory.steps
-            ),
-            judged=_judged(votes),
-            hidden=trajectory.outcome.share,
-            written=_written(group, trajectory),
-        )
-        for trajectory, votes in pairs[:count]
-    )
-
-
-def _judged(by_step: Mapping[int, tuple[Vote, ...]]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """All texts of the steps with a negative vote, clipped: a job is no place for long ones."""
-    found = [
-        (step, tuple(vote.text[:_JUDGE_TEXT] for vote in votes))
-        for step, votes in sorted(by_step.items())
-        if any(vote.value == -1 for vote in votes)
-    ]
-    return tuple(found[:_JUDGED_STEPS])
 
 
 def _written(group: JudgedGroup, trajectory: Trajectory) -> tuple[int, int] | None:
-    """How many of the tests that could be read a program passes; None where it was not run on any."""
+    """Return how many of the readable tests a program passes; None if it ran on none of them."""
     programs = group.tests.programs if group.tests else ()
     rows = [row for row in accepted(group) if row is not None]
     if not rows or trajectory.id not in programs:

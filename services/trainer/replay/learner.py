@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.checkpoint import CheckpointStore, folder_number
 from services.trainer.learner.learner import Learner, StepReport
 from services.trainer.learner.model.lora import LoraShape
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
@@ -26,7 +26,7 @@ from triforge.errors import TriforgeError
 from triforge.store.images import ImageStore
 from triforge.store.training_logprobs import logprobs_table, recorded_logprobs
 from triforge.store.weight_folders import version_name
-from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow
+from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow, WeightVersion
 
 _TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
 _WEIGHTS: Final = "new weights"
@@ -55,22 +55,24 @@ class ReplayedLearner:
             for measure, value in step.metrics.items()
             if measure.startswith(f"{role}/") and not measure.split("/", 1)[1].startswith(_TIMED)
         }
-        phases = credited.config.phases
-        if role == "policy" and phases.controller != "single" and step.step > phases.explore_steps:
-            self._held = None
-            said = "the run has loops: fine-tuning, and where the optimiser begins anew after it, are not replayed"
-            return Finding(name, "not recomputed", said) if "loss" in known else None
+        if "loss" not in known:
+            return None
         rows, weights = self._rows(step.step, credited)
-        if not rows or "loss" not in known:
+        if f"{role}/restarted" in step.metrics or len(rows) != step.metrics.get(f"rows/{role}"):
+            self._held = None
+            said = "a method added rows that are not in the record, or began with other weights"
+            return Finding(name, "not recomputed", said)
+        if not rows:
             return None
         if any(record["images"] or record["judge_images"] for record in credited.samples.records):
             said = "the record does not say where pictures stand among the tokens"
             return Finding(name, "not recomputed", said)
-        number = self._folders.get(version)
+        number, path = self._folders.get(version), self._recording.paths[role]
+        folder = path if number is None else str(self._versions.weights / version_name(number))
         batch = batch_of(
-            credited.config, self._recording.run_id, role, step.step, rows, uri="replayed", version=version,
-            model_path=self._recording.paths[role], base_version=self._recording.base[role],
-            folder_version=number, auxiliary_weights=weights,
+            credited.config, self._recording.run_id, role, step.step, rows, uri="replayed",
+            initial=WeightVersion(number=self._recording.base[role], folder=path),
+            start=WeightVersion(number=version, folder=folder), auxiliary_weights=weights,
         )  # fmt: skip
         try:
             learner = self._learner(batch)
@@ -103,7 +105,7 @@ class ReplayedLearner:
 
     def _learner(self, batch: TrainBatch) -> Learner:
         """A learner with the weights and the optimiser that the step began with."""
-        number, held, initial = batch.folder_version, self._held, Path(batch.model_path)
+        number, held, initial = folder_number(batch), self._held, Path(batch.initial.folder)
         shape, self._held = LoraShape.of(batch.learner), None
         if held and held[0] == number:
             return held[1]
@@ -136,7 +138,9 @@ class ReplayedLearner:
                 apart["log-probabilities"] = max(abs(new - old) / np.maximum(1.0, abs(old)))
         if start is not None:
             number = self._folders[batch.version + 1]
-            kept = self._versions.load(number, Path(batch.model_path), LoraShape.of(batch.learner))
+            kept = self._versions.load(
+                number, Path(batch.initial.folder), LoraShape.of(batch.learner)
+            )
             end = _weights(learner)
             way = float((end - start).norm()) or 1.0
             apart[_WEIGHTS] = float((end - _weights(kept)).norm()) / way

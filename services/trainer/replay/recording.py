@@ -3,7 +3,6 @@
 Layout of a folder:
 
     run.json                      the run's id, what its steps measured, its first versions, where each version lies
-    pool.json                     the family, options and tasks of its pool
     runs/<run>/steps/*.parquet    the record of each step, beside it in logprobs/ the log-probabilities of its training
     weights/  checkpoints/        the versions that were kept, as in the artifact store
     models/<role>/                the models that the run began with
@@ -28,7 +27,7 @@ from triforge.store.step_records import read_origin
 from triforge.store.weight_folders import weights_number
 from triforge.types import RunStep, TrainedRole
 
-_ABOUT, _POOL = "run.json", "pool.json"
+_ABOUT = "run.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class Recording:
         artifacts: records, weights and checkpoints.
         paths: the initial model folder of each role, `base` its version.
         folders: by role and version the number of the folder in which the weights were written.
-        pool: what its pool of tasks is made of anew; see `PoolRequest`. Empty where nothing says so.
     """
 
     run_id: str
@@ -59,12 +57,10 @@ class Recording:
     paths: Mapping[TrainedRole, str] = field(default_factory=dict)
     base: Mapping[TrainedRole, int] = field(default_factory=dict)
     folders: Mapping[TrainedRole, Mapping[int, int]] = field(default_factory=dict)
-    pool: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, store: RunStore, artifacts: ArtifactStore, run_id: str) -> Self:
         """A run of a deployment; NotFoundError if there is none of this id, or no step of it is finished."""
-        pool = store.pool_of(run_id)
         notes = store.run_state(run_id)
         folders: dict[TrainedRole, dict[int, int]] = {}
         for row in store.weights_of(run_id):
@@ -76,7 +72,6 @@ class Recording:
             raise NotFoundError(f"run {run_id} has no finished training step yet")
         return cls(
             run_id=run_id, steps=steps, artifacts=artifacts, folders=folders, paths=notes["paths"], base=notes["base"],
-            pool=pool,
         )  # fmt: skip
 
     @classmethod
@@ -84,7 +79,6 @@ class Recording:
         """A folder that `save` wrote; InputError if it is none."""
         try:
             about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            pool = json.loads((folder / _POOL).read_text()) if (folder / _POOL).exists() else {}
             steps = [RunStep.model_validate_json(json.dumps(step)) for step in about["steps"]]
             base, paths = about["base"], about["paths"]
             folders = {
@@ -96,7 +90,7 @@ class Recording:
                 f"{folder}: expected a folder of `triforge replay --save`: {error}"
             ) from error
         return cls(
-            run_id=about["run"], steps=steps, artifacts=ArtifactStore(str(folder)), base=base, folders=folders, pool=pool,
+            run_id=about["run"], steps=steps, artifacts=ArtifactStore(str(folder)), base=base, folders=folders,
             paths={role: str(folder.resolve() / path) for role, path in paths.items()},
         )  # fmt: skip
 
@@ -146,5 +140,4 @@ class Recording:
             "base": self.base,
             "folders": self.folders,
         }
-        target.write(_POOL, (json.dumps(self.pool) + "\n").encode())
         target.write(_ABOUT, (json.dumps(about, indent=1) + "\n").encode())

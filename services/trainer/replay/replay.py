@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -74,7 +73,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--step", type=int)
     parser.add_argument("--what-if", action="append", default=[])
     parser.add_argument("--credit-only", action="store_true")
-    parser.add_argument("--replay-rollouts", action="store_true")
     parser.add_argument("--save", type=Path)
     given = parser.parse_args(arguments)
     recording = _recording(given.run)
@@ -86,17 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         _say_changes(recording, given.what_if, given.step)
         return 0
     counts: Counter[tuple[str, str]] = Counter()
-    if given.replay_rollouts:
-        from services.trainer.replay.rollouts import replay_rollouts  # noqa: PLC0415 (starts processes)
-
-        if given.step or given.credit_only:
-            raise InputError(
-                "--replay-rollouts: given with --step or --credit-only, expected alone: it plays all steps"
-            )
-        results = iter(asyncio.run(replay_rollouts(recording)))
-    else:
-        results = replay(recording, given.step, learners=not given.credit_only)
-    for step, found in results:
+    for step, found in replay(recording, given.step, learners=not given.credit_only):
         counts[found.part, found.verdict] += 1
         _say(f"step {step:>4}  {found.part:<14}  {found.verdict:<14}  {found.said}")
     for part in dict.fromkeys(part for part, _ in counts):

@@ -16,17 +16,15 @@ from sqlalchemy import func, insert, select, tuple_
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import DEFAULT, caller, own
-from triforge.access.keys import check_run_quota, hold_tenant
+from triforge.access.keys import hold_tenant
 from triforge.config import AlgorithmSection
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import (
     LadderRow,
     MeasurementRow,
-    PoolRow,
     RunRow,
     StepRow,
-    TaskRow,
     TrajectoryRow,
     WeightsRow,
 )
@@ -83,7 +81,6 @@ class RunStore:
 
         Raises:
             ConflictError: the key was used for another run.
-            QuotaError: the tenant may have no further unfinished run.
         """
         now = time.time()
         with self._db.write() as session:
@@ -91,7 +88,6 @@ class RunStore:
             found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
             if found is not None:
                 return _shown(found)
-            check_run_quota(session, tenant)
             row = RunRow(
                 id=f"run-{uuid.uuid4().hex[:10]}",
                 name=name,
@@ -194,7 +190,6 @@ class RunStore:
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
-            check_run_quota(session, row.tenant)
             row.status, row.reason, row.updated_at = "queued", "", time.time()
             return _shown(row)
 
@@ -278,20 +273,6 @@ class RunStore:
                 kept = {name: own[name] for name in measures if name in own} if measures else own
                 found.append(RunStep(**{**row, "metrics": kept}))
         return found
-
-    def pool_of(self, run_id: str) -> dict[str, Any]:
-        """The family, options and first training tasks of a run's pool, as a pool is made of them; empty if it is gone."""
-        with self._db.read() as session:
-            pool = session.get(PoolRow, _row_of(session, run_id).pool_id)
-            if pool is None:
-                return {}
-            query = select(TaskRow.params).where(
-                TaskRow.pool_id == pool.id, TaskRow.split == "train", TaskRow.version == 0
-            )
-            tasks = [
-                {"params": params} for params in session.scalars(query.order_by(TaskRow.position))
-            ]
-            return {"environment": pool.family, "options": pool.options, "tasks": tasks}
 
     # ---- weights ----
 

@@ -1,11 +1,10 @@
-"""Experiment trackers, each through its own package: TensorBoard, Weights & Biases, trackio, MLflow."""
+"""Experiment trackers, each through its own package: TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import math
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,12 +18,7 @@ from triforge.types import RunState, RunStep
 EXTRAS: Final[Mapping[str, str]] = {  # the option that asks for an extra's module
     "tensorboard": "tensorboardX",
     "wandb_project": "wandb",
-    "trackio_project": "trackio",
-    "mlflow_experiment": "mlflow",
 }
-_AT_ONCE: Final = 999  # measures that MLflow takes in a request, beside a tag
-_STATUS: Final = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-_TAG: Final = "triforge.run"
 Rollout = Mapping[str, Any]
 
 
@@ -90,75 +84,6 @@ class WeightsAndBiases:
         self._run.log(logged, step=step.step, commit=True)
 
 
-class Trackio:
-    """A run of trackio under the run's own id; a run that is taken up again goes on there."""
-
-    def __init__(self, run: RunState, config: RunConfig) -> None:
-        self._module: Any = importlib.import_module("trackio")
-        self._run = self._module.init(
-            project=config.report.trackio_project,
-            name=run.id,
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-            config=config.model_dump(mode="json") | {"name": run.name},
-        )
-        self.first = int(self._run._next_step)
-        self.close = lambda _: self._run.finish()
-
-    def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
-        """All measures at once, the rollouts as a text in Markdown."""
-        logged: dict[str, Any] = {**_measures(step)}
-        if rollouts:
-            logged["rollouts"] = self._module.Markdown(_code(rollouts))
-        self._run.log(logged, step=step.step)
-
-
-class Mlflow:
-    """A run of MLflow that has the run's id as a tag; where the server is says `MLFLOW_TRACKING_URI`."""
-
-    def __init__(self, run: RunState, config: RunConfig) -> None:
-        self._module: Any = importlib.import_module("mlflow")
-        self._client = self._module.MlflowClient()
-        name = config.report.mlflow_experiment
-        known = self._client.get_experiment_by_name(name)
-        home = known.experiment_id if known else self._client.create_experiment(name)
-        found = self._client.search_runs([home], filter_string=f"tags.`{_TAG}` = '{run.id}'")
-        self._run = found[0] if found else self._begun(home, run, config)
-        self._client.update_run(self._run.info.run_id, status="RUNNING")
-        self.first = int(self._run.data.tags.get("triforge.steps", 0))
-
-    def _begun(self, home: str, run: RunState, config: RunConfig) -> Any:
-        begun = self._client.create_run(home, tags={_TAG: run.id}, run_name=run.name or run.id)
-        self._client.log_dict(begun.info.run_id, config.model_dump(mode="json"), "config.json")
-        return begun
-
-    def show(self, step: RunStep, rollouts: Sequence[Rollout]) -> None:
-        """The rollouts as a table in a JSON file, then all measures and, in one request with the last of them, which step comes next."""
-        mine, at = self._run.info.run_id, round(step.at * 1e3)
-        metrics = [
-            self._module.entities.Metric(re.sub(r"[^\w./ -]", "_", name), value, at, step.step)
-            for name, value in _measures(step).items()
-        ]
-        if rollouts:
-            table = {
-                "columns": [*rollouts[0]],
-                "data": [[*rollout.values()] for rollout in rollouts],
-            }
-            self._client.log_dict(mine, table, f"rollouts/{step.step:05d}.json")
-        following = self._module.entities.RunTag("triforge.steps", str(step.step + 1))
-        for start in range(0, len(metrics), _AT_ONCE):
-            part = metrics[start : start + _AT_ONCE]
-            tags = [following] if start + _AT_ONCE >= len(metrics) else []
-            self._client.log_batch(mine, metrics=part, tags=tags)
-
-    def close(self, status: str) -> None:
-        """It has ended as the run has, until that is taken up again."""
-        if status in _STATUS:
-            self._client.set_terminated(self._run.info.run_id, _STATUS[status])
-
-
 def _measures(step: RunStep) -> dict[str, float]:
     versions = {f"version/{role}": version for role, version in step.versions.items()}
     finite = {name: value for name, value in step.metrics.items() if math.isfinite(value)}
@@ -183,10 +108,6 @@ def trackers_of(
         beside = Path(tempfile.gettempdir()) / "triforge" / name
         folder = artifacts.local_path(name) if artifacts.is_local else beside
         make.append(lambda: WeightsAndBiases(run, config, folder))
-    if report.trackio_project:
-        make.append(lambda: Trackio(run, config))
-    if report.mlflow_experiment:
-        make.append(lambda: Mlflow(run, config))
     return make
 
 

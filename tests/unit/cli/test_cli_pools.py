@@ -115,8 +115,6 @@ def test_tasks_and_rewrites_are_shown(triforge: Triforge, services: Services) ->
     assert triforge("proposal", "list", "p", "--only", "accepted")[1].splitlines()[0] == (
         f"{PROPOSAL} accepted harder: 'put some mug in shelf' -> 'put clean mug in shelf'"
     )
-    services.say("GET /v1/pools/p/audit", f'{{"items": [{golden("AuditEntry")}]}}')
-    assert json.loads(triforge("pool", "audit", "p")[1])["action"] == "task.pin"
 
 
 def test_a_lineage_is_drawn_as_a_tree(triforge: Triforge, services: Services) -> None:

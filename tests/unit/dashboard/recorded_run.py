@@ -97,7 +97,7 @@ def _acted(trajectory: Trajectory, actions: tuple[str, ...], *, stale: bool) -> 
 
 
 def timed(group: str, ended: float) -> list[Span]:
-    """What the processes of a step did, by the trainer's own reckoning; one has an evil name, one says no time."""
+    """Return the spans of a step, by the trainer's own arithmetic; one worker has an evil name, one has no time."""
     run_id, step = group[:-17], int(group[-16:-11])
     found = played(run_id, step, 0, "train")
     worker = {"worker": EVIL, "seconds": 4.0}

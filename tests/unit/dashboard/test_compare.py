@@ -1,4 +1,4 @@
-"""Runs beside one another."""
+"""The comparison of runs."""
 
 from __future__ import annotations
 

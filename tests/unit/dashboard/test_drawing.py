@@ -141,7 +141,7 @@ def test_a_run_alarms_where_the_judge_is_gamed_the_policy_collapses_or_rollouts_
     )
     assert [(a.letter, a.first, a.last) for a in found] == [("J", 1, 2), ("I", 2, 2), ("C", 3, 4)]
     assert "(mean vote +3.0 standard errors)" in found[0].text
-    assert "in-group spread of rewards is 5%" in found[2].said
+    assert "in-group spread of rewards is 5%" in found[2].message
 
 
 def test_a_long_run_is_thinned_and_keeps_its_newest_step() -> None:

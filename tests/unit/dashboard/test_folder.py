@@ -62,6 +62,6 @@ async def test_the_pages_nearest_to_the_run_come_first(apis: Apis, recorded: Rec
     assert "assets/style.css" in files
 
 
-async def test_a_run_that_is_not_there_is_said(apis: Apis) -> None:
+async def test_a_missing_run_is_an_error(apis: Apis) -> None:
     with pytest.raises(TriforgeError, match="does not exist"):
         await pages_of(apis, "", "run-nowhere", 10)

@@ -101,15 +101,12 @@ def pages(address: str, recorded: RecordedRun) -> list[str]:
     group, other = recorded.group(2), recorded.store.create(name="other", pool_id="p", config={})
     found = (
         "?smooth=0.6&x=time",
-        "timeline",
         "rollouts",
         f"rollouts/{group}-02",
         f"rollouts/{group}-02/tokens?form=table",
         f"groups/{group}",
         "../../tasks/task-1",
         "../../proposals/p-1",
-        "../../deployment",
-        "../../try?task=t-1",
         f"../../compare?run={recorded.run_id}&run={other.id}",
         "../../pools/pool-1",
         "../../",
@@ -161,10 +158,10 @@ def test_the_pointer_and_the_keys_say_the_values_of_a_curve(browser: Any, addres
     curve = browser.find_element("css selector", "figure.curve")
     value = curve.find_element("css selector", ".legend b")
     curve.send_keys("\ue012")  # arrow left: the newest
-    said = curve.find_element("css selector", "[role=status]")
-    assert said.get_attribute("textContent") == "step 2: training tasks 0.5"
+    status = curve.find_element("css selector", "[role=status]")
+    assert status.get_attribute("textContent") == "step 2: training tasks 0.5"
     curve.send_keys("\ue012")
-    assert said.get_attribute("textContent") == "step 1: training tasks 0.5"
+    assert status.get_attribute("textContent") == "step 1: training tasks 0.5"
     browser.find_element("name", "smooth").click()  # the focus leaves
     assert (value.text, curve.find_element("css selector", ".now").text) == ("0.5", "")
     taken = """

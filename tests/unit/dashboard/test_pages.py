@@ -59,7 +59,6 @@ class Deployment(httpx.AsyncBaseTransport):
             "/v1/proposals/p-1": (200, golden("ProposalDetail")),
         }
         self.asked: list[tuple[str, str, str]] = []
-        self.texts = {"/metrics": ""}
         self.down: set[str] = set()
         self.changed: list[tuple[str, Any]] = []
 
@@ -78,15 +77,15 @@ class Deployment(httpx.AsyncBaseTransport):
         if request.url.path.endswith("/events"):
             lines = b'id: 5-0\nevent: step\ndata: {"kind": "step"}\n\n'
             return httpx.Response(200, content=lines, request=request)
-        if request.url.path in self.texts:
-            return httpx.Response(200, text=self.texts[request.url.path], request=request)
         status, body = self.answers.get(
             request.url.path, (404, {"detail": "there is no such thing"})
         )
         return httpx.Response(status, json=body, request=request)
 
     def refuse(self, path: str, status: int, detail: str) -> None:
-        self.answers[path] = (status, {"type": "about:blank", "status": status, "detail": detail})
+        kind = {401: "unauthorized", 403: "forbidden"}[status]
+        problem = {"type": f"urn:triforge:{kind}", "status": status, "detail": detail}
+        self.answers[path] = (status, problem)
 
 
 @pytest.fixture
@@ -113,41 +112,6 @@ async def test_the_first_page_shows_services_runs_and_pools(
     assert '<a href="/pools/pool-1">kitchen</a>' in reply.text
     assert "no answer (ConnectError)" in reply.text
     assert reply.text.count(">ready<") == len(SERVICES) - 1
-
-
-async def test_queues_engines_and_what_is_under_way_stand_on_one_page(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
-    deployment.answers["/v1/weights"] = (
-        200,
-        golden("WeightsState", version=7, uri=EVIL, engines=2, ready=1),
-    )
-    deployment.texts["/metrics"] = (
-        "# TYPE triforge_trainer_queue_depth gauge\n"
-        'triforge_trainer_queue_depth{queue="rollout"} 12\ntriforge_trainer_queue_depth{queue="judge"} 0\n'
-        "# TYPE triforge_trainer_queue_oldest_seconds gauge\n"
-        'triforge_trainer_queue_oldest_seconds{queue="rollout"} 301\n'
-    )
-    deployment.down.add("reward_model")
-    deployment.answers["/healthz"] = (200, {"version": "0.0"})
-    reply = await browser.get("/deployment", headers={"authorization": basic("tfk_1_ab")})
-    assert reply.status_code == 200, reply.text
-    rollout, judge = (
-        reply.text.partition(f'<th scope="row">{name}<')[2].partition("</tr>")[0]
-        for name in ("rollout", "judge")
-    )
-    assert ("12</td>" in rollout, "waits for long" in rollout) == (True, True)
-    assert ("0</td>" in judge, "waits for long" in judge) == (True, False)
-    assert "1 of 2</span>" in reply.text
-    assert reply.text.count("no answer</span>") == 1
-    assert "<img" not in reply.text
-    assert reply.text.count("is of triforge 0.0") == len(SERVICES) - 1
-    assert "start it, or set TRIFORGE_REWARD_MODEL_URL" in reply.text
-    assert {key for path, _, key in deployment.asked if path.endswith("/metrics")} == {""}
-    asked = [path for path, _, _ in deployment.asked]
-    assert asked.count("policy_model/v1/weights") == 1  # its folder is not looked into
-    deployment.refuse("/v1/runs", 401, "a key is needed")
-    assert (await browser.get("/deployment")).status_code == 401
 
 
 async def test_older_runs_are_a_page_further(
@@ -195,7 +159,6 @@ async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) 
     deployment.answers["/v1/runs/run-1/steps"] = (200, {"items": [step]})
     weights = {"items": [golden("WeightsRecord", role="mover", version=9)]}
     deployment.answers["/v1/runs/run-1/weights"] = (200, weights)
-    deployment.answers["/v1/weights"] = (200, golden("WeightsState", role="mover", version=9))
     apis = Apis.of(Settings(models="mover=http://mover_model"), transport=deployment)
     app = httpx.ASGITransport(create_app(apis=apis))
     async with httpx.AsyncClient(transport=app, base_url="http://dashboard") as browser:
@@ -208,7 +171,6 @@ async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) 
         asked = next(query for path, query, _ in deployment.asked if path.endswith("/steps"))
         assert "mover%2Fgrad_norm" in asked
         assert "mover 9" in (await browser.get("/")).text
-        assert '<th scope="row">mover_model</th>' in (await browser.get("/deployment")).text
     await apis.close()
 
 
@@ -315,13 +277,13 @@ async def test_a_task_whose_groups_have_scores_shows_their_mean(
     assert ("mean score" in text) == ("mean score" in shown)
 
 
-async def test_a_task_is_a_tree_with_both_measurements_the_critic_and_curves(
+async def test_a_task_is_a_tree_with_both_measurements_and_the_diagnosis(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     lineage = golden("Lineage")
     child = next(v for v in lineage["versions"] if v["made_by"])
-    said = {"diagnosis": f"it never opens the fridge {EVIL}", "state": "awaiting"}
-    child["made_by"] |= said | {
+    changes = {"diagnosis": f"it never opens the fridge {EVIL}", "state": "awaiting"}
+    child["made_by"] |= changes | {
         "parent_counts": [[8, 8], [7, 8]],
         "candidate_counts": [[4, 8], [3, 8]],
     }
@@ -332,7 +294,6 @@ async def test_a_task_is_a_tree_with_both_measurements_the_critic_and_curves(
     assert "<img" not in text
     assert "before 0.938 <small>[0.717, 0.989], 15 of 16</small>" in text
     assert "after 0.438 <small>[0.231, 0.668], 7 of 16</small>" in text
-    assert f"Success in {lineage['versions'][0]['measurements'][0]['run_id']}" in text
     for verb in ("pin", "pause", "approve", "reject", "rollback"):
         assert f'<button name="verb" value="{verb}">' in text, verb
     assert f'name="to" value="{lineage["slot"]}"' in text
@@ -399,19 +360,19 @@ async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     detail = golden("ProposalDetail")
-    said = {
-        "diagnosis": "the diagnosis said",
-        "prompt": "the prompt said",
-        "answer": "the answer said",
+    texts = {
+        "diagnosis": "text of the diagnosis",
+        "prompt": "text of the prompt",
+        "answer": "text of the answer",
     }
     rows = [
         golden("Measurement", purpose="measure_parent", successes=0, measured=8),
         golden("Measurement", purpose="measure_candidate", successes=4, measured=8),
     ]
-    changed = detail | {"proposal": detail["proposal"] | said, "measurements": rows}
+    changed = detail | {"proposal": detail["proposal"] | texts, "measurements": rows}
     deployment.answers["/v1/proposals/p-1"] = (200, changed)
     text = (await browser.get("/proposals/p-1")).text
-    assert all(line in text for line in said.values())
+    assert all(line in text for line in texts.values())
     assert "0.000 <small>[0.000, 0.324], 0 of 8</small>" in text
     assert "0.500 <small>[0.215, 0.785], 4 of 8</small>" in text
     assert "p = 0.00011 after 2 pairs" in text
@@ -443,7 +404,7 @@ async def test_what_models_and_people_wrote_is_never_html(
 
 
 def basic(password: str) -> str:
-    return "Basic " + base64.b64encode(f"somebody:{password}".encode()).decode()
+    return "Basic " + base64.b64encode(f"anyone:{password}".encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -486,7 +447,7 @@ async def test_what_is_not_there_and_who_does_not_answer_get_a_page_with_the_rea
     deployment.down.add("trainer")
     away = await browser.get("/")
     assert (away.status_code, "trainer" in away.text) == (503, True)
-    assert (await browser.get("/runs/run-1/events")).status_code == 503
+    assert (await browser.get("/runs/run-1/events")).text == ""  # the browser asks again
     assert (await browser.post("/")).status_code == 405
 
 
@@ -509,7 +470,7 @@ async def test_style_and_script_are_served_and_nothing_else(browser: httpx.Async
         assert (await browser.get(f"/assets/{name}")).status_code == 404
 
 
-async def test_the_service_has_the_furniture_of_all_services(browser: httpx.AsyncClient) -> None:
+async def test_the_service_has_the_routes_of_all_services(browser: httpx.AsyncClient) -> None:
     assert (await browser.get("/healthz")).json()["status"] == "alive"
     assert (await browser.get("/readyz")).status_code == 200
     assert (await browser.get("/metrics")).status_code == 200
@@ -517,7 +478,7 @@ async def test_the_service_has_the_furniture_of_all_services(browser: httpx.Asyn
     assert (await call("/openapi.json")).status_code == 404
 
 
-def test_pages_that_ask_nobody_for_a_key_are_not_shown_to_other_machines(
+def test_pages_without_keys_are_not_shown_to_other_machines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TRIFORGE_HOST", "0.0.0.0")

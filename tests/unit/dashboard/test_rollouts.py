@@ -9,8 +9,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from services.dashboard.apis import Apis
-from services.dashboard.pages import Pages
+from services.dashboard.apis import Visit
+from services.dashboard.rollouts import group as group_page
 from services.dashboard.rollouts import parts, tokens_of
 from tests.unit.dashboard.recorded_run import RecordedRun
 from triforge.types import Page, RunState, TrajectoryRecord
@@ -44,7 +44,7 @@ async def test_a_page_leads_to_the_next_and_a_heading_turns_the_order(
     assert 'rel="next"' not in text
 
 
-async def test_a_rollout_is_told_turn_by_turn_with_its_votes_and_neighbours(
+async def test_a_rollout_is_shown_turn_by_turn_with_its_votes_and_neighbours(
     pages: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:
     group = recorded.group(1)
@@ -142,7 +142,7 @@ async def test_the_candidates_of_a_tree_stand_side_by_side_with_the_one_that_was
         } | more  # fmt: skip
 
     class Recorded:
-        async def read(self, kind: Any, _service: str, path: str, *_: Any, **__: Any) -> Any:
+        async def read(self, kind: Any, *_: Any) -> Any:
             if kind is RunState:
                 return RunState.model_validate_json((TYPES / "RunState.json").read_text())
             record = TrajectoryRecord.model_validate_json(
@@ -152,7 +152,7 @@ async def test_the_candidates_of_a_tree_stand_side_by_side_with_the_one_that_was
             items = tuple(record.model_copy(update={"steps": tuple(own)}) for own in columns)
             return Page[TrajectoryRecord](items=items)
 
-    text = await Pages(cast(Apis, Recorded())).rollouts.group("", "r", "g")
+    text = await group_page("r", "g", cast(Visit, Recorded()))
     assert "a candidate a column" in text
     assert text.count("played on: ") == 1
     assert "0 planner" in text

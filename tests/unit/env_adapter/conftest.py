@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, proposal_id
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
@@ -19,14 +20,12 @@ from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMe
 from triforge.store.database import Database, open_database
 from triforge.testing import FakeFamily
 from triforge.types import (
-    AdaptSettings,
     CheckResult,
     Direction,
     Params,
     PoolRequest,
     Proposal,
     Task,
-    TaskOutcome,
 )
 
 COLOURS = ("red", "green", "blue")
@@ -134,11 +133,11 @@ class Service:
         self.store = PoolStore(database)
         self.held, self.first, self.second = (t.id for t in self.store.tasks("p").items)
 
-    def outcome(self, task_id: str, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
+    def outcome(self, task_id: str, successes: int, group: str = "g", **more: Any) -> RunOutcome:
         fields: dict[str, Any] = {
             "step": 0, "purpose": "train", "measured": 8, "policy_version": 1, **more
         }  # fmt: skip
-        return TaskOutcome(
+        return RunOutcome(
             group_id=group,
             run_id="r",
             pool_id=self.pool.id,

@@ -20,9 +20,9 @@ from typing import Any
 from sqlalchemy import event, select
 
 from services.env_adapter.adaptation.measurement import MeasurementStore
+from services.env_adapter.adaptation.settings import RunOutcome
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, ProposalRow, TaskRow
-from triforge.types import TaskOutcome
 
 
 def die_at(database: Database, number: int) -> None:
@@ -61,7 +61,7 @@ def found(path: Path) -> dict[str, Any]:
 def main() -> None:
     source, outcome = (
         Path(sys.argv[1]),
-        TaskOutcome.model_validate_json(Path(sys.argv[2]).read_text()),
+        RunOutcome.model_validate_json(Path(sys.argv[2]).read_text()),
     )
     for number in range(100):
         copy = source.with_name(f"killed-{number}.sqlite")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.env_adapter.adaptation.adapter import AdaptWorker
+from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.broker import MemoryBroker, outcome_job
 from triforge.broker.protocol import key
 from triforge.errors import NotFoundError, StorageError, UnavailableError
@@ -35,7 +36,7 @@ class Adapter:
 
 
 def worker(broker: MemoryBroker, adapter: Adapter) -> AdaptWorker:
-    return AdaptWorker(broker=broker, adapter=adapter)  # type: ignore[arg-type]
+    return AdaptWorker(broker=broker, adapter=adapter, settings=lambda _: AdaptSettings())  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ import pytest
 from services.env_adapter.adaptation.candidates import CandidateChecks, Checked, Solver
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices, line_of
+from services.env_adapter.adaptation.settings import AdaptSettings
 from tests.sections import adapt_settings
 from triforge.errors import PolicyError
 from triforge.rollout.adapting import PROOFS, drift
 from triforge.rollout.protocols import EnvironmentFamily, Generate, TaskDraft
 from triforge.testing.fakes import FakeFamily, FakeGenerate
-from triforge.types import AdaptSettings, CheckResult, GenerateRequest, Params, Task
+from triforge.types import CheckResult, GenerateRequest, Params, Task
 
 RED, BLUE, GREEN = (
     line_of({"shelf": shelf, "colour": colour})

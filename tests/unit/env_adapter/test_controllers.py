@@ -12,10 +12,10 @@ import pytest
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
 from services.env_adapter.adaptation.controllers import Controllers
 from services.env_adapter.adaptation.measurement import Closed
-from services.env_adapter.pools.changes import Changes
+from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
+from services.env_adapter.pools.changes import Change, Changes, PoolChange
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.requests import Change, PoolChange
 from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.config import LadderSection
@@ -26,14 +26,12 @@ from triforge.store.database import Database, open_database
 from triforge.store.tables import LadderRow, LevelRow
 from triforge.testing.fakes import FakeGenerate
 from triforge.types import (
-    AdaptSettings,
     GenerateRequest,
     GenerateSpec,
     Params,
     PlanRequest,
     PoolRequest,
     Proposal,
-    TaskOutcome,
 )
 
 
@@ -63,7 +61,7 @@ class Kitchen:
     def active(self) -> list[str]:
         return [task.id for task in self.store.tasks("k", state="active").items]
 
-    def outcome(self, task_id: str, successes: int, *, group: str = "", **more: Any) -> TaskOutcome:
+    def outcome(self, task_id: str, successes: int, *, group: str = "", **more: Any) -> RunOutcome:
         self.items += 1
         fields: dict[str, Any] = {
             "purpose": "train",
@@ -72,7 +70,7 @@ class Kitchen:
             "run_id": "r",
             **more,
         }
-        return TaskOutcome(
+        return RunOutcome(
             group_id=group or f"g{self.items}", pool_id=self.pool.id, task_id=task_id,
             successes=successes, rollouts=16, policy_version=1, **fields,
         )  # fmt: skip
@@ -371,7 +369,7 @@ class Patient:
 
     asked = 0
 
-    async def respond(self, outcome: TaskOutcome) -> Closed:
+    async def respond(self, outcome: RunOutcome) -> Closed:
         Patient.asked += 1
         return Closed("it has time")
 

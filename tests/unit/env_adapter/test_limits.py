@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.env_adapter.adaptation.limits import limit_rewritten, originals
+from services.env_adapter.adaptation.limits import originals
 from services.env_adapter.adaptation.measurement import Closed
-from services.env_adapter.pools.plans import Planner
+from services.env_adapter.pools.plans import Planner, limit_rewritten
 from tests.sections import adapt_settings
 from triforge.rollout.protocols import TaskDraft
 from triforge.types import PlannedGroup, PlanRequest, Proposal

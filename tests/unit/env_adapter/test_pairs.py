@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.env_adapter.adaptation.measurement import MAX_DISCARDED
+from services.env_adapter.adaptation.settings import AdaptSettings
 from services.env_adapter.pools.plans import Planner
 from tests.sections import adapt_settings
-from triforge.types import AdaptSettings, PlanRequest, Proposal
+from triforge.types import PlanRequest, Proposal
 
 if TYPE_CHECKING:
     from tests.unit.env_adapter.conftest import Service

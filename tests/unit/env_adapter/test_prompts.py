@@ -25,13 +25,14 @@ from services.env_adapter.adaptation.rewriter import (
     line_of,
 )
 from services.env_adapter.adaptation.rewriter import build_prompt as rewriter_prompt
+from services.env_adapter.adaptation.settings import RunOutcome
 from tests.sections import adapt_settings
 from triforge.errors import PolicyError
 from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import DiagnosisNote, Sampling, TaskOutcome
+from triforge.types import DiagnosisNote, Sampling
 
 
 def note(
@@ -40,9 +41,9 @@ def note(
     return DiagnosisNote(trajectory_id=name, success=success, steps=steps, **more)
 
 
-def outcome(successes: int, measured: int, rollouts: int = 8, **more: Any) -> TaskOutcome:
+def outcome(successes: int, measured: int, rollouts: int = 8, **more: Any) -> RunOutcome:
     fields: dict[str, Any] = {"purpose": "train", **more}
-    return TaskOutcome(
+    return RunOutcome(
         group_id="g",
         run_id="r",
         step=0,
@@ -82,7 +83,7 @@ def test_a_task_leaves_the_band_by_what_was_measured(
 
 
 def test_only_training_groups_that_may_adapt_ask_for_a_rewrite() -> None:
-    assert wanted_direction(outcome(8, 8, adapt=False)) is None
+    assert wanted_direction(outcome(8, 8, purpose="measure_parent")) is None
     for purpose in ("measure_parent", "measure_candidate", "evaluate"):
         assert wanted_direction(outcome(8, 8, purpose=purpose)) is None
     wide = adapt_settings(alpha_high=1.0)

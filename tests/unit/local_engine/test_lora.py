@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.local_engine.lora import read_adapter, tokens_of_adapters
+from services.local_engine.lora import tokens_of_adapters
 from services.local_engine.model import load_model
 from tests.unit.local_engine.adapters import build_adapter, merge
 from tests.unit.local_engine.models import (
@@ -32,7 +32,7 @@ def test_requests_with_different_adapters_are_what_merged_models_would_say(
     for seed, modules in enumerate((("self_attn.q_proj", "self_attn.v_proj"), None)):
         chosen = {} if modules is None else {"modules": modules}
         made = build_adapter(tmp_path / f"a{seed}", folder, seed=seed, **chosen)
-        adapters.append(read_adapter(made, scheduler.model))
+        adapters.append(scheduler.model.read_adapter(made))
         models.append(plain_model(merge(folder, made, tmp_path / f"m{seed}")))
     sequences = []
     for i, prompt in enumerate(random_prompts(9, shared=20)):  # shared by requests of all adapters
@@ -55,7 +55,7 @@ def test_requests_with_different_adapters_are_what_merged_models_would_say(
 def test_prefixes_are_shared_by_requests_of_one_adapter_only(folder: Path, tmp_path: Path) -> None:
     scheduler = new_scheduler(folder)
     made = [build_adapter(tmp_path / f"a{seed}", folder, seed=seed) for seed in range(2)]
-    first, second = (read_adapter(path, scheduler.model) for path in made)
+    first, second = (scheduler.model.read_adapter(path) for path in made)
     cached = []
     for number, adapter in enumerate((None, first, second, first, None)):
         seq = new_sequence(list(range(5, 15)), number, max_new_tokens=1)
@@ -70,7 +70,7 @@ def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank(
     scheduler = new_scheduler(folder)
     made = build_adapter(tmp_path / "a", folder, use_rslora=True)
     seq = new_sequence([5, 6, 7], 0, max_new_tokens=8, ignore_eos=True)
-    seq.adapter = read_adapter(made, scheduler.model)
+    seq.adapter = scheduler.model.read_adapter(made)
     run_all(scheduler, [seq])
     merged = plain_model(merge(folder, made, tmp_path / "m", scale=6 / 3**0.5))
     assert seq.logprobs == pytest.approx(plain_logprobs(merged, seq.ids, seq.output), abs=2e-4)
@@ -109,21 +109,21 @@ def test_an_adapter_that_does_not_fit_is_refused_by_name(
         change(tensors)
         save_file(tensors, file)
     with pytest.raises(WeightsError, match=says):
-        read_adapter(made, model)
+        model.read_adapter(made)
 
 
 def test_a_folder_without_an_adapter_is_refused(folder: Path, tmp_path: Path) -> None:
     model, _ = load_model(folder)
     with pytest.raises(WeightsError, match=r"adapter_config\.json does not exist"):
-        read_adapter(tmp_path, model)
+        model.read_adapter(tmp_path)
     made = build_adapter(tmp_path / "a", folder)
     file = made / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(WeightsError, match=r"adapter_model\.safetensors cannot be read"):
-        read_adapter(made, model)
+        model.read_adapter(made)
 
 
 def test_a_module_of_transformers_takes_no_adapters(folder: Path, tmp_path: Path) -> None:
     model, _ = load_model(folder, own_llama=False)
     with pytest.raises(WeightsError, match="models of the Llama family only"):
-        read_adapter(build_adapter(tmp_path / "a", folder), model)
+        model.read_adapter(build_adapter(tmp_path / "a", folder))

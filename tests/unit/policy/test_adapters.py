@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.policy.weights.adapters import Adapted, Adapters, MixedError
+from services.policy.weights.adapters import Adapters, MixedError, Version
 from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine, Floats, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
@@ -321,7 +321,7 @@ def span(version: int, start: int = 0, end: int = 2) -> VersionSpan:
 
 def test_tokens_have_the_version_of_their_adapter_or_the_answer_is_mixed() -> None:
     adapters = Adapters()
-    used = Adapted(version=9, name="v000009", base=4)
+    used = Version(9, "", base=Version(4, ""), adapter="v000009")
     assert adapters.label([span(4)], used) == (span(9),)
     assert adapters.label([], used) == ()
     assert adapters.label([span(3)], None) == (span(3),)
@@ -332,13 +332,17 @@ def test_tokens_have_the_version_of_their_adapter_or_the_answer_is_mixed() -> No
         adapters.label([span(3), span(10, 2, 3)], None)
 
 
+def version_of(number: int) -> Version:
+    return Version(number, "", base=Version(0, ""), adapter=f"v{number:06d}")
+
+
 def test_an_adapter_is_named_for_unloading_once_when_nobody_uses_it() -> None:
     adapters = Adapters()
-    adapters.move(Adapted(1, "v000001", 0))
+    adapters.move(version_of(1))
     with adapters.use(), adapters.use():
-        adapters.move(Adapted(2, "v000002", 0))
+        adapters.move(version_of(2))
         assert adapters.unused() == []
     assert adapters.unused() == ["v000001"]
     assert adapters.unused() == []
-    adapters.move(None)
+    adapters.move(Version(3, ""))
     assert adapters.unused() == ["v000002"]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from services.policy.engines.protocol import Engine
-from services.policy.weights.folder import Version
-from services.policy.weights.loader import Broadcasts, Seat, WeightLoader
+from services.policy.weights.adapters import Version
+from services.policy.weights.broadcast import BroadcastRank, Broadcasts
+from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import UnavailableError
@@ -193,16 +194,16 @@ async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
 class TornBroadcasts(Broadcasts):
     """Seats that nobody can take, or leave, for a reason that nobody has foreseen."""
 
-    async def seats(
+    async def ranks(
         self, engines: Sequence[Engine], wanted: Version, handover: Sequence[str]
-    ) -> dict[str, Seat]:
+    ) -> dict[str, BroadcastRank]:
         async def leave() -> None:
             raise RuntimeError("torn")
 
         nobody = BroadcastOffer(
             address="127.0.0.1", port=free_port(), group="g", backend="gloo", world_size=2, buckets=()
         )  # fmt: skip
-        return {engine.url: Seat((nobody,), 1, leave) for engine in engines}
+        return {engine.url: BroadcastRank((nobody,), 1, leave) for engine in engines}
 
 
 async def test_no_update_waits_for_an_engine_whose_load_ended_for_no_foreseen_reason(

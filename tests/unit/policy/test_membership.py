@@ -14,6 +14,7 @@ from services.policy.engines.discovery import RESOLVE_S, Directory, parse_source
 from services.policy.engines.pool import STRIKES, Limits, Pool
 from services.policy.engines.sglang import SGLangEngine, SGLangRouter
 from services.policy.gateway import Gateway
+from services.policy.weights.adapters import Version
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.fake_router import FakeRouter
@@ -262,7 +263,7 @@ async def test_an_answer_of_older_weights_than_the_live_ones_never_leaves_the_se
 ) -> None:
     await world.look(*FIVE[:2])
     stale = world.fake(FIVE[0])
-    world.weights._active = world.weights._active.__class__(5, world.model)  # type: ignore[union-attr]
+    world.weights._versions.active = Version(5, world.model)
     world.fake(FIVE[1]).version = "5"
     assert stale.version == "0"  # started again at its old address, and not looked at yet
     (reply,) = await world.gateway.generate([GO])

@@ -138,7 +138,7 @@ async def test_images_in_a_request_to_a_model_of_words_are_refused(
         with pytest.raises(InputError, match=r"requests\.0: .*sees none"):
             await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
     finally:
-        service.weights._tokenizers.adopt(service.fake.model_path)
+        service.weights._versions.tokenizers.adopt(service.fake.model_path)
 
 
 def chat(url: str, **more: object) -> dict[str, object]:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.policy.engines.probe import read_probe, verify_probe
+from services.policy.weights.adapters import Version
+from services.policy.weights.evidence import read_probe
 from services.policy.weights.loader import Way, WeightLoader
+from services.policy.weights.verify import Verifier
 from tests.fake_engine import FakeEngine, write_tensors
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, PolicyError, UnavailableError, WeightsError
@@ -100,7 +102,7 @@ async def test_an_engine_that_can_show_no_rows_is_asked_for_the_probe_of_a_versi
     liar.weights.stale = True
     state = await service.weights.update(update(with_probe(publish(2), -2.5), 2))
     assert (state.version, state.ready) == (2, 1)
-    assert "says that it has weight version 2" in service.pool.members[0].reason
+    assert "reports that it has weight version 2" in service.pool.members[0].reason
     assert "off by 1 in the mean" in service.pool.members[0].reason
     liar.weights.stale = False
     await service.start()
@@ -123,9 +125,11 @@ async def test_a_version_in_bfloat16_may_be_as_far_from_its_probe_as_that_rounds
     publish: Publish,
 ) -> None:
     engine: Any = InFloat32()
-    await verify_probe(engine, read_probe(with_probe(publish(1), -1.5, dtype="bfloat16")), "v1")
+    rough = read_probe(with_probe(publish(1), -1.5, dtype="bfloat16"))
+    await Verifier().probe(engine, Version(1, "", probe=rough))
+    exact = read_probe(with_probe(publish(2), -1.5))
     with pytest.raises(PolicyError, match=r"off by 0\.05 in the mean"):
-        await verify_probe(engine, read_probe(with_probe(publish(2), -1.5)), "v2")
+        await Verifier().probe(engine, Version(2, "", probe=exact))
 
 
 async def test_an_engine_that_shows_rows_is_asked_for_no_probe(
@@ -324,7 +328,7 @@ async def test_a_service_that_restarted_finds_older_versions_beside_the_live_one
     service.fakes[0].weights.load(service.fakes[0].model_path)
     await service.start()
     assert (await service.weights.rollback(1)).uri == str(publish(1))
-    with pytest.raises(NotFoundError, match="given version 9, expected one that this service"):
+    with pytest.raises(NotFoundError, match="given version 9, expected"):
         await service.weights.rollback(9)
 
 

@@ -90,7 +90,7 @@ def make_batch(model_folder: Path) -> MakeBatch:
         step: int = 1, version: int = VERSION, num_rows: int = 16, **options: object
     ) -> TrainBatch:
         usual: dict[str, Any] = {
-            "learning_rate": 1e-3, "updates_per_step": 4, "base_version": VERSION, "uri": "runs/rows.parquet",
+            "learning_rate": 1e-3, "updates_per_step": 4, "base": VERSION, "uri": "runs/rows.parquet",
             "batch_id": f"run-{step:05d}-policy",
         }  # fmt: skip
         return train_batch(

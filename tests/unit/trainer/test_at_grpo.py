@@ -21,7 +21,6 @@ from services.trainer.credit.samples import build_samples
 from services.trainer.replay.recorded_groups import groups_of
 from triforge.config import parse
 from triforge.config.sections import Strategy
-from triforge.store.exports import atif
 from triforge.types import Player, Sampling
 
 SAMPLES = 1_000
@@ -88,11 +87,14 @@ async def test_a_record_of_a_tree_is_credited_the_same_again() -> None:
         own = [
             r for r in samples.records if r["trajectory_id"] == samples.records[0]["trajectory_id"]
         ]
-        said = [step for step in atif(own, None)["steps"] if step["source"] == "agent"]
-        for step, of in zip(said, groups[0].played.trajectories[0].steps, strict=True):
-            segment = groups[0].played.trajectories[0].segments[of.segment]
-            assert step["metrics"]["prompt_token_ids"] == [*segment.ids[: of.start]]
-            assert step["extra"]["agent_id"] == of.agent_id
+        recorded: dict[int, list[int]] = {}
+        for row, step in zip(own, groups[0].played.trajectories[0].steps, strict=True):
+            ids = recorded.setdefault(row["segment"], [])
+            ids += row["context_ids"]
+            segment = groups[0].played.trajectories[0].segments[step.segment]
+            assert ids == [*segment.ids[: step.start]]
+            ids += row["response_ids"]
+            assert row["agent_id"] == step.agent_id
 
 
 async def test_candidates_of_an_agent_train_the_model_that_plays_it() -> None:

@@ -331,7 +331,8 @@ def test_a_version_that_is_gone_is_noted_and_the_samples_of_it_are_no_longer_tho
     publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
     shutil.rmtree(checkpoints.weights / f"v{VERSION + 2:06d}")
     batch = make_batch(step=3, version=VERSION + 2)
-    learner = checkpoints.start_of(batch.model_copy(update={"folder_version": VERSION + 2}))
+    gone = make_batch(step=3, version=VERSION + 2, written=VERSION + 2)
+    learner = checkpoints.start_of(gone)
     assert learner.counters.updates == 4
     (reason,) = checkpoints.passed_over
     assert f"v{VERSION + 2:06d}: not found" in reason
@@ -344,7 +345,7 @@ def test_a_version_that_is_gone_is_noted_and_the_samples_of_it_are_no_longer_tho
     again = checkpoints.start_of(batch)
     assert checkpoints.passed_over == [], "under another number than its folder, nothing is gone"
     assert "logprob_mismatch" in again.train(batch, of(VERSION + 2)).metrics
-    older = checkpoints.start_of(batch.model_copy(update={"folder_version": VERSION + 2}))
+    older = checkpoints.start_of(gone)
     found = older.train(batch, of(VERSION + 1)).metrics
     assert (found["lag_below_1"], "logprob_mismatch" in found) == (1.0, True)
 
@@ -454,12 +455,12 @@ def test_a_batch_that_goes_back_trains_the_first_weights_with_an_empty_optimiser
     """Version 4 is what a loop began with, 5 and 6 are RL; 7 is made of 4, whose folders outlive `keep`."""
     learner = Learner.fresh(model_folder)
     first = publish(checkpoints, learner, make_batch, rows, 1)
-    kept = {"first_version": first.version, "keep": 2}
+    kept = {"pinned": first.version, "keep": 2}
     for step in (2, 3):
         batch = make_batch(step=step, version=VERSION + step - 1, **kept)
         checkpoints.publish(learner, batch, learner.train(batch, rows), keep=2)
     again = make_batch(
-        step=4, version=first.version + 2, base_version=VERSION, restart=True, **kept
+        step=4, version=first.version + 2, parent=first.version, written=first.version, **kept
     )
     assert versions(checkpoints.weights) == versions(checkpoints.checkpoints) == [4, 5, 6]
     begun = checkpoints.start_of(again)
@@ -471,6 +472,6 @@ def test_a_batch_that_goes_back_trains_the_first_weights_with_an_empty_optimiser
     assert mine
     about = read_manifest(Path(ready.uri))
     assert (ready.version, about["origin"], about["parent"]) == (7, 4, first.digest)
-    of_base = make_batch(step=4, version=6, base_version=4, first_version=4, restart=True)
+    of_base = make_batch(step=4, version=6, base=4, parent=4)
     assert checkpoints.start_of(of_base).counters.updates == 0
     assert checkpoints.parent == "", "the initial folder"

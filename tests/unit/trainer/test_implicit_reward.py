@@ -17,7 +17,7 @@ from services.trainer.replay.recording import StepRecord
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig, load, parse
 from triforge.errors import ConfigError
-from triforge.types import JudgedGroup, StepVotes, TrainRow, TrajectoryVotes
+from triforge.types import JudgedGroup, StepVotes, TrainRow, TrajectoryVotes, WeightVersion
 
 DOCUMENT: dict[str, Any] = {
     "reward": {"kind": "implicit"},
@@ -98,7 +98,14 @@ def _train(
     config: RunConfig, learner: Learner, folder: Path, rows: list[TrainRow], step: int
 ) -> Any:
     batch = batch_of(
-        config, "r", "reward", step, rows, uri="", version=step, model_path=str(folder)
+        config,
+        "r",
+        "reward",
+        step,
+        rows,
+        uri="",
+        initial=WeightVersion(number=0, folder=str(folder)),
+        start=WeightVersion(number=step, folder=str(folder)),
     )
     return learner.train(batch, rows).metrics
 

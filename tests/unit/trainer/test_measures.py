@@ -180,25 +180,28 @@ def test_votes_are_held_against_the_other_steps_of_the_same_task_and_index() -> 
     assert "judge/within_label" not in judge_measures([group([[1], [1]], [[[1]], [[-1]]])])
 
 
-def test_the_diagnosis_reads_failures_as_they_come_and_the_shortest_successes() -> None:
+def test_the_notes_of_a_group_are_its_measured_rollouts_with_their_votes() -> None:
     group = judged(
         group_task(rollouts=5),
         [1, -1, 1, None, -1],
         [[[1], [1]], [[-1]], [[1]], [[1]], [[0, -1]]],
     )
-    failed = diagnosis_notes(group, succeeded=False, count=2)
-    assert [note.trajectory_id for note in failed] == ["g-01", "g-04"]
-    assert [(step, len(texts)) for step, texts in failed[1].judged] == [(0, 2)]
-    assert failed[1].steps == (("a0", "o1", (0, -1)),)
-    won = diagnosis_notes(group, succeeded=True, count=1)
-    assert [note.trajectory_id for note in won] == ["g-02"]
-    assert (won[0].success, won[0].judged) == (True, ())
+    notes = diagnosis_notes(group)
+    assert [(note.trajectory_id, note.success) for note in notes] == [
+        ("g-00", True),
+        ("g-01", False),
+        ("g-02", True),
+        ("g-04", False),
+    ]
+    assert [(step, len(texts)) for step, texts in notes[3].judged] == [(0, 2)]
+    assert notes[3].steps == (("a0", "o1", (0, -1)),)
+    assert notes[2].judged == ()
 
 
 def test_notes_of_an_unjudged_group_hold_no_votes() -> None:
     group = judged(group_task(votes=0, rollouts=1), [-1], [[[1]]])
     silent = group.model_copy(update={"votes": (None,)})
-    assert diagnosis_notes(silent, succeeded=False, count=3)[0].steps == (("a0", "o1", ()),)
+    assert diagnosis_notes(silent)[0].steps == (("a0", "o1", ()),)
 
 
 def test_an_agents_own_metrics_have_means_over_those_that_gave_them() -> None:

@@ -21,12 +21,11 @@ from services.trainer.replay.learner import ReplayedLearner
 from services.trainer.replay.recording import Recording
 from services.trainer.replay.replay import main, replay, what_if
 from services.trainer.runs.store import RunStore
-from triforge.config.phases import PhasesSection
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
-from triforge.store.tables import PoolRow, TaskRow
 from triforge.store.training_logprobs import recorded_logprobs
+from triforge.types import WeightVersion
 
 RECORDED = (
     Path(__file__).parents[2] / "recorded_run"
@@ -112,11 +111,11 @@ def publish(recording: Recording, taken: float = 1.0) -> None:
     record = recording.read(1)
     again = credit(1, record)
     rows, version = again.samples.rows["policy"], int(record.numbers["policy_version"])
+    initial = WeightVersion(number=version, folder=recording.paths["policy"])
     batch = batch_of(
-        again.config, recording.run_id, "policy", 1, rows, uri="", version=version,
-        model_path=recording.paths["policy"], base_version=version,
+        again.config, recording.run_id, "policy", 1, rows, uri="", initial=initial, start=initial,
     )  # fmt: skip
-    learner = Learner.fresh(Path(batch.model_path))
+    learner = Learner.fresh(Path(initial.folder))
     parameters = learner.model.parameters().values()
     start = [parameter.detach().clone() for parameter in parameters]
     report = learner.train(batch, rows)
@@ -145,16 +144,16 @@ def test_a_step_alone_begins_with_weights_that_are_kept(recording: Recording) ->
     assert verdicts(recording, 2)[2, "reward learner"] == "not recomputed"
 
 
-def test_where_loops_begin_anew_is_not_recomputed(recording: Recording) -> None:
-    found, step = credit(1, recording.read(1)), recording.steps[0]
-    version = recording.base["policy"]
-    for explored, verdicts_ in ((1, ("same", "rounding")), (0, ("not recomputed",))):
-        phases = PhasesSection.model_construct(controller="rloop", explore_steps=explored)
-        config = found.config.model_copy(update={"phases": phases})
-        learner = ReplayedLearner(recording, "policy")
-        finding = learner.step(step, dataclasses.replace(found, config=config), version)
-        assert finding is not None
-        assert finding.verdict in verdicts_
+@pytest.mark.parametrize("measured", [{"policy/restarted": 1.0}, {"rows/policy": 99.0}])
+def test_a_batch_that_a_method_changed_is_not_recomputed(
+    recording: Recording, measured: dict[str, float]
+) -> None:
+    credited, step = credit(1, recording.read(1)), recording.steps[0]
+    step = step.model_copy(update={"metrics": step.metrics | measured})
+    learner = ReplayedLearner(recording, "policy")
+    finding = learner.step(step, credited, recording.base["policy"])
+    assert finding is not None
+    assert finding.verdict == "not recomputed"
 
 
 def test_other_rules_drop_turn_and_add_samples(recording: Recording) -> None:
@@ -183,23 +182,6 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
 ) -> None:
     artifacts = ArtifactStore(str(tmp_path / "artifacts"))
     run = store.create(name="r", pool_id="pool-1", config={})
-    with store._db.write() as session:
-        session.add(
-            PoolRow(
-                id="pool-1",
-                name="p",
-                family="f",
-                options={"o": 1},
-                request_digest="",
-                created_at=0.0,
-            )
-        )
-        session.flush()
-        for place in (1, 0):
-            session.add(TaskRow(
-                id=f"t{place}", pool_id="pool-1", slot=f"t{place}", version=0, split="train", state="retired", position=place,
-                instruction="", params={"n": place}, created_at=0.0,
-            ))  # fmt: skip
     with pytest.raises(NotFoundError):
         Recording.of_run(store, artifacts, run.id)
     logprobs = recording.artifacts.local_path(f"runs/{recording.run_id}/logprobs")
@@ -220,8 +202,6 @@ def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(
     sent = Recording.of_folder(tmp_path / "sent")
     assert sent.folders == recording.folders
     assert recorded_logprobs(sent.artifacts, run.id, 3).num_rows
-    tasks = [{"params": {"n": 0}}, {"params": {"n": 1}}]
-    assert sent.pool == {"environment": "f", "options": {"o": 1}, "tasks": tasks}
     assert verdicts(sent, 1) == verdicts(recording, 1)
     with pytest.raises(InputError, match="--save"):
         sent.save(tmp_path / "sent")
@@ -232,8 +212,6 @@ def test_the_command_takes_a_step_and_says_what_it_cannot_do(
 ) -> None:
     assert main([str(RECORDED), "--credit-only", "--step", "2"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["credit: 1 same"]
-    with pytest.raises(InputError, match="plays all steps"):
-        main([str(RECORDED), "--replay-rollouts", "--step", "2"])
     with pytest.raises(InputError, match="--step"):
         main([str(RECORDED), "--step", "9"])
     with pytest.raises(InputError, match="--save"):

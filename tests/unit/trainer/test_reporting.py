@@ -15,11 +15,9 @@ import pytest
 
 from services.trainer.runs.reporting import Reporting
 from services.trainer.runs.trackers import (
-    Mlflow,
     Rollout,
     TensorBoard,
     Tracker,
-    Trackio,
     WeightsAndBiases,
     demand_packages,
 )
@@ -199,47 +197,6 @@ def test_weights_and_biases_gets_the_run_under_its_own_id(tmp_path: Path) -> Non
     assert json.loads(table.read_text())["data"][1] == [*ROLLOUTS[1].values()]
 
 
-def test_trackio_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # read once, where it is imported
-    pytest.importorskip("trackio", reason="the extra trackio")
-    from trackio import sqlite_storage
-
-    config = config_of({"trackio_project": "p"})
-    for upto in (1, 3):
-        told(
-            lambda: Trackio(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)]
-        )
-    logs = sqlite_storage.SQLiteStorage.get_logs("p", "run-1")
-    assert [(log["step"], log["success"]) for log in logs] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    assert "    text: 1. [go](http://far)" in str(logs[2]["rollouts"])
-
-
-def test_mlflow_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = importlib.import_module("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri(tmp_path.as_uri())
-    config = config_of({"mlflow_experiment": "e"})
-    for upto in (1, 3):  # put down, and taken up again
-        told(lambda: Mlflow(RUN, config), [step(n, success=0.5, odd=math.nan) for n in range(upto)])
-    client = mlflow.MlflowClient()
-    with monkeypatch.context() as broken:  # it dies in the middle of a step
-        broken.delattr(mlflow.MlflowClient, "log_dict")
-        with pytest.raises(AttributeError):
-            told(lambda: Mlflow(RUN, config), [step(3, success=0.5)])
-    (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
-    assert run.info.status == "RUNNING"
-    told(lambda: Mlflow(RUN, config), [step(3, success=0.5)])
-    history = client.get_metric_history(run.info.run_id, "success")
-    assert sorted((m.step, m.value) for m in history) == [(n, 0.5) for n in range(4)]
-    for status, said in (("finished", "FINISHED"), ("stopped", "KILLED"), ("failed", "FAILED")):
-        Mlflow(RUN, config).close(status)
-        assert client.get_run(run.info.run_id).info.status == said
-    table = json.loads(
-        Path(client.download_artifacts(run.info.run_id, "rollouts/00002.json")).read_text()
-    )
-    assert table["data"][0] == [*ROLLOUTS[0].values()]
-
-
 def test_some_rollouts_of_a_step_are_a_table(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     long = "x" * 100_000  # 1.2 MB in all, of which a table shows nothing
@@ -269,15 +226,9 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     store = ArtifactStore(str(tmp_path))
     demand_packages(config_of({"tensorboard": True, "wandb_project": "p"}), store)
     monkeypatch.setattr("sys.path", [])
-    for name in ("wandb", "trackio", "mlflow"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
         demand_packages(config_of({"wandb_project": "p"}), store)
-    for option in ("trackio_project", "mlflow_experiment"):
-        with pytest.raises(
-            ConfigError, match=rf"report\.{option}: .*\[{option.partition('_')[0]}\]"
-        ):
-            demand_packages(config_of({option: "p"}), store)
 
 
 def test_event_files_need_a_folder() -> None:

@@ -15,7 +15,7 @@ from services.trainer.replay.recorded_groups import groups_of
 from services.trainer.replay.recording import StepRecord
 from tests.unit.trainer.played import group_task, in_turns, judged
 from triforge.config import RunConfig, parse
-from triforge.types import JudgedGroup
+from triforge.types import JudgedGroup, WeightVersion
 
 CONFIG = parse(
     {
@@ -72,7 +72,10 @@ def test_a_model_with_an_objective_of_its_own_is_credited_by_it_alone(
     assert [r["advantage"] for r in movers] == [a for a in imitated for _ in range(2)]
     assert {r["reason"] for r in movers} == {"", reason}
     assert len(samples.rows["mover"]) == len([a for a in imitated if a])
-    batch = batch_of(own, "r", "mover", 1, samples.rows["mover"], uri="", version=4, model_path="m")
+    weights = WeightVersion(number=4, folder="m")
+    batch = batch_of(
+        own, "r", "mover", 1, samples.rows["mover"], uri="", initial=weights, start=weights
+    )
     assert objectives_of(batch) == ["auxiliary", job]
     origin, numbers = origin_of(own), SampleOptions.of(own, 1, VERSIONS, 0.0).numbers
     record = StepRecord(samples.records, origin["config"], origin["algorithm"], numbers)

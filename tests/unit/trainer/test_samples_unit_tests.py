@@ -106,10 +106,10 @@ def test_programs_are_rewarded_by_hidden_tests_and_tests_by_programs() -> None:
 def test_the_diagnosis_learns_how_programs_fared_on_hidden_tests_and_on_those_of_the_judge() -> (
     None
 ):
-    failed = diagnosis_notes(programs(), succeeded=False, count=4)
+    failed = [note for note in diagnosis_notes(programs()) if not note.success]
     assert [(note.hidden, note.written) for note in failed] == [(0.5, (2, 5)), (0.0, (3, 5))]
     untested = programs(tests=())
-    assert [note.written for note in diagnosis_notes(untested, succeeded=True, count=1)] == [None]
+    assert [note.written for note in diagnosis_notes(untested)[:1]] == [None]
 
 
 def test_every_test_is_a_row_of_the_reward_model_with_its_advantage_on_its_own_tokens_only() -> (

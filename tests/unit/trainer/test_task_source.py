@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.loop.task_source import adapt_settings, task_outcome
+from services.trainer.loop.task_source import task_outcome
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig
 from triforge.rollout.window import Offer
@@ -90,33 +90,13 @@ def test_a_group_without_a_token_has_the_version_it_was_offered_at() -> None:
     assert (outcome.policy_version, outcome.newest_version) == (OFFER.versions[0],) * 2
 
 
-def test_every_training_group_is_for_the_controller_notes_only_outside_the_band() -> None:
-    inside, outside = outcome_of(played(1, -1)), outcome_of(played(-1, -1))
-    assert (inside.adapt, inside.notes) == (True, ())
-    assert outside.adapt
-    assert len(outside.notes) == 2
-    assert outside.notes[0].judged[0][1] == ("good", "bad")
+def test_the_notes_are_every_measured_rollout_of_a_training_group() -> None:
+    found = outcome_of(played(1, -1, None))
+    assert [note.success for note in found.notes] == [True, False]
+    assert found.notes[1].judged[0][1] == ("good", "bad")
     assert outcome_of(played(-1, -1), controller="ladder").notes == ()
     measured = outcome_of(played(-1, -1, purpose="measure_parent", proposal_id="p"))
-    assert (measured.adapt, measured.notes) == (False, ())
-
-
-@pytest.mark.parametrize(
-    ("bound", "given", "gap"), [(0, None, 0), (2, None, 2), (2, 0, 0), (0, 3, 3)]
-)
-def test_a_pair_may_span_what_the_run_may_lag_unless_it_says_otherwise(
-    bound: int, given: int | None, gap: int
-) -> None:
-    run = RunConfig().run.model_copy(update={"staleness_bound": bound})
-    found = config(max_version_gap=given).model_copy(update={"run": run})
-    assert adapt_settings(found).version_gap == gap
-
-
-def test_the_sections_of_the_run_reach_the_worker() -> None:
-    found = config(controller="mixed", max_drift=0.6, mixed_with="ladder", ladder={"levels": 2})
-    sent = adapt_settings(found)
-    assert (sent.adaptation, sent.env_adapter) == (found.adaptation, found.env_adapter)
-    assert sent.algorithm == found.algorithm.resolved
+    assert measured.notes == ()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""What the reward model is taught: a target for every step of one task's rollouts. One file each; see docs/algorithms.md.
+"""Targets of the reward model: one number for every step of one task's rollouts; one file a kind.
 
-The target of a step is what a vote of +1 on it earns; a vote of -1 earns its negative. A step of which nothing can be
-said has the target None: its votes are not trained on.
+The target of a step is the reward of a vote of +1 on it; a vote of -1 earns its negative. A step with the unknown target
+None is not trained on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Cell = tuple[int, int]  # trajectory, step
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One task's rollouts, as targets see them.
+    """One task's rollouts as input of judge targets.
 
     Attributes:
         outcomes: -1 or +1 of each trajectory; None where it is not known.
         votes: in {-1, 0, +1}, `[trajectory][step][vote]`; empty where a step was not judged.
-        observations: what each step saw, `[trajectory][step]`; None where nobody recorded it.
+        observations: each step's observation, `[trajectory][step]`; None if not recorded.
         privileged: votes of the judge that saw a reference solution, as `votes`; empty where there are none.
     """
 
@@ -39,10 +39,10 @@ class Judged:
     privileged: Sequence[Sequence[Sequence[int]]] = ()
 
     def places(self, place: Place) -> list[list[Cell]]:
-        """The steps with a known outcome, those of one place together.
+        """Group the steps with a known outcome by their place.
 
         Raises:
-            InputError: nobody recorded what the steps saw and did, and the place is told by it.
+            InputError: observations or actions were not recorded, and places are defined by them.
         """
         if place == "index":
             names: Sequence[Sequence[Any]] = [range(len(row)) for row in self.votes]
@@ -58,7 +58,7 @@ class Judged:
         return list(found.values())
 
     def recorded(self) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-        """Observations and actions; InputError if nobody recorded them."""
+        """Return observations and actions; InputError if they were not recorded."""
         wanted = [len(row) for row in self.votes]
         if self.observations is None or any(
             [len(row) for row in rows] != wanted for rows in (self.observations, self.actions)
@@ -119,7 +119,7 @@ def demand_aligned(name: str, judged: Judged, targets: Rows) -> Rows:
 
 
 def pasts(observations: Sequence[str], actions: Sequence[str]) -> list[str]:
-    """A name for everything that came before the action of each step of a trajectory: equal pasts, equal names."""
+    """Return a name for everything before the action of each step of a trajectory: equal pasts have equal names."""
     digest = hashlib.sha256()
     names = []
     for observation, action in zip(observations, actions, strict=True):

@@ -1,0 +1,1 @@
+"""Methods: one package a paper, found by the entry point `triforge.methods`."""

@@ -1,0 +1,72 @@
+"""The section `[methods]`: which methods a run uses, and the options of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ConfigDict, SerializeAsAny, ValidationError, model_validator
+
+from triforge.config.base import Section
+from triforge.config.problems import problem
+from triforge.errors import ConfigError
+from triforge.methods import Method, find
+
+
+class MethodOptions(Section):
+    """The options of a method, section `[methods.NAME]`; the properties are what services read of any method."""
+
+    @property
+    def judge_is_policy(self) -> bool:
+        """Whether the policy answers for the reward model, which has no engines of its own."""
+        return False
+
+    @property
+    def reads_success(self) -> bool:
+        """Whether the method needs episodes that succeed or fail; scores alone are not enough."""
+        return False
+
+    def conflicts(self, config: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
+        """Yield whether each impossible combination is given, and the sentence that refuses it.
+
+        Args:
+            config: the `RunConfig` in which the method is used.
+        """
+        yield from ()
+
+
+class MethodsSection(Section):
+    """One section a method, `[methods.NAME]`; NAME is an installed method or `package.module:METHOD`."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, SerializeAsAny[MethodOptions]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _typed(cls, document: Any) -> Any:
+        """Read each section by the options of its method."""
+        if not isinstance(document, dict):
+            return document
+        return {name: _options(name, value) for name, value in document.items()}
+
+    @property
+    def named(self) -> dict[str, MethodOptions]:
+        """The options of each method that the document names."""
+        return dict(self.__pydantic_extra__)
+
+
+def options_of(method: Method) -> type[MethodOptions]:
+    """Return the type of a method's options."""
+    return method.options or MethodOptions
+
+
+def _options(name: str, value: Any) -> Any:
+    if isinstance(value, MethodOptions):
+        return value
+    try:
+        kind = options_of(find(name))
+        return kind.model_validate(value)
+    except ConfigError as error:
+        raise ValueError(error.detail) from None
+    except ValidationError as error:
+        raise ValueError(problem(error.errors()[0], kind, section=name)) from None

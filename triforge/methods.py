@@ -1,0 +1,96 @@
+"""Methods by name: what one paper adds to the loop, a package each.
+
+A package offers a method with two lines of its pyproject.toml; ours do so, too:
+
+    [project.entry-points."triforge.methods"]
+    spark = "methods.spark:METHOD"
+
+`package.module:METHOD` names one that no installed package offers. A run uses a method if its document has the section
+`[methods.NAME]`, if `algorithm.preset` is a preset of the method, or if the method is one of the defaults.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from triforge.errors import ConfigError
+
+GROUP: Final = "triforge.methods"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Method:
+    """A manifest. Each part is a path, `package.module:object`, that only the process which needs it imports.
+
+    Attributes:
+        name: the section `[methods.NAME]`, and the key of the method's notes and of `extra` fields on the wire.
+        options: the options of the section, a subclass of `triforge.config.methods.MethodOptions`; None if there are none.
+            Importing them brings neither torch nor a service.
+        default: whether each run uses the method, without being asked.
+        presets: overrides of the algorithm by the name of the preset.
+        loop: hooks of the training loop, a subclass of `services.trainer.loop.hooks.LoopHooks`; in the orchestrator.
+        strategy: how rollouts are drawn; in rollout workers.
+        scorer: step scores; in judge workers.
+        environment: makes the environment of groups that carry `extra[name]`, a function of that value and of `make`, which
+            makes the task's own; in rollout workers.
+        objective: what a learner adds to the gradient, a subclass of `services.trainer.learner.objectives.Objective`.
+    """
+
+    name: str
+    options: type[Any] | None = None
+    default: bool = False
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    loop: str = ""
+    strategy: str = ""
+    scorer: str = ""
+    environment: str = ""
+    objective: str = ""
+
+
+def known() -> tuple[str, ...]:
+    """Return the names of all installed methods, sorted."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+@functools.cache
+def find(name: str) -> Method:
+    """Return the installed method of that name, or the one that a path names.
+
+    Raises:
+        ConfigError: there is none, or it cannot be imported.
+    """
+    entries = entry_points(group=GROUP, name=name)
+    path = next(iter(entries)).value if entries else name
+    loaded = load_part(path, f"methods.{name}") if ":" in path else None
+    if not isinstance(loaded, Method):
+        raise ConfigError(
+            f"{name}: unknown method; allowed are {', '.join(known())} or the path of another, 'package.module:METHOD'"
+        )
+    return loaded
+
+
+@functools.cache
+def preset_owner(preset: str) -> Method | None:
+    """Return the installed method that brings a preset; None if no method does."""
+    methods = (find(name) for name in known())
+    return next((method for method in methods if preset in method.presets), None)
+
+
+def load_part(path: str, option: str) -> Any:
+    """Import what `package.module:object` names.
+
+    Raises:
+        ConfigError: the import fails; `option` names the field that gave the path.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{option}: given {path!r} ({error}), expected 'package.module:object'"
+        ) from error
