@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from environments.sokoban.family import FAMILY as SOKOBAN
 from environments.toy_text.family import FAMILY as TOY
 from experiments.toys.reader import Reader
+from methods.rloop.archive import Rollout, solutions
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.algorithms.archive import Rollout, solutions
 from triforge.algorithms.credit import Played, PolicyCredit, policy_credit
 from triforge.algorithms.filters import spread_filter
 from triforge.types import Params
