@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from scripts.gen_environments import environments_page
 from scripts.gen_interfaces import cli_page, rest_page
-from triforge import types
+from triforge import methods, types
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
 from triforge.algorithms.judge_targets import JUDGE_TARGETS
@@ -30,6 +30,7 @@ from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.presets import PRESETS
 from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
+from triforge.config.methods import MethodsSection, options_of
 from triforge.config.sections import FurtherSection, ModelsSection
 from triforge.errors import ConfigError
 from triforge.types import Message
@@ -42,7 +43,8 @@ _LONG = 60  # lines; a longer example is only linked
 
 # The loop, from the pool to what people see: every module of `triforge.types`, and the bodies of requests by people.
 STRETCHES = (
-    ("services.env_adapter.pools.requests", "Changes by people", "Bodies of requests; clients send them as plain JSON."),
+    ("services.env_adapter.pools.changes", "Changes by people", "Bodies of requests; clients send them as plain JSON."),
+    ("services.env_adapter.sessions.store", "Requests of agents", "Bodies of requests; clients send them as plain JSON."),
     ("triforge.types.env_adapter", "Pools and adaptation", "Tasks enter, are planned, measured, rewritten, and changed by people."),
     ("triforge.types.rollout", "Rollouts and votes", "One job a group; the payloads lie in Redis under their ids."),
     ("triforge.types.policy", "Text and tokens", "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for."),
@@ -273,6 +275,9 @@ def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
         yield from sections(value, f"{path}.{name}".lstrip("."))
     if isinstance(section, ModelsSection):
         yield f"{path}.NAME", FurtherSection()
+    if isinstance(section, MethodsSection):
+        for name in methods.known():
+            yield from sections(options_of(methods.find(name))(), f"{path}.{name}")
 
 
 def config_section(path: str, section: Section) -> list[str]:

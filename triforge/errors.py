@@ -107,14 +107,6 @@ class BusyError(UnavailableError, kind="busy", status=429):
     """A service lives but has as much to do as it takes on; nothing was begun, ask again after `retry_after_s`."""
 
 
-class RateError(BusyError, kind="rate"):
-    """A tenant asks more often than it may; ask again after `retry_after_s`."""
-
-
-class QuotaError(TriforgeError, kind="quota", status=429, retry_after_s=60.0):
-    """A tenant holds as much as it may; nothing was stored. Only giving something back or the operator helps."""
-
-
 class PolicyError(TriforgeError, kind="policy", status=502, retryable=True):
     """The policy service or an engine behind it answered with an error."""
 

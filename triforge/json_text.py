@@ -27,7 +27,7 @@ _HALVES: Final = (
 )
 
 
-def demand_whole(body: bytes) -> None:
+def require_whole(body: bytes) -> None:
     """Pass JSON in UTF-8 whose every character is whole, else InputError. Whether it is JSON is not looked at."""
     if not body.isascii() or b"\0" in body:
         try:
@@ -44,7 +44,7 @@ def demand_whole(body: bytes) -> None:
         _demand_whole_value(found, "body")
 
 
-def demand_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, numbers: int = 0) -> None:
+def require_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, numbers: int = 0) -> None:
     """Pass JSON that is parsed in bounded memory: at most so many strings, lists and objects, and so many numbers beside them.
 
     Raises:
@@ -61,7 +61,7 @@ def demand_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, numbers
         )
 
 
-def demand_keepable(value: Any, where: str) -> None:
+def require_keepable(value: Any, where: str) -> None:
     """Pass a value of JSON that can be kept; InputError for one nested too deeply, or with half a character."""
     level = [value]
     for _ in range(DEEPEST + 1):

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 from environments.sokoban.family import FAMILY as SOKOBAN
 from environments.toy_text.family import FAMILY as TOY
 from experiments.toys.reader import Reader
+from methods.rloop.archive import Rollout, solutions
 from triforge.algorithms import samples
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.algorithms.archive import Rollout, solutions
 from triforge.algorithms.credit import credit_steps
 from triforge.algorithms.filters import spread_filter
 from triforge.types import Params

@@ -53,7 +53,7 @@ def _serve() -> int:
 
     from services.dashboard.apis import Apis
     from services.dashboard.app import create_app
-    from triforge.access.exposure import demand_safe
+    from triforge.access.exposure import require_safe
     from triforge.config import Settings
     from triforge.errors import TriforgeError
     from triforge.telemetry import begin
@@ -64,7 +64,7 @@ def _serve() -> int:
     try:
         settings = Settings.from_env()
         if not settings.keyed:  # else the APIs ask for keys
-            demand_safe(settings)
+            require_safe(settings)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2

@@ -38,7 +38,7 @@ def api() -> int:
         policy_url=settings.agents_url if settings.has("agents") else settings.policy_model_url,
         max_upload=settings.max_upload,
         session_days=settings.session_days,
-        entrance=entrance_of(settings, "env_adapter", database),
+        entrance=entrance_of(settings, database),
     )
     port = urlsplit(settings.env_adapter_url).port or 8003
     config = config_of(create_app(parts=parts), settings.host, port)
@@ -63,7 +63,7 @@ def rollout_worker() -> int:
     from triforge.types import GroupTask
 
     settings = Settings.from_env()
-    settings.demand_secret()
+    settings.require_secret()
     egress.here()  # a fault in it is said now
     serve_metrics(
         settings,
@@ -110,7 +110,7 @@ def adapt_worker() -> int:
     from triforge.types import TaskOutcome
 
     settings = Settings.from_env()
-    settings.demand_secret()
+    settings.require_secret()
     serve_metrics(
         settings, service="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
     )

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from services.local_engine.images import Media
 from triforge.config import Regex
 from triforge.errors import InputError
-from triforge.json_text import demand_parsable
+from triforge.json_text import require_parsable
 
 _B = TypeVar("_B", bound="Body")
 SMALL = 64 * 1024  # bytes of a body
@@ -62,7 +62,7 @@ async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
         body += part
         if len(body) > most:
             raise InputError(f"the body is larger than {most} bytes")
-    demand_parsable(body, numbers=MOST_NUMBERS)
+    require_parsable(body, numbers=MOST_NUMBERS)
     try:
         found = from_json(body) if body else {}
     except ValueError as error:

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         settings = Settings.from_env()
         settings.demand_model(settings.role)
         ArtifactStore(settings.artifacts_url).try_out(writes=False)
-        entrance = entrance_of(settings, f"policy {settings.role}")
+        entrance = entrance_of(settings)
         gateway = build(settings)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)

@@ -13,15 +13,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.policy.api.routes import RULES, routes
-from services.policy.api.session_routes import SESSION_RULES
 from services.policy.api.sessions import Entered, Sessions
 from services.policy.gateway import Gateway
-from triforge.access.sessions import key_of
+from triforge.access.keys import key_of
 from triforge.errors import NotFoundError, UnauthorizedError
 from triforge.web.app import install
 from triforge.web.guard import Entrance, Rules, guard
 from triforge.web.limits import MAX_BODY, Bounds
-from triforge.web.problems import of_error, response_to
+from triforge.web.problems import problem_of, response_to
 
 _TOKENS = 4_000_000  # ids in the prompts of a request; 64 of 32,000 are 2 millions
 
@@ -52,7 +51,7 @@ def create_app(
             await gateway.pool.close()
 
     entrance = entrance or Entrance()
-    if entrance.gate.asks:
+    if entrance.gate.keyed:
         api_key = admin_api_key = ""
     app = FastAPI(title=f"triforge policy ({role})", lifespan=lifespan)
     install(
@@ -63,7 +62,7 @@ def create_app(
             "POST /v1/generate": Bounds(max_body, numbers=_TOKENS),
             "POST /v1/chat/completions": Bounds(max_body),
             "POST /v1/completions": Bounds(max_body, numbers=_TOKENS),
-            **{route: Bounds(max_body) for route in SESSION_RULES if route.startswith("POST")},
+            **{route: Bounds(max_body) for route in RULES if route.startswith("POST /sessions")},
         },
         origins=entrance.origins,
     )
@@ -90,12 +89,12 @@ class _EngineKeys:
             "a bearer token is needed: send the service's TRIFORGE_API_KEY as `Authorization: Bearer ...`, to change weights "
             "its TRIFORGE_ADMIN_API_KEY if it has one"
         )
-        await of_error(error)(scope, receive, send)
+        await problem_of(error)(scope, receive, send)
 
     def _opens(self, scope: Scope) -> bool:
         _, rule = self._rules.of(scope["method"], scope["path"])
-        needed = (rule.changes and self._admin_key) or self._api_key
-        if not needed or rule.wants in ("public", "session"):
+        needed = (rule.requires == "operator" and self._admin_key) or self._api_key
+        if not needed or rule.requires in ("public", "session"):
             return True
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         keys = [key.encode() for key in (needed, self._admin_key) if key]
@@ -112,7 +111,7 @@ class _SessionKeys:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             _, rule = self._rules.of(scope["method"], scope["path"])
-            if rule.wants == "session":
+            if rule.requires == "session":
                 try:
                     session = await self._entered(scope)
                 except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers

@@ -20,6 +20,7 @@ from services.policy.engines.protocol import (
     Partial,
     Prompt,
     Sample,
+    Tops,
 )
 from services.policy.weights.adapters import MixedError, Version
 from services.policy.weights.sync import WeightSync
@@ -37,6 +38,14 @@ PLAIN = Extras()
 _TRIES = 5  # of a request under which weights change
 _DRAINING_S = 5.0  # what callers are told to wait while the service ends
 _CHANGING = f"the weights changed under {_TRIES} tries of this request in a row; ask again"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """The reply to a request, and the likeliest alternatives of each output's tokens."""
+
+    reply: GenerateReply
+    tops: Sequence[Tops]
 
 
 class Gateway:
@@ -97,7 +106,7 @@ class Gateway:
         answers, scores = await asyncio.gather(
             self.answer(sampled, held), asyncio.gather(*map(self._score, scored))
         )
-        replies, scores_left = iter([reply for reply, _ in answers]), iter(scores)
+        replies, scores_left = iter([answer.reply for answer in answers]), iter(scores)
         return [next(scores_left if request.prompt_logprobs else replies) for request in requests]
 
     async def _score(self, request: GenerateRequest) -> GenerateReply:
@@ -130,8 +139,8 @@ class Gateway:
 
     async def answer(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING, extras: Extras = PLAIN
-    ) -> list[tuple[GenerateReply, list[Sample]]]:
-        """Answer a batch, in order, with the engines' own words. Images that are not `held` are read from the artifact store.
+    ) -> list[Answer]:
+        """Answer a batch, in order. Images that are not `held` are read from the artifact store.
 
         Raises:
             InputError: a request cannot be rendered or is refused by the engine; the sentence names the request.
@@ -151,13 +160,13 @@ class Gateway:
             ]
             # One alone goes at once: who comes next has to see that its engine is busier.
             parts = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
-        replies: dict[int, tuple[GenerateReply, list[Sample]]] = {}
+        replies: dict[int, Answer] = {}
         for (_, share), answers in zip(shares, parts, strict=True):
             for position, samples in zip(share, answers, strict=True):
                 reply = _reply(prompts[position], samples)
                 if begun := requests[position].begun:
                     reply = self._whole(reply, begun)
-                replies[position] = reply, samples
+                replies[position] = Answer(reply, [sample.tops for sample in samples])
                 tokens = sum(len(output.ids) for output in reply.outputs)
                 self._count(tokens, reply.cached_tokens)
         return [replies[position] for position in range(len(requests))]

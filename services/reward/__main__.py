@@ -56,7 +56,7 @@ def api() -> int:
 
     settings = Settings.from_env()
     config = _config(settings)
-    entrance = entrance_of(settings, "reward")
+    entrance = entrance_of(settings)
 
     async def serve() -> None:
         api, policy = judge_of(settings, config)
@@ -86,7 +86,7 @@ def judge_worker(concurrency: int) -> int:
     from triforge.types import JudgeTask, UnitTestTask
 
     settings = Settings.from_env()
-    settings.demand_secret()
+    settings.require_secret()
     kind = _config(settings).reward.kind
     if kind == "unit_tests":
         shared().check()  # better no worker than one that can run no program

@@ -31,7 +31,7 @@ from triforge.web.limits import MAX_BODY, Bounds
 
 # It changes nothing that lasts, but it occupies a model.
 RULES: Final[Mapping[str, Rule]] = {
-    "POST /v1/judge": Rule(wants="submit"),
+    "POST /v1/judge": Rule(requires="submit"),
 }
 
 

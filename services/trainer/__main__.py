@@ -43,7 +43,7 @@ def api() -> int:
     artifacts = ArtifactStore(settings.artifacts_url)
     artifacts.try_out()
     database = open_database(settings.database_url)
-    entrance = entrance_of(settings, "trainer", database)
+    entrance = entrance_of(settings, database)
 
     async def serve() -> None:
         store = RunStore(database)

@@ -60,16 +60,15 @@ def test_answers_that_are_no_json_are_not_called_so(
     ("route", "statuses"),
     [
         ("POST /v1/runs", {"404", "409"}),
-        ("POST /v1/runs/{run_id}/stop", {"404", "409"}),
-        ("POST /v1/runs/{run_id}/resume", {"404", "409"}),
-        ("POST /v1/runs/{run_id}/rollback", {"404", "409"}),
-        ("GET /v1/runs/{run_id}/export", {"404", "409"}),
-        ("GET /v1/pools/{pool}", {"404", "409"}),
-        ("GET /v1/pools/{pool}/tasks", {"404", "409"}),
-        ("GET /v1/pools/{pool}/proposals", {"404", "409"}),
-        ("GET /v1/pools/{pool}/audit", {"404", "409"}),
-        ("GET /v1/pools/{pool}/export", {"404", "409"}),
-        ("POST /v1/pools/{pool}/plans", {"404", "409"}),
+        ("POST /v1/runs/{run_id}/stop", {"409"}),
+        ("POST /v1/runs/{run_id}/resume", {"409"}),
+        ("POST /v1/runs/{run_id}/rollback", {"409"}),
+        ("GET /v1/runs/{run_id}/export", {"409"}),
+        ("GET /v1/pools/{pool}", {"409"}),
+        ("GET /v1/pools/{pool}/tasks", {"409"}),
+        ("GET /v1/pools/{pool}/proposals", {"409"}),
+        ("GET /v1/pools/{pool}/export", {"409"}),
+        ("POST /v1/pools/{pool}/plans", {"409"}),
         ("POST /v1/weights", {"409", "502"}),
         ("POST /v1/weights/rollback", {"404", "409", "502"}),
         ("POST /v1/generate", {"404", "429", "502"}),
@@ -82,5 +81,5 @@ def test_refusals_that_a_route_can_answer_are_declared(
 ) -> None:
     responses = operations[route]["responses"]
     assert statuses <= set(responses)
-    assert {"403", "503", "507"} <= set(responses)
-    assert all("application/problem+json" in responses[status]["content"] for status in statuses)
+    for status in {*statuses, "default"}:
+        assert "application/problem+json" in responses[status]["content"]

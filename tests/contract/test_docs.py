@@ -23,8 +23,8 @@ import triforge
 from demo.settings import DemoSettings
 from scripts import gen_docs
 from scripts.gen_interfaces import apis
-from services.env_adapter.pools.requests import Change, PoolChange, Rollback
-from services.policy.api.openai import ChatRequest
+from services.env_adapter.pools.changes import Change, PoolChange, Rollback
+from services.policy.api.chat import ChatRequest
 from services.policy.api.routes import GenerateBatch
 from services.reward.requests import JudgeRequest
 from services.trainer.runs.runs import RunRequest
@@ -41,7 +41,12 @@ REST = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8")
 COMMAND_LINE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("services/**/*.md")],
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("services/**/*.md"),
+        *ROOT.glob("methods/**/*.md"),
+    ],
     key=lambda path: path.as_posix(),
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""A deployment that asks for keys, for tests: one key a scope and tenant, the services' secret, and a clock to turn."""
+"""A deployment that asks for keys, for tests: a key for each scope and tenant, the services' secret, and a clock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triforge.access.gate import Gate, KeyBook, Limiter
+from triforge.access.gate import Gate, KeyCache
 from triforge.access.keys import KeyStore
-from triforge.access.requests import RequestRecord
 from triforge.store.database import Database, open_database
 from triforge.web.guard import Entrance
 
-SECRET = "the-services-know-it-and-nobody-else"
+SECRET = "known-to-the-services-and-to-no-client"
 
 
 @functools.cache
 def _template() -> Path:
-    """An empty database at head, made once a process: migrations take longer than these tests."""
+    """Make an empty database once a process."""
     folder = Path(tempfile.mkdtemp(prefix="triforge-test-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     open_database(f"sqlite:///{folder}/empty.sqlite").close()
@@ -29,14 +28,14 @@ def _template() -> Path:
 
 
 def fresh(folder: Path) -> Database:
-    """An empty database of one's own."""
+    """Return an empty database."""
     shutil.copy(_template(), folder / "store.sqlite")
     return Database(f"sqlite:///{folder}/store.sqlite")
 
 
 @dataclass
 class Clock:
-    """Stands until it is turned."""
+    """A clock that stands still until a test sets it."""
 
     now: float = field(default_factory=time.time)
 
@@ -45,7 +44,7 @@ class Clock:
 
 
 class Locks:
-    """Keys by tenant and scope; made when first asked for.
+    """Keys by tenant and scope, each made on first use.
 
     Args:
         database: at head.
@@ -59,22 +58,20 @@ class Locks:
         self._texts: dict[tuple[str, str], str] = {}
 
     def key(self, scope: str, tenant: str = "default") -> str:
-        """The text of a key."""
+        """Return the text of a key."""
         if (tenant, scope) not in self._texts:
             key, text = self.store.create(f"{tenant} {scope}", scope=scope, tenant=tenant)
             self._texts[tenant, scope], self.ids[tenant, scope] = text, key.id
         return self._texts[tenant, scope]
 
     def headers(self, scope: str, tenant: str = "default") -> dict[str, str]:
-        """What such a caller sends; `nobody` sends nothing, `service` the secret."""
-        if scope == "nobody":
+        """Return the headers of a caller; `none` sends no key, `service` the secret."""
+        if scope == "none":
             return {}
         text = SECRET if scope == "service" else self.key(scope, tenant)
         return {"Authorization": f"Bearer {text}"}
 
-    def entrance(self, service: str = "env_adapter", limiter: Limiter | None = None) -> Entrance:
-        """The entrance of a service."""
-        book = KeyBook(self.store, clock=self.clock)
-        gate = Gate(book, service_secret=SECRET, limiter=limiter, clock=self.clock)
-        record = RequestRecord(self.database, service, clock=self.clock)
-        return Entrance(gate=gate, record=record)
+    def entrance(self) -> Entrance:
+        """Return the entrance of a service."""
+        keys = KeyCache(self.store, clock=self.clock)
+        return Entrance(gate=Gate(keys, service_secret=SECRET, clock=self.clock))

@@ -149,26 +149,3 @@ def test_a_process_that_other_services_would_not_let_in_does_not_start(
     said = capsys.readouterr().err + caplog.text
     assert f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least 24 characters" in said
     assert "Traceback" not in said
-
-
-def test_an_older_schema_is_brought_up_to_date_and_keeps_what_it_has(tmp_path: Path) -> None:
-    from triforge.store.database import Database
-    from triforge.store.migrations.running import upgrade
-
-    url = f"sqlite:///{tmp_path}/triforge.sqlite"
-    old = Database(url)
-    with old.engine.begin() as connection:
-        upgrade(connection, "0001")
-    old.close()
-    with sqlite3.connect(tmp_path / "triforge.sqlite") as link:
-        link.execute(
-            "INSERT INTO runs (id, name, pool_id, status, step, policy_version, reward_version, config, state, reason,"
-            " created_at, updated_at) VALUES ('r', 'n', 'p', 'finished', 3, 4, 5, '{}', '{}', '', 0, 0)"
-        )
-    link.close()
-    opened = open_database(url)
-    assert opened.schema()[0] == opened.schema()[1]
-    opened.close()
-    with sqlite3.connect(tmp_path / "triforge.sqlite") as link:
-        assert link.execute("SELECT id, step FROM runs").fetchall() == [("r", 3)]
-    link.close()

@@ -52,11 +52,6 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     async def raw(request: Request) -> int:
         return len(await request.body())
 
-    @app.get("/both")
-    @app.patch("/both")
-    def both() -> int:
-        return 1
-
     @app.post("/up")
     async def up(request: Request) -> int:
         return sum([len(chunk) async for chunk in request.stream()])
@@ -169,7 +164,7 @@ async def test_a_pool_of_json_that_is_no_task_is_refused_before_it_is_parsed(
 async def test_a_method_that_a_path_does_not_have_is_answered_with_those_it_has(
     http: httpx.AsyncClient,
 ) -> None:
-    for path, allowed in (("/both", "GET, PATCH"), ("/raw", "POST"), ("/healthz", "GET")):
+    for path, allowed in (("/raw", "POST"), ("/healthz", "GET")):
         reply = await http.delete(path)
         assert (reply.status_code, reply.headers["allow"]) == (405, allowed)
         assert reply.json()["type"] == "urn:triforge:method_not_allowed"
@@ -180,8 +175,6 @@ async def test_the_description_names_only_problem_documents_for_errors(
 ) -> None:
     document = (await http.get("/openapi.json")).json()
     responses = document["paths"]["/model"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "403", "413", "415", "422", "503", "507"}
-    for status in sorted(set(responses) - {"200"}):
-        (media,) = responses[status]["content"]
-        assert media == "application/problem+json"
+    assert set(responses) == {"200", "default"}
+    assert set(responses["default"]["content"]) == {"application/problem+json"}
     assert "HTTPValidationError" not in document["components"]["schemas"]

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from triforge.web.app import install
 from triforge.web.limits import Bounds
-from triforge.web.server import MAX_HEAD, careful
+from triforge.web.server import MAX_HEAD, config_of
 
 
 @pytest.fixture
@@ -28,9 +28,7 @@ async def port() -> AsyncIterator[int]:
     async def who(request: Request) -> str:
         return request.client.host if request.client else ""
 
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="critical", lifespan="off", **careful())
-    )
+    server = uvicorn.Server(config_of(app, "127.0.0.1", 0, log_level="critical", lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
@@ -85,7 +83,7 @@ async def test_a_body_that_comes_with_its_headers_counts_for_the_body_only(port:
         writer.write(head + body)
         await writer.drain()
         assert (await reader.readuntil(b"\r\n")) == b"HTTP/1.1 200 OK\r\n"
-        await reader.readuntil(b"%d\n" % len(body))
+        await reader.readuntil(b"%d" % len(body))
     writer.close()
 
 
@@ -112,5 +110,5 @@ async def test_a_body_that_says_it_is_huge_is_refused_before_it_comes(port: int)
 async def test_nobody_says_where_they_come_from_but_the_connection(port: int) -> None:
     head = b"GET /who HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.9.8.7\r\nForwarded: for=10.9.8.7\r\n\r\n"
     answer = await send(port, head)
-    assert answer.endswith(b'"127.0.0.1"\n')
+    assert answer.endswith(b'"127.0.0.1"')
     assert b"server:" not in answer.lower()

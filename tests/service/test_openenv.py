@@ -25,7 +25,7 @@ from triforge.errors import ConflictError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, StepResult
 from triforge.testing.check_environment import check_environment, require
 from triforge.types import Params, Task
-from triforge.web.server import careful
+from triforge.web.server import config_of
 
 pytest.importorskip("wsproto", reason="pip install -c constraints.txt -e '.[openenv]'")
 
@@ -38,7 +38,9 @@ def served(count: int = 4) -> Served:
 
 @asynccontextmanager
 async def running(what: Served) -> AsyncIterator[str]:
-    config = uvicorn.Config(create_app(served=what), log_level="warning", **careful(ws="wsproto"))
+    config = config_of(
+        create_app(served=what), "127.0.0.1", 8000, log_level="warning", ws="wsproto"
+    )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as bound:

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from services.trainer.runs.runs import RunRequest, Runs
 from services.trainer.runs.store import RunStore
-from triforge.access.callers import Caller, asked_by
+from triforge.access.callers import Caller, acting_for
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError
@@ -285,11 +285,11 @@ async def test_a_critic_learns_from_no_run_that_the_caller_may_not_see(
         "trainer": {"action_critic": {"offline_run": other}},
     }
     refused = "action_critic.offline_run: given 'run-.*expected a run with recorded steps"
-    with asked_by(Caller(tenant="red")), pytest.raises(ConfigError, match=refused):
+    with acting_for(Caller(tenant="red")), pytest.raises(ConfigError, match=refused):
         await runs.submit(RunRequest(pool="kitchen", config=config), None)  # it has none yet
     with store._db.write() as session:
         session.execute(update(RunRow).values(step=1))
-    with asked_by(Caller(tenant="blue")), pytest.raises(ConfigError, match=refused):
+    with acting_for(Caller(tenant="blue")), pytest.raises(ConfigError, match=refused):
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
-    with asked_by(Caller(tenant="red")):
+    with acting_for(Caller(tenant="red")):
         assert (await runs.submit(RunRequest(pool="kitchen", config=config), None)).id != other

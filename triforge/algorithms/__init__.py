@@ -1,25 +1,23 @@
-"""Arithmetic only: plain numbers or arrays in, numbers or arrays out; nothing here opens a file, a socket or a model.
+"""Arithmetic: numbers or arrays in, numbers or arrays out. No file, socket or model is opened here.
 
-Formulas, sources and options stand in `docs/algorithms.md`. Begin with `credit`.
+Formulas and sources stand at each part. Begin with `credit`.
 
-what was played, on numbers
-  credit         outcomes + votes -> rewards -> advantages, from top to bottom
-  estimators/    how rewards are compared, one file each; `advantages` what they share
-  judge_targets/ what the reward model is taught of each step, one file each
-  penalties      what is taken off a reward; `filters` by spread, and which tasks are rewritten
-  unit_tests     where programs and tests judge each other; `imitation` the jobs without a policy gradient
-  archive        which solutions of a loop are imitated, pass@k, forgetting
-  theory         what votes are worth, intervals; `gaming` an alarm for a judge that is worth less and praises more
-  collapse       whether the policy says and earns the same always; `alarms` what is wrong with a step, in words
+samples
+  credit         outcomes and votes -> rewards -> advantages
+  estimators/    how rewards are compared, one file each; `advantages` has their shared parts
+  judge_targets/ targets of the reward model, one file each
+  penalties      penalties of rewards; `filters` drops groups by their spread
+  imitation      jobs without a policy gradient
+  theory         the value of votes, with intervals; `gaming` the alarm for a judge that is gamed; `alarms` in words
 tasks
-  acceptance     whether a rewritten task replaces its parent; `ladder` levels that rise with the policy
+  acceptance     the test of a rewritten task against its parent
 tokens, on arrays of any library
-  losses/        one file each; `loss_terms` the KL, sums and measures that all share
-  off_policy     samples of older weights; `auxiliary` objectives beside the policy gradient
-  aggregation    how much a token counts; `schedules` numbers that change over a run
+  losses/        one file each; `loss_terms` has KL, sums and measures
+  off_policy     corrections for samples of older weights
+  aggregation    weights of tokens; `schedules` numbers that change over a run
 options
   algorithm      the resolved section; `core` its own options, `presets` as data, `registry` parts by name
 rows
-  packing        into padded rectangles and into updates; `prefix_tree` what begins alike is computed once
-  dealing        packed rows into passes, and passes out to ranks
+  packing        rows into padded rectangles and updates; `prefix_tree` shares common beginnings
+  dealing        packed rows into passes, passes to ranks
 """

@@ -1,4 +1,4 @@
-"""Whether a rewritten task replaces its parent.
+"""The acceptance test: decide whether a rewritten task replaces its parent.
 
 The published rule compares two accuracies that were measured once, each with a handful of rollouts; it accepts a task
 that did not change at all with a chance of 13 to 50 %. `decide` is a test instead. It measures parent and candidate
@@ -13,14 +13,14 @@ looks left open, so it is at most `alpha` in all. What an early look does not us
 measured change is not above `FUTILITY` at an early look is given up.
 
 The measured accuracy of the candidate must also lie inside the band, by the plain comparison of the published rule, and
-neither nobody nor everybody may solve it. A candidate that is outside at an early look may come back inside at a later one.
+must be neither 0 nor 1. A candidate that is outside at an early look may come back inside at a later one.
 
 The group whose accuracy asked for the rewrite must not be among the pairs: it was selected for being extreme.
 
 Sources: arXiv 2602.02488, section 2 and Algorithm 2 (the published rule); the rest is ours: a stratified exact
 conditional test (Fisher; Mantel and Haenszel) with error spending (Lan and DeMets, 1983; power family of Kim and DeMets,
 1987). The numbers below were chosen for power at 8 rollouts a group; `bench/acceptance.py` computes it. The first look
-comes at one half: earlier, a candidate that nearly everybody solves is too often measured inside the band by chance.
+comes at one half: earlier, a candidate that nearly every rollout solves is too often measured inside the band by chance.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FUTILITY = (-0.04, 0.03)
 def paper_accepts(
     direction: Direction, parent_accuracy: float, candidate_accuracy: float, low: float, high: float
 ) -> bool:
-    """The published rule: harder is `low <= candidate < parent`, easier `parent < candidate <= high` (and so above 0)."""
+    """Apply the published rule: harder is `low <= candidate < parent`, easier `parent < candidate <= high` (and so above 0)."""
     if direction == "harder":
         return low <= candidate_accuracy < parent_accuracy
     return parent_accuracy < candidate_accuracy <= high
@@ -55,7 +55,7 @@ def paper_accepts(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the measurements say so far; pairs after a verdict are not looked at.
+    """The decision after the pairs measured so far; pairs after a verdict are ignored.
 
     Attributes:
         verdict: accept, reject, or continue with another pair of groups.
@@ -91,9 +91,8 @@ def decide(
         parent_counts: (successes, measured) of the parent in each pair.
         candidate_counts: the same of the candidate, played by the same policy version.
         low: lowest measured accuracy of a harder candidate.
-        high: highest measured accuracy of an easier one. Candidates that nobody or everybody solves are outside of every
-            band.
-        alpha: highest chance of accepting a candidate that is no different from its parent.
+        high: highest measured accuracy of an easier one. Accuracies 0 and 1 are outside of every band.
+        alpha: highest chance of accepting a candidate that does not differ from its parent.
         max_rollouts: measured rollouts in an arm at which the last look is taken.
     """
     if len(parent_counts) != len(candidate_counts):
@@ -196,7 +195,7 @@ class SequentialTest:
         return (-change if self._harder else change) <= FUTILITY[self._due - 1]
 
     def _in_band(self, hits: int, measured: int) -> bool:
-        if not 0 < hits < measured:  # nobody, or everybody: such a task teaches nothing
+        if not 0 < hits < measured:  # no rollout or each of them: such a task teaches nothing
             return False
         accuracy = hits / measured
         return accuracy >= self._low if self._harder else accuracy <= self._high

@@ -21,12 +21,13 @@ def token_weights(
     units: Sequence[Hashable] = (),
     length: int = 1,
 ) -> list[float]:
-    """The weight of one token of each step response; but for `step_sum` those of all tokens sum to 1.
+    """Return the weight of one token of each step response; except for `step_sum`, the weights of all tokens sum to 1.
 
     A learner that takes several updates gives each the scale of the whole batch: it divides by the update's share of the
-    weights, and with `step_sum` by its share of the responses, since there a long response is to count for more.
+    weights, and with `step_sum` by its share of the responses, as long responses count more there.
 
-    With n, the `counts`, trained tokens of each of N responses (those without any weigh nothing and are not counted in N):
+    With n, the `counts`: trained tokens of each of N responses (responses without trained tokens have weight 0 and do not
+    count in N):
     `token_mean` is `1 / sum(n)`, `step_mean` is `1 / (N * n)`, `step_sum` is `1 / (N * length)`. `trajectory_mean` and
     `task_mean` are `1 / (U * tokens of the response's unit)`, `units` being the trajectory or task of each response, U many.
     """

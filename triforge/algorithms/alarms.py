@@ -1,4 +1,4 @@
-"""What is wrong with a step, by its measures: one sentence a kind of alarm. The log, events and the dashboard say it alike."""
+"""Alarms of a step from its measures, one sentence each, for the log, events and the dashboard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLLAPSE: Final = {
     "spread": "the in-group spread of rewards is {:.0%} of what it was in the first steps",
     "entropy": "the policy's entropy is {:.0%} of what it was in the first steps",
     "gradient": "the gradient norm is {:.3g} times that of the steps before",
-    "information": "thoughts tell {:.0%} of what they told of their prompts in the first steps: they have become a template",
+    "information": "mutual information of prompt and reasoning fell to {:.0%} of that in the first steps: reasoning has become a template",
     "success": "success is at most {:.0%} of what it was at least before",
     "held_out": "success on held-out tasks was at most {:.2%} in the last evaluations",
 }
@@ -30,17 +30,17 @@ _MEND: Final = "to change: vote_weight = 'trust', which lowers their weight whil
 
 
 def alarms(measures: Mapping[str, float]) -> dict[Letter, str]:
-    """What is wrong with a step; empty if nothing is."""
+    """Return the alarms of a step by their letter; empty if there is none."""
     found: dict[Letter, str] = {
         "J": _judge(measures),
         "C": collapse(measures),
         "I": _lost(measures),
     }
-    return {letter: said for letter, said in found.items() if said}
+    return {letter: sentence for letter, sentence in found.items() if sentence}
 
 
 def collapse(measures: Mapping[str, float]) -> str:
-    """The rules of collapse that are on."""
+    """Return a sentence for each rule of collapse that is on."""
     values = {rule: measures.get(f"collapse/alarm/{rule}") for rule in COLLAPSE}
     on = [COLLAPSE[rule].format(value) for rule, value in values.items() if value is not None]
     return f"the policy collapses: {'; '.join(on)}" if on else ""

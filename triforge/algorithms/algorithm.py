@@ -68,11 +68,11 @@ class Algorithm(CoreOptions):
         )
 
     def token_loss(self, tokens: Tokens) -> TokenLoss:
-        """The chosen loss of some tokens."""
+        """Return the chosen loss of some tokens."""
         return LOSSES.find(self.loss).function(tokens, self.loss_options)
 
     def targets(self, judged: Judged) -> Rows:
-        """What a vote of +1 on each step earns by the chosen `judge_target`; None where nothing can be said."""
+        """Return the reward of a vote of +1 on each step by the chosen `judge_target`; None where it is unknown."""
         part = JUDGE_TARGETS.find(self.judge_target)
         found = part.function(judged, self, self.judge_target_options)
         return demand_aligned(part.name, judged, found)
@@ -93,7 +93,7 @@ class Algorithm(CoreOptions):
         return self.changed(job="pg", kl_placement="loss", estimator="step_index", whiten=False)
 
     def of_implicit_rewards(self, beta: float) -> Self:
-        """As the learner of an implicit reward model reads it: pairs of trajectories, beside the policy that sampled them."""
+        """Return the algorithm for the learner of an implicit reward model: pairs of trajectories, with the policy as reference."""
         return self.of_job("dpo_pair").changed(dpo_beta=beta, kl_reference="sampled")
 
     def of_job(self, job: str) -> Self:
@@ -106,9 +106,9 @@ class Algorithm(CoreOptions):
         )  # fmt: skip
 
     def correction(self, staleness_bound: int) -> Correction:
-        """The off-policy correction in force, with `auto` and everything that depends on another option decided.
+        """Return the off-policy correction in force, with `auto` and dependent defaults resolved.
 
-        What is imitated needs no correction.
+        Imitation needs no correction.
         """
         automatic: Mode = "tis" if staleness_bound > 0 and self.job == "pg" else "none"
         return Correction(
@@ -153,7 +153,7 @@ class Algorithm(CoreOptions):
         return self.model_copy(update=options)
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
-        """The core's, those of the parts, and those between them."""
+        """Yield the conflicts of the core, of the parts, and between them."""
         estimator, critic = self.estimator_part, self.needs_critic
         yield (
             self.vote_weight == "trust" and not (estimator.splits or estimator.reads_votes),
@@ -204,7 +204,7 @@ class Algorithm(CoreOptions):
 
 
 def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
-    """The named preset with some options changed.
+    """Return the named preset with some options changed.
 
     Args:
         overrides: option to value, of the core or of the chosen estimator, loss or judge_target. "none" is no limit (TOML has
@@ -241,7 +241,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
 
 
 def _absent(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The word "none" as None, for options that may be so."""
+    """Replace the word "none" by None for options that allow it."""
     return {
         k: None if v == "none" and "None" in str(kind.model_fields[k].annotation) else v
         for k, v in given.items()
@@ -255,9 +255,9 @@ def _demand_read(
     given: Mapping[str, Any],
     *whole: Only,
 ) -> None:
-    """Refuse what was given and is neither the preset's value nor the default, where nothing reads it.
+    """Reject options that the chosen parts ignore, unless they have the preset's value or the default.
 
-    `whole` are the conditions of all these options, beside those of each.
+    `whole` are conditions of all these options, in addition to those of each.
     """
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)

@@ -56,7 +56,7 @@ class CoreOptions(Options):
     """Preset that it started from."""
     # ---- rewards ----
     lam: float = Field(1.0, ge=0, le=100)
-    """Weight of the votes beside the outcome; with the estimator `within`, how much they move within a
+    """Weight of the votes relative to the outcome; with the estimator `within`, how much they move within a
     trajectory."""
     vote_weight: Literal["constant", "trust"] = "constant"
     """`constant` adds lam times the votes to the outcome and standardises the sum; `trust`
@@ -77,7 +77,7 @@ class CoreOptions(Options):
     judge_target: Annotated[str, VOTES_TRAIN] = "published"
     """What the reward model is taught of a step: a name, or `package.module:name`."""
     reward_lam: Annotated[float, VOTES_TRAIN, _IN_TARGET] = Field(1.0, ge=0, le=100)
-    """Weight of the votes beside the outcome in the reward model's own target, whatever `lam` is."""
+    """Weight of the votes relative to the outcome in the reward model's own target, whatever `lam` is."""
     invalid_vote_reward: float = Field(-2.0, ge=-100, le=100)
     """Reward recorded for an unparsable vote."""
     outcome: Literal["signed", "binary"] = "signed"
@@ -339,12 +339,12 @@ class CoreOptions(Options):
 
     @property
     def penalises(self) -> bool:
-        """Whether anything is taken off beside outcome and votes."""
+        """Whether any penalty is subtracted from rewards."""
         costs = (self.invalid_action_penalty, self.step_cost, self.turn_limit_penalty)
         return any(costs) or self.overlong_limit > 0
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
-        """What contradicts itself, whatever the estimator and the loss."""
+        """Yield conflicts between the core options."""
         yield from self._bands()
         yield from self._rewards()
         yield from self._jobs()

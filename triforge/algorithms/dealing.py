@@ -1,13 +1,13 @@
-"""Which packed rows share a forward pass, and which rank computes it.
+"""Assignment of packed rows to forward passes, and of passes to ranks.
 
     rows in tree order     a a a a | b b | c c c c c | d d      a letter: rows that begin alike
     passes                 [a a a a] [b b] [c c c] [c c] [d d]
     ranks                  0: [c c c] [b b] [d d]   1: [a a a a] [c c]
 
-A pass is a stretch of the line. A cut inside a letter has its beginning computed once more, so a line is cut where the least
-is computed again, and as rarely as the budget allows. Of several ranks each takes whole stretches, the dearest first and
-always the rank that has least. Shorter stretches deal out more evenly and have more computed again: of some lengths, the one
-that ends first is taken.
+A pass is a consecutive part of the line. A cut inside a letter computes the shared beginning twice, so the line is cut where
+that costs least, and as rarely as the budget allows. With several ranks, the most expensive passes are assigned first, each
+to the rank with the least work. Shorter passes balance better and recompute more: several lengths are tried, and the one
+that finishes first is taken.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from triforge.algorithms.prefix_tree import SHORTEST, Order
 _PASS = 32  # what a pass costs by itself (its gradients are added up, its kernels are small) is a budget over this
 # shares of the budget, the lengths of stretches that are tried
 _SHORTER = [0.85**n for n in range(24)]
-_AGAIN = 0.02  # what a rank computes on average counts so much beside what the busiest one computes
+_AGAIN = 0.02  # weight of the ranks' mean cost relative to the busiest rank's
 
 
 class Price(NamedTuple):
-    """What a (token, token it sees) pair and a scored token cost, in units of a cell's way through a model's blocks."""
+    """Cost of a (token, token it sees) pair and of a scored token, relative to one cell in a model's blocks."""
 
     pair: float = 0.0
     scored: float = 0.0
 
     def way(self, length: int) -> float:
-        """Of a row's first tokens."""
+        """Return the cost of a row's first tokens."""
         return length + self.pair * length * length / 2
 
 
 class Piece(NamedTuple):
-    """Rows `first..end` of a line."""
+    """Rows `first..end` of a line, end excluded."""
 
     first: int
     end: int
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """What a rank computes: the rows of each pass, dearest pass first, and what they cost."""
+    """Work of a rank: the rows of each pass, most expensive pass first, and their cost."""
 
     passes: list[list[int]]
     cost: float
@@ -78,15 +78,15 @@ class _Line:
         self._paid = [0.0, *accumulate(paid)]
 
     def cost(self, piece: Piece) -> float:
-        """Of a pass of these rows."""
+        """Return the cost of a pass of these rows."""
         first, end = piece
         return self._paid[end] - self._paid[first] + self._again[first] + self._a_pass
 
     def cut(self, cap: int) -> list[Piece]:
-        """The cheapest passes of at most `cap` cells, which no row alone may exceed, in order.
+        """Return the cheapest passes of at most `cap` cells, in order; no single row exceeds `cap`.
 
-        All rows but the first of a pass cost the same wherever it begins, so the best way to `end` begins where the best way
-        so far and what is computed again there are least. Whatever is too much for a pass from there stays so.
+        Dynamic programming: all rows but the first of a pass cost the same wherever the pass begins, so the best cut before
+        `end` minimises the cost so far plus the recomputation there.
         """
         best, begins = [0.0], [0]
         open_: deque[tuple[int, float]] = deque()
@@ -107,7 +107,7 @@ class _Line:
         return found[::-1]
 
     def only(self, pieces: Sequence[Piece]) -> _Line:
-        """The line of some of its pieces."""
+        """Return the line of some of its pieces."""
         places = [place for first, end in sorted(pieces) for place in range(first, end)]
         known = [0] * len(places)
         for n in range(1, len(places)):
@@ -126,10 +126,10 @@ class _Line:
 
 
 def _surely_free(known: Sequence[int]) -> list[int]:
-    """Of what each row knows from the one before it, what is not computed again in any pass that holds both.
+    """Return how many shared tokens of each row are never computed twice in a pass that holds the row before it, too.
 
-    A beginning ends where rows branch off. Another branch less than SHORTEST tokens before may come first; then what lies
-    between is computed again.
+    A shared beginning ends where rows branch. If another branch lies less than SHORTEST tokens before, the tokens between
+    are computed again.
     """
     found: list[int] = []
     for alike, family in groupby(known, key=lambda k: k >= SHORTEST):

@@ -19,7 +19,7 @@ import numpy as np
 from triforge.algorithms.theory import GroupVotes
 
 ALARM_Z: Final = 2.5  # standard errors
-MIXED: Final = 16  # groups with both outcomes in each half, below which nothing is said
+MIXED: Final = 16  # groups with both outcomes in each half, below which there is no alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Drift:
 
 
 def halves(groups: Sequence[GroupVotes]) -> tuple[Sequence[GroupVotes], Sequence[GroupVotes]]:
-    """The older and the newer half of groups, oldest first."""
+    """Split groups into the older and the newer half, oldest first."""
     middle = len(groups) // 2
     return groups[:middle], groups[middle:]
 

@@ -1,4 +1,4 @@
-"""What every loss shares: the KL a token, the sum over tokens, how far the weights have moved, and the critic's loss.
+"""Terms that losses share: KL of a token, sums over tokens, distance from the old weights, the critic's loss.
 
 Written against the array API, as the losses are. Sources: the estimators k1, k2, k3 of J. Schulman, "Approximating KL
 divergence" (2020); the limits on log-ratios are those of RLAnything's released code.

@@ -31,7 +31,7 @@ Level = Literal["token", "sequence", "geometric"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Correction:
-    """What is done about samples of other weights. Options are those of `triforge.algorithms.core`.
+    """The correction for samples of other weights. Options are those of `triforge.algorithms.core`.
 
     Attributes:
         mode: `none` and `bypass` take the behaviour log-probabilities for those of prox, so one ratio does both jobs and
@@ -82,7 +82,7 @@ class OffPolicyMetrics:
 def importance_weights(
     prox: Array, behave: Array, mask: Array, correction: Correction
 ) -> tuple[Array, OffPolicyMetrics]:
-    """The weight w of each token, 0 where there is none, and how much was cut off.
+    """Return the weight w of each token (0 outside of sampled tokens) and measures of the cut.
 
     `prox` and `behave` are log-probabilities under the weights at the start of the step and as the engine reported them.
     """
@@ -122,7 +122,7 @@ def importance_weights(
 
 
 def _ratios(difference: Array, counts: Array, level: Level) -> Array:
-    """The weights before anything is cut off."""
+    """Return the weights before the cut."""
     xp = array_namespace(difference, counts)
     if level == "token":
         return xp.exp(difference)

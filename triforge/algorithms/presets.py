@@ -8,7 +8,7 @@ from typing import Any
 from triforge.errors import ConfigError
 from triforge.methods import find, known, preset_owner
 
-# Outcomes only: no votes, nobody judges.
+# Outcomes only: no votes, no judge.
 _OUTCOME: dict[str, Any] = {
     "use_votes": False,
     "train_reward_model": False,

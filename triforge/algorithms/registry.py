@@ -56,7 +56,7 @@ class Registry(Generic[T]):
         return registered
 
     def names(self) -> list[str]:
-        """The built-in parts."""
+        """Return the names of the built-in parts."""
         if not self._searched:
             self._searched = True
             path = importlib.import_module(self._package).__path__
@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         return sorted(self._parts)
 
     def find(self, name: str) -> T:
-        """The part of that name or path.
+        """Return the part of that name or path.
 
         Raises:
             ConfigError: there is none.
@@ -122,10 +122,10 @@ class Options(BaseModel):
             ) from None
 
     def conflicts(self, algorithm: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
-        """Whether each impossible combination is given, and the sentence that refuses it.
+        """Yield whether each impossible combination is given, and the sentence that refuses it.
 
         Args:
-            algorithm: the `CoreOptions` beside which these are used.
+            algorithm: the `CoreOptions` with which these are used.
         """
         yield from ()
 
@@ -135,7 +135,7 @@ class NoOptions(Options):
 
 
 def allowed(field: FieldInfo) -> str:
-    """What an option may be, in words."""
+    """Return in words the allowed values of an option."""
     kinds = get_args(field.annotation) or (field.annotation,)
     if get_origin(field.annotation) is Literal:
         return f"one of {list(kinds)}"

@@ -15,7 +15,7 @@ _LARGEST_ERROR = 0.2  # that a step counts
 
 
 def _fallen(schedule: Schedule, t: float) -> float:
-    """What is left of 1 at t in [0, 1]: 1, `1 - t` or `(1 + cos(pi t)) / 2`."""
+    """Return the factor of a schedule at t in [0, 1]: 1, `1 - t` or `(1 + cos(pi t)) / 2`."""
     if schedule == "constant":
         return 1.0
     return 1.0 - t if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * t))
@@ -30,7 +30,7 @@ def learning_rate(
     total: int = 0,
     final_share: float = 0.0,
 ) -> float:
-    """The step size of an update, counted from 0 over the whole run.
+    """Return the step size of an update, counted from 0 over the whole run.
 
     A linear rise to `highest` over the first `warmup` updates, of which the first has `highest / warmup`; then the
     schedule's fall to `final_share * highest` after `total` updates, which are more than those.
@@ -42,12 +42,12 @@ def learning_rate(
 
 
 def scheduled_weight(lambda0: float, step: int, t_max: int, schedule: Schedule = "cosine") -> float:
-    """The weight of an auxiliary objective at a step, counted from 0: it begins at lambda0 and falls to 0 at `t_max`."""
+    """Return the weight of an auxiliary objective at a step, counted from 0: from lambda0 to 0 at `t_max`."""
     return lambda0 * _fallen(schedule, min(1.0, step / t_max))
 
 
 def adaptive_beta(beta: float, kl: float, *, target: float, gain: float) -> float:
-    """The weight of the KL term after a step that went `kl` nats a token from the anchor.
+    """Return the weight of the KL term after a step with a KL of `kl` nats a token from the anchor.
 
     `beta * (1 + gain * clip(kl / target - 1, -0.2, 0.2))`: larger where the policy went further than wanted, smaller where
     it stayed nearer.

@@ -34,7 +34,7 @@ Statistic = Callable[[Sums], float]
 
 @dataclass(frozen=True, slots=True)
 class GroupVotes:
-    """What one group says about the votes: counts and sums over its measured and judged trajectories.
+    """Statistics of the votes in one group: counts and sums over its measured and judged trajectories.
 
     Attributes:
         successes, failures: trajectories with the outcome +1, and with -1.
@@ -115,7 +115,7 @@ class Theory:
 def count_votes(
     outcomes: Sequence[int | None], votes: Sequence[Sequence[Sequence[int]]], *, lam: float = 1.0
 ) -> GroupVotes:
-    """Count one group; arguments as of `credit.policy_credit`, lam for the f-weights (appendix A, remark 1).
+    """Count one group: outcomes, votes `[trajectory][step][vote]`, and lam for the f-weights (appendix A, remark 1).
 
     An unparsable vote (0) stays in the mean vote, so that it counts half for either side: Theorem 1 needs no more than
     the mean votes of the two sides. In f it is neither +1 nor -1.
@@ -209,7 +209,7 @@ def trust(groups: Sequence[GroupVotes]) -> float:
 
 
 def _sums(g: GroupVotes) -> tuple[float, ...]:
-    """What the statistics are functions of, once summed over groups."""
+    """Return the sums of which the statistics are functions."""
     n = g.successes + g.failures
     within, weight = g.within
     return (
@@ -236,7 +236,7 @@ def _log_ratio(s: Sums) -> float:
 
 
 def _jackknife(rows: Sums, statistic: Statistic, groups: int, highest: float) -> Estimate | None:
-    """A statistic in [0, highest] of the summed rows, of which so many `groups` carry information."""
+    """Return a statistic in [0, highest] of the summed rows with its jackknife interval; `groups` carry information."""
     half = _half_width(rows, statistic, groups)
     if half is None:
         return None
@@ -245,7 +245,7 @@ def _jackknife(rows: Sums, statistic: Statistic, groups: int, highest: float) ->
 
 
 def _ratio(rows: Sums, groups: int) -> Estimate | None:
-    """The ratio of the norms, on a logarithmic scale; None when one of them is 0."""
+    """Return the logarithm of the ratio of the norms; None if one of them is 0."""
     half = _half_width(rows, _log_ratio, groups)
     if half is None:
         return None
@@ -265,7 +265,7 @@ def _half_width(rows: Sums, statistic: Statistic, groups: int) -> float | None:
 
 
 def _variance(rows: Sums, statistic: Statistic) -> float:
-    """Of a statistic of the summed rows, by leaving out one row at a time."""
+    """Return the jackknife variance of a statistic of the summed rows."""
     total, n = rows.sum(axis=0), len(rows)
     without = np.array([statistic(total - row) for row in rows])
     return (n - 1) / n * float(((without - without.mean()) ** 2).sum())

@@ -6,7 +6,6 @@ from somewhere.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -31,10 +30,6 @@ def _database(state: Path) -> closing[Database]:
     return closing(open_database(kept(state).database_url))
 
 
-def _by() -> str:
-    return os.environ.get("USER", "")
-
-
 @key_app.command("create")
 def key_create(
     name: Annotated[str, typer.Argument(help="For people, e.g. nightly.")],
@@ -47,7 +42,7 @@ def key_create(
 ) -> None:
     """Make a key and print it, once: what is kept of it cannot be turned back."""
     with _database(state) as database:
-        key, text = KeyStore(database).create(name, scope=scope, tenant=tenant, days=days, by=_by())
+        key, text = KeyStore(database).create(name, scope=scope, tenant=tenant, days=days)
     typer.echo(
         f"key {key.id}: scope {key.scope}, tenant {key.tenant}; clients take it from TRIFORGE_KEY",
         err=True,
@@ -77,7 +72,7 @@ def key_revoke(
 ) -> None:
     """End a key for good."""
     with _database(state) as database:
-        key = KeyStore(database).revoke(key_id, by=_by())
+        key = KeyStore(database).revoke(key_id)
     say(f"key {key.id} ({key.name}) is revoked; every API refuses it within {KNOWN_S:g} s")
 
 

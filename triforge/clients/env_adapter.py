@@ -14,7 +14,6 @@ from triforge.clients.transport import ServiceClient, parse_json, segment, strea
 from triforge.errors import PausedError, UnavailableError
 from triforge.types import (
     Approval,
-    AuditEntry,
     Lineage,
     MadeSession,
     Page,
@@ -112,15 +111,9 @@ class EnvAdapterClient(ServiceClient):
         path = f"/v1/pools/{segment(pool)}/proposals"
         return [proposal async for proposal in self._list(Proposal, path, wanted)]
 
-    def changes(self, pool: str, **wanted: str | None) -> AsyncIterator[AuditEntry]:
-        """What people changed about a pool, oldest first."""
-        return self._list(AuditEntry, f"/v1/pools/{segment(pool)}/audit", wanted)
-
-    def export(
-        self, pool: str, content: Literal["tasks", "versions", "proposals"] = "tasks"
-    ) -> AsyncIterator[bytes]:
-        """A pool as JSONL, in parts of any size."""
-        return self._parts(f"/v1/pools/{segment(pool)}/export", content=content)
+    def export(self, pool: str) -> AsyncIterator[bytes]:
+        """Return the tasks of a pool as JSONL, in parts of any size."""
+        return self._parts(f"/v1/pools/{segment(pool)}/export")
 
     async def task(self, task_id: str) -> TaskDetail:
         """A task version with its measurements."""

@@ -18,7 +18,6 @@ from triforge.config.document import (
     write_document,
 )
 from triforge.config.monitor import MonitorSection
-from triforge.config.phases import PhasesSection
 from triforge.config.run_config import RunConfig
 from triforge.config.sections import (
     AdaptationSection,

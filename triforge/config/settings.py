@@ -200,7 +200,7 @@ class Settings(Section):
         """What this deployment's services show each other; empty where no keys are asked for."""
         return self.service_secret.get_secret_value() if self.keyed else ""
 
-    def demand_secret(self) -> None:
+    def require_secret(self) -> None:
         """ConfigError where keys are asked for and the services' secret is missing or short."""
         secret = self.own_key
         if self.keyed and len(secret) < _SHORTEST:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from triforge.errors import InputError
-from triforge.json_text import demand_parsable, loads
+from triforge.json_text import loads, require_parsable
 
 JSONL: Final = "application/x-ndjson"
 MAX_ROW: Final = 2**20  # bytes of a line of JSONL
@@ -82,7 +82,7 @@ def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, A
         raise InputError(
             f"body: more than {max_json} bytes of JSON; send large pools as JSONL ({JSONL}), one task a line"
         )
-    demand_parsable(text, parts=_PARTS)
+    require_parsable(text, parts=_PARTS)
     try:
         body = loads(text)
     except ValueError as error:

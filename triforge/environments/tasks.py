@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from triforge.environments.rows import Row, Unreadable
 from triforge.errors import InputError
-from triforge.json_text import demand_keepable
+from triforge.json_text import require_keepable
 from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import nth_seed
@@ -69,7 +69,7 @@ class CheckedTasks:
 
     def add(self, split: Split, draft: TaskDraft) -> None:
         """Append a task; an InputError if it cannot be kept as text."""
-        demand_keepable([draft.params, draft.instruction, draft.kind], "task")
+        require_keepable([draft.params, draft.instruction, draft.kind], "task")
         line = json.dumps([split, draft.params, draft.instruction, draft.kind])
         self._file.write(line.encode() + b"\n")
         self.splits[split] += 1
@@ -77,7 +77,7 @@ class CheckedTasks:
 
 def request_of(document: Mapping[str, Any]) -> PoolRequest:
     """The request that the fields of a body make, its tasks left out; InputError names each malformed field."""
-    demand_keepable(dict(document), "body")
+    require_keepable(dict(document), "body")
     try:
         return PoolRequest.model_validate(document)
     except ValidationError as error:
@@ -169,7 +169,7 @@ def _check_row(family: EnvironmentFamily, row: Any) -> tuple[Split, TaskDraft]:
         raise InputError(f"params: given {_short(params)}, expected an object")
     if split not in ("train", "heldout"):
         raise InputError(f"split: given {_short(split)}, allowed 'train' or 'heldout'")
-    demand_keepable(params, "params")
+    require_keepable(params, "params")
     return split, family.validate(params)
 
 

@@ -1,8 +1,7 @@
-"""The database behind every service: one place that knows SQLite's locking, PostgreSQL's driver and the schema's version.
+"""The database behind every service: SQLite's locking, PostgreSQL's driver and the version of the schema.
 
-`Database` opens an engine and brings the schema to head. Sessions are synchronous; services call them in threads.
-Failures leave as the errors of `triforge.errors`: a database that does not answer is `UnavailableError`, a full disk is
-`StorageError`.
+`open_database` opens one and brings its schema up to date. Sessions are synchronous; services call them in threads. Failures
+become errors of `triforge.errors`: a database that does not answer is `UnavailableError`, a full disk is `StorageError`.
 """
 
 from __future__ import annotations
@@ -40,105 +39,103 @@ from triforge.errors import (
     install_command,
 )
 
-_BUSY_TIMEOUT_S = 30  # a writer waits so long for another writer before it gives up
+_BUSY_TIMEOUT_S = 30  # longest wait of a writer for another writer
 _CONNECT_TIMEOUT_S = 5
-_POSTGRES_LOCK = 0x7_21F0_26E  # any constant of our own; names the lock that migrations hold
-# The revisions, oldest first: each is the number that its script's name begins with. Asked of the folder and not of Alembic,
-# which every process would load at its start to learn that there is nothing to do.
-REVISIONS = sorted(
-    path.name.partition("_")[0]
-    for path in Path(__file__).with_name("migrations").glob("versions/[0-9]*.py")
-)
+_POSTGRES_LOCK = 0x7_21F0_26E  # a number of our own; names the lock of migrations
+_MIGRATIONS = Path(__file__).with_name("migrations")
+# Oldest first: the number at the beginning of each script's name. Loading Alembic at every start would take longer.
+REVISIONS = sorted(path.name.partition("_")[0] for path in _MIGRATIONS.glob("versions/[0-9]*.py"))
 
 
 class Database:
-    """One database of a deployment, by an SQLAlchemy URL; ConfigError if that is not understood or lacks its driver."""
+    """The database of a deployment, by an SQLAlchemy URL; ConfigError if the URL is invalid or its driver is missing."""
 
     def __init__(self, url: str) -> None:
         self.url = _parse(url)
-        self.engine = _sqlite(self.url) if self.is_sqlite else _server(self.url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._in_memory = self.is_sqlite and self.url.database in (None, "", ":memory:")
+        self.engine = self._sqlite() if self.is_sqlite else self._server()
         event.listen(self.engine, "handle_error", _translate)
-        # Readers of SQLite need no write lock; everything else begins with it (see _begin).
+        # Readers of SQLite need no write lock; all other transactions begin with it (see _begin).
         reading = self.engine.execution_options(sqlite_begin="BEGIN")
         self._read = sessionmaker(reading, expire_on_commit=False)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
 
-    @property
-    def is_sqlite(self) -> bool:
-        """Whether this is SQLite, where one writer at a time holds the whole file."""
-        return self.url.get_backend_name() == "sqlite"
+    def _sqlite(self) -> Engine:
+        arguments: dict[str, Any] = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
+        # in memory one connection is the whole database
+        pool = {"poolclass": StaticPool} if self._in_memory else {}
+        engine = create_engine(
+            self.url, connect_args=arguments, json_deserializer=from_json, **pool
+        )
+        event.listen(engine, "connect", _tune)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def _server(self) -> Engine:
+        try:
+            return create_engine(
+                self.url,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": _CONNECT_TIMEOUT_S},
+                json_deserializer=from_json,  # three times as fast as json.loads
+            )
+        except (ImportError, NoSuchModuleError) as error:
+            raise ConfigError(
+                f"database_url: no driver for {self.url.drivername!r} ({error}); "
+                f"PostgreSQL needs {install_command('postgres')}"
+            ) from None
 
     @property
     def file(self) -> Path | None:
-        """The file of SQLite; None of a server's database, and of one in memory."""
-        kept = self.is_sqlite and not _in_memory(self.url)
-        return Path(str(self.url.database)) if kept else None
+        """The file of SQLite; None for a server's database and for one in memory."""
+        return Path(str(self.url.database)) if self.is_sqlite and not self._in_memory else None
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that only reads."""
+        """Open a transaction that only reads."""
         with self._read() as session:
             yield session
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Session]:
-        """One transaction: committed whole at the end of the block, rolled back whole when it raises."""
+        """Open a transaction: committed at the end of the block, rolled back when it raises."""
         with self._write.begin() as session:
             yield session
 
     def ping(self) -> None:
-        """Raises UnavailableError when the database does not answer."""
+        """Raise UnavailableError when the database does not answer."""
         with self.read() as session:
             session.execute(text("SELECT 1"))
 
     def schema(self) -> tuple[str | None, str]:
-        """The schema of the database, None if it is empty, and the one that this version writes. Changes nothing."""
-        file = self.file
-        if file is not None and not file.exists():
+        """Return the revision of the database, None if it is empty, and that of this version. Change nothing."""
+        if self.file is not None and not self.file.exists():
             return None, REVISIONS[-1]
         with self.engine.connect() as connection:
             return _revision(connection), REVISIONS[-1]
 
     def upgrade(self) -> None:
-        """Bring the schema to head. Safe when several processes start at once: one migrates, the others wait."""
+        """Create the tables, or bring them up to date; of several processes that start at once, one does so."""
         with self._migration_lock():
             if self.is_sqlite:
-                # The file remembers the mode. Switching fails at once while anyone else reads, so it happens under the lock.
+                # The file remembers the mode. The change fails while another process reads, so it needs the lock.
                 with self.engine.execution_options(sqlite_begin="").connect() as connection:
                     connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            with self._unreferenced() as connection, connection.begin():
-                if _revision(connection) != REVISIONS[-1]:
-                    from triforge.store.migrations.running import upgrade  # noqa: PLC0415 (see REVISIONS)
-
-                    upgrade(connection)
-                    _demand_references(connection)
-
-    @contextlib.contextmanager
-    def _unreferenced(self) -> Iterator[Connection]:
-        """A connection that lets a migration copy a table which others refer to; SQLite knows no other way to alter one.
-
-        SQLite takes the pragma outside of transactions only, and drops what refers to a dropped table while it is on.
-        """
-        with self.engine.connect() as connection:
-            raw = connection.connection.dbapi_connection
-            if not self.is_sqlite or raw is None:
-                yield connection
-                return
-            raw.cursor().execute("PRAGMA foreign_keys=OFF")
-            try:
-                yield connection
-            finally:
-                raw.cursor().execute("PRAGMA foreign_keys=ON")
+            with self.engine.begin() as connection:
+                revision = _revision(connection)
+                if revision != REVISIONS[-1]:
+                    _migrate(connection, revision)
 
     @contextlib.contextmanager
     def _migration_lock(self) -> Iterator[None]:
         if self.file is not None:
             with Path(f"{self.file}.lock").open("w") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # the kernel frees it when the process dies
+                fcntl.flock(file, fcntl.LOCK_EX)  # released when the process dies
                 yield
         elif self.is_sqlite:
             yield
-        else:  # the server frees it when the connection ends
+        else:  # released when the connection ends
             with self.engine.connect() as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:id)"), {"id": _POSTGRES_LOCK})
                 try:
@@ -154,7 +151,7 @@ class Database:
 
 
 def open_database(url: str) -> Database:
-    """Open a database, create its folder, and bring its schema to head."""
+    """Open a database, create its folder, and bring its schema up to date."""
     database = Database(url)
     if database.file is not None:
         folder = database.file.parent
@@ -173,7 +170,7 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        shown = re.sub(r"[^/@]*@", "***@", url)  # whatever stands before an @ may be a password
+        shown = re.sub(r"[^/@]*@", "***@", url)  # there may be a password before the @
         raise ConfigError(
             f"database_url: given {shown!r}, expected sqlite:///path or postgresql://user@host/name"
         ) from None
@@ -182,47 +179,52 @@ def _parse(url: str) -> URL:
     return parsed
 
 
-def _in_memory(url: URL) -> bool:
-    return url.database in (None, "", ":memory:")
-
-
-def _sqlite(url: URL) -> Engine:
-    arguments: dict[str, Any] = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
-    # in memory one connection is the whole database
-    pool = {"poolclass": StaticPool} if _in_memory(url) else {}
-    engine = create_engine(url, connect_args=arguments, json_deserializer=from_json, **pool)
-    event.listen(engine, "connect", _tune)
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _server(url: URL) -> Engine:
-    try:
-        return create_engine(
-            url,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": _CONNECT_TIMEOUT_S},
-            json_deserializer=from_json,  # three times as fast as json.loads
-        )
-    except (ImportError, NoSuchModuleError) as error:
-        raise ConfigError(
-            f"database_url: no driver for {url.drivername!r} ({error}); "
-            f"PostgreSQL needs {install_command('postgres')}"
-        ) from None
-
-
 def _tune(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # we begin transactions ourselves, see _begin
+    connection.isolation_level = None  # transactions begin in _begin
     for pragma in ("synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin(connection: Connection) -> None:
     # A transaction that reads first and then writes fails at once, busy timeout or not, if another one wrote in between.
-    # So writers take the write lock when they begin, and wait their turn there.
+    # So writers take the write lock when they begin, and wait for it there.
     statement = connection.get_execution_options().get("sqlite_begin", "BEGIN IMMEDIATE")
     if statement:
         connection.exec_driver_sql(statement)
+
+
+def _migrate(connection: Connection, revision: str | None) -> None:
+    import alembic.command  # noqa: PLC0415 (see REVISIONS)
+    from alembic.config import Config  # noqa: PLC0415
+
+    from triforge.store.tables import Base  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    if revision is None:
+        Base.metadata.create_all(connection)
+        alembic.command.stamp(config, "head")
+    else:
+        alembic.command.upgrade(config, "head")
+
+
+def _revision(connection: Connection) -> str | None:
+    """Return the revision of the database; None of one without tables."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if revision is not None and revision not in REVISIONS:
+        mend = (
+            "a newer triforge wrote it: upgrade triforge or use another database_url"
+            if revision > REVISIONS[-1]
+            else "open it once with the last triforge 0.1, which brings it up to date"
+        )
+        raise StorageError(
+            f"the database has schema {revision}, expected one of {REVISIONS}; {mend}"
+        )
+    return revision
 
 
 _MISSING = re.compile(
@@ -233,56 +235,31 @@ _DAMAGED = ("disk is full", "No space left", "readonly", "disk I/O", "not a data
 
 def _translate(context: ExceptionContext) -> None:
     error = context.sqlalchemy_exception
-    meant = meaning_of(error, str(context.original_exception))
-    if meant is not None:
-        raise meant from error
+    ours = our_error(error, str(context.original_exception))
+    if ours is not None:
+        raise ours from error
 
 
-def meaning_of(error: Exception | None, said: str) -> TriforgeError | None:
-    """Our error for a driver's (`said`, as SQLAlchemy sorted it), with what to look at; None of one for the caller to judge."""
-    said = " ".join(said.partition("\nLINE ")[0].split())
-    if isinstance(error, DatabaseError) and any(sign in said for sign in _DAMAGED):
+def our_error(error: Exception | None, message: str) -> TriforgeError | None:
+    """Return our error for a driver's, which SQLAlchemy has classified; None if the caller has to handle it."""
+    message = " ".join(message.partition("\nLINE ")[0].split())
+    if isinstance(error, DatabaseError) and any(sign in message for sign in _DAMAGED):
         return StorageError(
-            f"the database cannot be read or written: {said}; look at the disk and the file"
+            f"the database cannot be read or written: {message}; look at the disk and the file"
         )
-    if isinstance(error, DataError):  # a NUL, a text too long: what SQLite takes PostgreSQL may not
-        return InputError(f"the database cannot hold what was given: {said}")
-    if _MISSING.search(said):
+    if isinstance(error, DataError):  # a NUL, a text too long: PostgreSQL refuses what SQLite takes
+        return InputError(f"the database cannot hold the value: {message}")
+    if _MISSING.search(message):
         return UnavailableError(
-            f"the database has another schema than this version reads ({said}); env_adapter and the trainer bring it up to date "
-            "when they start"
+            f"the database has another schema than this version reads ({message}); env_adapter and the trainer bring it "
+            "up to date when they start"
         )
     # no right to a table, a read-only standby
     if isinstance(error, (ProgrammingError, InternalError)):
         return StorageError(
-            f"the database refuses what it was asked for: {said}; look at TRIFORGE_DATABASE_URL and the rights of its user"
+            f"the database refuses the statement: {message}; look at TRIFORGE_DATABASE_URL and the rights of its user"
         )
     if isinstance(error, (OperationalError, InterfaceError)):
-        mend = "look at TRIFORGE_DATABASE_URL" if "FATAL" in said else "is it running?"
-        return UnavailableError(f"the database does not answer ({said}); {mend}")
+        mend = "look at TRIFORGE_DATABASE_URL" if "FATAL" in message else "is it running?"
+        return UnavailableError(f"the database does not answer ({message}); {mend}")
     return None
-
-
-def _demand_references(connection: Connection) -> None:
-    """Raises StorageError when rows refer to rows that are not there; SQLite was not asked to look meanwhile."""
-    if connection.dialect.name != "sqlite":
-        return
-    lost = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    if lost:
-        tables = ", ".join(sorted({str(row[0]) for row in lost}))
-        raise StorageError(
-            f"the schema was not changed: rows of {tables} refer to rows that do not exist; the database is damaged"
-        )
-
-
-def _revision(connection: Connection) -> str | None:
-    """The revision that the database says it has; None of one without tables."""
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if revision is not None and revision not in REVISIONS:
-        raise StorageError(
-            f"the database has schema {revision}, which this triforge does not know; "
-            "it was written by a newer version: upgrade triforge or use another database_url"
-        )
-    return revision

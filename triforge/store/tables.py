@@ -32,15 +32,11 @@ def _where(condition: str) -> dict[str, Any]:
 
 
 class TenantRow(Base):
-    """Who shares a deployment with others, and how much of it they may take. None is no bound."""
+    """A tenant of a deployment."""
 
     __tablename__ = "tenants"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     created_at: Mapped[float]
-    max_pools: Mapped[int | None]
-    max_tasks: Mapped[int | None]
-    max_runs: Mapped[int | None]
-    requests_per_minute: Mapped[int | None]
 
 
 class KeyRow(Base):
@@ -124,11 +120,7 @@ class ProposalRow(Base):
 
 
 class AuditRow(Base):
-    """One change that people made by hand, or one request that asked for a change: who, when, what and why.
-
-    Only ever added to. A request has `service`, `address` and the `status` that it was answered with, and no pool; `subject`
-    is its path. `by` is what people said of themselves, or the name of the request's key.
-    """
+    """A change that a person made to a pool, a slot or a rewrite; rows are only added."""
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
@@ -142,13 +134,6 @@ class AuditRow(Base):
     detail: Mapped[dict[str, Any]]
     tenant: Mapped[str] = mapped_column(String(64), default="default", server_default="default")
     key_id: Mapped[str] = mapped_column(String(16), default="", server_default="")
-    service: Mapped[str] = mapped_column(String(32), default="", server_default="")
-    address: Mapped[str] = mapped_column(String(64), default="", server_default="")
-    status: Mapped[int | None]
-    __table_args__ = (
-        Index("audit_by_pool", "pool_id", "id"),
-        Index("audit_by_tenant", "tenant", "id"),
-    )
 
 
 class PlanRow(Base):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from triforge.access.exposure import demand_safe
+from triforge.access.exposure import require_safe
 from triforge.config import RunConfig, Settings
 from triforge.config.base import NOWHERE, by_name
 from triforge.config.sections import ModelSection
@@ -165,7 +165,7 @@ def plan_layout(
     if settings.keyed and not settings.service_secret.get_secret_value():
         changes["service_secret"] = SecretStr(secrets.token_urlsafe(32))  # of this start alone
     settings = settings.model_copy(update=changes)
-    demand_safe(settings)
+    require_safe(settings)
     for name in _APIS:
         if settings.has(name.removesuffix("_url")) and (
             name != "rewriter_model_url" or config.models.rewriter.path

@@ -19,8 +19,7 @@ from triforge.config.base import (
     Split,
 )
 from triforge.types.base import Message
-from triforge.types.policy import ChatMessage
-from triforge.types.rollout import Task, Trajectory
+from triforge.types.rollout import Task
 
 MAX_TASKS: Final = 100_000  # of a pool
 
@@ -119,7 +118,7 @@ def mean_score(groups: Iterable[Measurement]) -> dict[str, float]:
 
 
 class ProposalDetail(Message):
-    """A rewrite with the groups that measured it, oldest first, and what people did about it.
+    """A rewrite with the groups that measured it, oldest first.
 
     Produced by: env_adapter (`GET /v1/proposals/{id}`). Groups with purpose `measure_parent` played the parent, the
     others the candidate.
@@ -127,7 +126,6 @@ class ProposalDetail(Message):
 
     proposal: Proposal
     measurements: tuple[Measurement, ...] = ()
-    changes: tuple[AuditEntry, ...] = ()
 
 
 class TaskDetail(Message):
@@ -144,29 +142,17 @@ class TaskDetail(Message):
     attempts: tuple[Proposal, ...] = ()
 
 
-class TaskPlay(Message):
-    """A task played by given responses. Produced by: env_adapter (`POST /v1/tasks/{id}/play`). Consumed by: dashboard.
-
-    `asked` is the conversation that wants the next response. Without it the episode has ended, with the trajectory's outcome.
-    """
-
-    trajectory: Trajectory
-    asked: tuple[ChatMessage, ...] = ()
-
-
 class Lineage(Message):
     """All versions of a slot, the root first. Produced by: env_adapter (`GET /v1/tasks/{id}/lineage`).
 
     The tree is a list whose nodes name their children, because a slot may be hundreds of versions deep. A version with a
     parent that no rewrite made is a roll-back: a copy of its parent. `active_id` is None while the slot is not played.
-    `changes` is what people did to the slot.
     """
 
     slot: str
     pool_id: str
     active_id: str | None
     versions: tuple[TaskDetail, ...]
-    changes: tuple[AuditEntry, ...] = ()
 
 
 class PlanRequest(Message):
@@ -190,33 +176,6 @@ class PlanRequest(Message):
     adopt: bool = False
     max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     refill: Annotated[int, Field(ge=0, le=1000)] = 0
-
-
-class AuditEntry(Message):
-    """A change that people made, or a request for one.
-
-    Produced by: every service, the commands for keys. Consumed by: people.
-
-    A change has the thing and the verb as `action` (`task.pin`), the id of the thing as `subject`, and what was there
-    before and after as `detail`. A request has the `service` that was asked, the `address` that asked, the route as
-    `action`, its path as `subject` and the `status` that it was answered with; it is there whatever came of it.
-    `tenant`, `key_id` and `by` say who: `by` is empty when nobody said it, `tenant` where the gate let nobody in.
-    """
-
-    id: int
-    at: float
-    tenant: str
-    key_id: str
-    by: str
-    service: str
-    action: str
-    subject: str
-    address: str
-    status: int | None = None
-    pool_id: str | None = None
-    slot: str | None = None
-    reason: str = ""
-    detail: Params = Field(default_factory=dict)
 
 
 class DiagnosisNote(Message):

@@ -1,6 +1,6 @@
-"""What every API has: problem documents, the limit on bodies, its pages, health, readiness, metrics.
+"""The common parts of every API: problem documents, limits on bodies, pages, health, readiness, metrics.
 
-GET /healthz   200 while the process lives, and which version of triforge it is
+GET /healthz   200 while the process lives, with its version of triforge
 GET /readyz    200 when requests can be served, else 503 with Retry-After
 GET /metrics   Prometheus text
 GET /docs      Swagger UI, where the API describes itself
@@ -19,12 +19,12 @@ from triforge.metrics import identify
 from triforge.telemetry.asgi import Watched
 from triforge.web.description import describe
 from triforge.web.limits import SMALL, BodyLimit, Bounds
-from triforge.web.line_end import LineEnd
 from triforge.web.origins import OriginGuard, OriginPolicy
 from triforge.web.pages import serve_docs
-from triforge.web.problems import OWN, handle_errors
+from triforge.web.problems import handle_errors
 
 Ready = Callable[[], Awaitable[None]]
+OWN = ("/healthz", "/readyz", "/metrics")  # routes of every service, in no description
 
 
 def install(
@@ -39,21 +39,20 @@ def install(
     origins: OriginPolicy = OriginPolicy(),  # noqa: B008 - frozen
     refresh: Ready | None = None,
 ) -> None:
-    """Give an app the error handlers, what it refuses of browsers and bodies, and the three routes above.
+    """Add the error handlers, the checks of origins and bodies, and the routes above to an app.
 
     Args:
-        ready: raises UnavailableError (or any error of ours) while the service cannot serve; None is always ready.
-        bounds: what a request's body may be; more is a 413.
-        bodies: other bounds, by method and path (`POST /v1/runs`).
-        uploads: bytes, likewise, for routes that do not keep the body in memory and check it themselves.
-        media: media types of bodies beside JSON, likewise.
-        origins: from which pages and under which names the app may be asked.
-        refresh: measures what is measured only when somebody asks for the metrics; must not raise.
+        ready: raises UnavailableError (or another error of ours) while the service cannot serve; None is always ready.
+        bounds: limits of a request's body; a larger one is answered 413.
+        bodies: other limits, by method and path (`POST /v1/runs`).
+        uploads: bytes, likewise, for routes that read their body in pieces and check it themselves.
+        media: media types of bodies in addition to JSON, likewise.
+        origins: the pages and host names that the app serves.
+        refresh: updates metrics that are measured on demand; must not raise.
     """
-    app.add_middleware(LineEnd)
     app.add_middleware(BodyLimit, bounds=bounds, bodies=bodies or {}, uploads=uploads or {})
     app.add_middleware(OriginGuard, policy=origins, media=media)
-    app.add_middleware(Watched)  # outermost: what the others log is about the request, too
+    app.add_middleware(Watched)  # outermost: log lines of the others carry the request's ids
     describe(app)
     serve_docs(app)
     handle_errors(app)

@@ -1,4 +1,4 @@
-"""Limits on bodies, kept before a service holds or parses them."""
+"""Limits on bodies, checked before a service holds or parses them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triforge.errors import TooLargeError, TriforgeError
-from triforge.json_text import demand_parsable, demand_whole
+from triforge.json_text import require_parsable, require_whole
 
-KIBIBYTE: Final = 2**10
 MEBIBYTE: Final = 2**20
 MAX_BODY: Final = 64 * MEBIBYTE  # bytes; 64 prompts of 32,000 token ids each are 14 MB
 _METHODS: Final = ("POST", "PUT", "PATCH")
 
 
 class RefusedBodyError(HTTPException):
-    """A body is refused while a route reads it; FastAPI lets this class of error through."""
+    """A body that is refused while a route reads it; FastAPI passes this class of error on."""
 
     def __init__(self, reason: TriforgeError) -> None:
         super().__init__(status_code=reason.status, detail=reason.detail)
@@ -30,17 +29,17 @@ class RefusedBodyError(HTTPException):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a route takes: bytes, and numbers beside the strings, lists and objects that every route takes."""
+    """The limits of a route's body: bytes, and numbers in addition to the strings, lists and objects of every route."""
 
     size: int
     numbers: int = 0
 
 
-SMALL: Final = Bounds(64 * KIBIBYTE)  # some fields, and text that a person wrote
+SMALL: Final = Bounds(64 * 2**10)  # some fields, and text that a person wrote
 
 
 class BodyLimit:
-    """ASGI middleware that ends a request whose body is too large, too much to parse, or no text.
+    """ASGI middleware that refuses a body that is too large, has too many parts, or is no text.
 
     Args:
         uploads: bytes by method and path, of routes that read their body in pieces and check it themselves.
@@ -51,51 +50,46 @@ class BodyLimit:
     ) -> None:  # fmt: skip
         self._app = app
         self._bounds = bounds
-        self._bodies, self._uploads = dict(bodies), dict(uploads)
-        split = (route.split(" ", 1) for route in bodies if "{" in route)
-        self._templates = [(m, compile_path(p)[0], bodies[f"{m} {p}"]) for m, p in split]
-
-    def _bounds_of(self, method: str, path: str) -> Bounds:
-        found = self._bodies.get(f"{method} {path}")
-        at = (b for wanted, form, b in self._templates if wanted == method and form.match(path))
-        return found or next(at, self._bounds)
+        self._uploads = dict(uploads)
+        split = [(route.split(" ", 1), limits) for route, limits in bodies.items()]
+        self._bodies = [(method, compile_path(path)[0], limits) for (method, path), limits in split]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its body checked."""
+        """Serve a request whose body is checked while the app reads it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        route = f"{scope['method']} {scope['path']}"
-        bounds = self._bounds_of(scope["method"], scope["path"])
-        declared = Headers(scope=scope).get("content-length", "")
-        read = _counted(receive, self._uploads.get(route, bounds.size), declared)
-        if scope["method"] in _METHODS and route not in self._uploads:
+        method, path = scope["method"], scope["path"]
+        of_route = (b for m, form, b in self._bodies if m == method and form.match(path))
+        bounds = next(of_route, self._bounds)
+        upload = self._uploads.get(f"{method} {path}")
+        length = Headers(scope=scope).get("content-length", "")
+        read = _counted(receive, bounds.size if upload is None else upload, length)
+        if method in _METHODS and upload is None:
             read = _checked(read, bounds.numbers)
         await self._app(scope, read, send)
 
 
-def _counted(receive: Receive, limit: int, declared: str) -> Receive:
-    """What comes, while it is at most `limit` bytes."""
-    over = declared.isdecimal() and int(declared) > limit
+def _counted(receive: Receive, limit: int, length: str) -> Receive:
+    """Return a `receive` that refuses more than `limit` bytes, at once if the declared length is larger."""
+    over = length.isdecimal() and int(length) > limit
     read = 0
 
     async def counted() -> Message:
         nonlocal read
-        message: Message = {} if over else await receive()  # not a byte of it is awaited
+        message: Message = {} if over else await receive()
         read += len(message.get("body", b""))
         if over or read > limit:
             raise RefusedBodyError(
-                TooLargeError(
-                    f"body: larger than {limit} bytes, which is what this route takes; send less at a time"
-                )
-            )
+                TooLargeError(f"body: larger than {limit} bytes, this route's limit; send less at a time")
+            )  # fmt: skip
         return message
 
     return counted
 
 
 def _checked(receive: Receive, numbers: int) -> Receive:
-    """The body in one message, checked, and then whatever comes behind it."""
+    """Return a `receive` that gives the body as one checked message."""
     whole = False
 
     async def checked() -> Message:
@@ -110,8 +104,8 @@ def _checked(receive: Receive, numbers: int) -> Receive:
         whole = True
         body = b"".join(parts)
         try:
-            demand_parsable(body, numbers=numbers)
-            demand_whole(body)
+            require_parsable(body, numbers=numbers)
+            require_whole(body)
         except TriforgeError as error:
             raise RefusedBodyError(error) from None
         return {**message, "body": body} if message["type"] == "http.request" else message

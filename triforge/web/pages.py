@@ -1,4 +1,4 @@
-"""Swagger UI at `/docs`, from this service alone: a machine without the internet shows it, too."""
+"""Swagger UI at `/docs`, served without the internet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 
 _MEDIA: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 DOCS: Final = ("/docs", *(f"/docs/{name}" for name in _MEDIA))
-_FRAMEWORKS: Final = ("/docs", "/docs/oauth2-redirect", "/redoc")  # pages that load from elsewhere
+_FRAMEWORK: Final = ("/docs", "/docs/oauth2-redirect", "/redoc")  # pages that load from elsewhere
 _POLICY: Final = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -18,29 +18,29 @@ _POLICY: Final = (
 
 
 def serve_docs(app: FastAPI) -> None:
-    """Put our page in the place of the framework's, if the app describes itself."""
+    """Replace the framework's pages by one of ours, if the app describes itself."""
     routes = app.router.routes
-    routes[:] = [route for route in routes if getattr(route, "path", "") not in _FRAMEWORKS]
+    routes[:] = [route for route in routes if getattr(route, "path", "") not in _FRAMEWORK]
+    if app.openapi_url is None:
+        return
 
     async def page() -> Response:
-        found = get_swagger_ui_html(
-            openapi_url="openapi.json",  # beside this page, wherever a proxy puts them
+        response = get_swagger_ui_html(
+            openapi_url="openapi.json",  # relative: a proxy may add a prefix
             title=app.title,
             swagger_js_url="docs/swagger-ui-bundle.js",
             swagger_css_url="docs/swagger-ui.css",
             swagger_favicon_url="data:,",
         )
-        found.headers["content-security-policy"] = _POLICY
-        return found
+        response.headers["content-security-policy"] = _POLICY
+        return response
 
     async def asset(request: Request) -> Response:
         name = request.url.path.rpartition("/")[2]
         content = files("fastapi_offline").joinpath("static", name).read_bytes()
-        return Response(
-            content, media_type=_MEDIA[name], headers={"cache-control": "max-age=86400"}
-        )
+        headers = {"cache-control": "max-age=86400"}
+        return Response(content, media_type=_MEDIA[name], headers=headers)
 
-    if app.openapi_url is not None:
-        app.add_api_route(DOCS[0], page, include_in_schema=False)
-        for path in DOCS[1:]:
-            app.add_api_route(path, asset, include_in_schema=False)
+    app.add_api_route(DOCS[0], page, include_in_schema=False)
+    for path in DOCS[1:]:
+        app.add_api_route(path, asset, include_in_schema=False)

@@ -19,7 +19,7 @@ from services.env_adapter.openenv.session import (
     TextObservation,
 )
 from triforge.errors import EnvError, InputError, TooLargeError, TriforgeError
-from triforge.json_text import demand_parsable
+from triforge.json_text import require_parsable
 from triforge.types import Params
 from triforge.web.app import install
 from triforge.web.limits import MEBIBYTE, Bounds
@@ -149,7 +149,7 @@ async def _part(socket: WebSocket, code: int, why: str) -> None:
 async def _reply(session: Session, text: str) -> dict[str, Any] | None:
     """The answer to a message; None when it says goodbye."""
     try:
-        demand_parsable(text.encode(errors="surrogatepass"))
+        require_parsable(text.encode(errors="surrogatepass"))
         message = json.loads(text)
     except TooLargeError as error:
         return _error("VALIDATION_ERROR", error.detail)

@@ -38,7 +38,7 @@ def serve(
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
     from triforge.web.origins import OriginPolicy  # noqa: PLC0415
-    from triforge.web.server import careful, config_of  # noqa: PLC0415
+    from triforge.web.server import config_of  # noqa: PLC0415
 
     if sessions < 1 or idle <= 0:
         raise InputError(
@@ -61,7 +61,7 @@ def serve(
         idle_s=idle,
         origins=OriginPolicy(hosts=frozenset() if is_loopback(host) else None),
     )
-    config = config_of(create_app(served=served), host, port, **careful(ws="wsproto"))
+    config = config_of(create_app(served=served), host, port, ws="wsproto")
     server = uvicorn.Server(config)
     with socket.create_server((host, port)) as bound:
         where = f"http://{host}:{bound.getsockname()[1]}"

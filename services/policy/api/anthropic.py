@@ -1,21 +1,19 @@
-"""Anthropic's dialect of messages, in sessions: its requests into those of chat, our replies and streams into its.
-
-What a request asks is what the chat dialect asks (`services.policy.api.openai`); here only its form is another one.
-"""
+"""Anthropic's dialect of messages, in sessions: translated to chat, and answered as `message` objects."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.policy.api.openai import ChatRequest, TypedEvents, typed_event
-from services.policy.api.openai_fields import Strict
-from services.policy.api.tools import Said
-from services.policy.engines.protocol import Partial, Tops
-from triforge.types import GenerateReply
+from services.policy.api.chat import ChatRequest
+from services.policy.api.openai import Strict, Tokens
+from services.policy.api.streams import Dialect, typed_event
+from services.policy.api.tools import ParsedReply
+from services.policy.engines.protocol import Partial
+from services.policy.gateway import Answer
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -40,10 +38,6 @@ class _Image(_Block):
     type: Literal["image"]
     source: _Source
 
-    def chat(self) -> dict[str, Any]:
-        url = f"data:{self.source.media_type};base64,{self.source.data}"
-        return {"type": "image_url", "image_url": {"url": url}}
-
 
 class _ToolUse(_Block):
     type: Literal["tool_use"]
@@ -51,6 +45,10 @@ class _ToolUse(_Block):
     name: str
     input: dict[str, Any]
     caller: dict[str, Any] | None = None
+
+    def chat(self) -> dict[str, Any]:
+        arguments = json.dumps(self.input, ensure_ascii=False)
+        return {"id": self.id, "function": {"name": self.name, "arguments": arguments}}
 
 
 class _ToolResult(_Block):
@@ -60,50 +58,41 @@ class _ToolResult(_Block):
     is_error: bool = False
 
 
-_Content = (
-    str | list[Annotated[_Text | _Image | _ToolUse | _ToolResult, Field(discriminator="type")]]
-)
-
-
 class _Message(Strict):
     role: Literal["user", "assistant"]
-    content: _Content
+    content: (
+        str | list[Annotated[_Text | _Image | _ToolUse | _ToolResult, Field(discriminator="type")]]
+    )
 
     def chat(self) -> Iterator[dict[str, Any]]:
-        """As messages of chat: results of tools are messages of their own, before what is said."""
+        """Yield messages of chat: results of tools are messages of their own, before the text."""
         blocks = [] if isinstance(self.content, str) else self.content
-        for block in blocks:
-            if isinstance(block, _ToolResult):
-                found = _seen(block.content)
-                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": found}
-        text = _seen(self.content)
-        calls = [_call(block) for block in blocks if isinstance(block, _ToolUse)]
+        results = [block for block in blocks if isinstance(block, _ToolResult)]
+        for block in results:
+            content = _content(block.content)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+        message = {"role": self.role, "content": _content(self.content)}
+        calls = [block.chat() for block in blocks if isinstance(block, _ToolUse)]
         if calls:
-            yield {"role": self.role, "content": text, "tool_calls": calls}
-        elif text or not any(isinstance(block, _ToolResult) for block in blocks):
-            yield {"role": self.role, "content": text}
+            yield {**message, "tool_calls": calls}
+        elif message["content"] or not results:
+            yield message
 
 
-def _seen(content: Any) -> Any:
-    """Text, or parts where there are images."""
-    if isinstance(content, str) or not any(isinstance(block, _Image) for block in content):
-        return _text(content)
-    return [
-        block.chat() if isinstance(block, _Image) else {"type": "text", "text": block.text}
-        for block in content
-        if isinstance(block, _Image | _Text)
-    ]
-
-
-def _text(content: Any) -> str:
+def _content(content: str | Sequence[_Block]) -> Any:
+    """Return text, or parts where there are images."""
     if isinstance(content, str):
         return content
-    return "".join(block.text for block in content if isinstance(block, _Text))
-
-
-def _call(block: _ToolUse) -> dict[str, Any]:
-    arguments = json.dumps(block.input, ensure_ascii=False)
-    return {"id": block.id, "function": {"name": block.name, "arguments": arguments}}
+    parts: list[dict[str, Any]] = []
+    for block in content:
+        if isinstance(block, _Image):
+            url = f"data:{block.source.media_type};base64,{block.source.data}"
+            parts.append({"type": "image_url", "image_url": {"url": url}})
+        elif isinstance(block, _Text):
+            parts.append({"type": "text", "text": block.text})
+    if any(part["type"] == "image_url" for part in parts):
+        return parts
+    return "".join(part["text"] for part in parts)
 
 
 class _Tool(_Block):
@@ -114,8 +103,8 @@ class _Tool(_Block):
 
     def chat(self) -> dict[str, Any]:
         function = {"name": self.name, "parameters": self.input_schema}
-        said = {"description": self.description} if self.description else {}
-        return {"type": "function", "function": {**function, **said}}
+        description = {"description": self.description} if self.description else {}
+        return {"type": "function", "function": function | description}
 
 
 class _Choice(Strict):
@@ -138,7 +127,7 @@ class MessagesRequest(Strict):
 
     model: str = ""
     messages: Annotated[list[_Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1, le=131072)]
+    max_tokens: Tokens
     system: str | list[_Text] = ""
     temperature: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -153,59 +142,91 @@ class MessagesRequest(Strict):
     service_tier: Literal["auto", "standard_only"] | None = None
 
     def chat(self) -> ChatRequest:
-        """The same request in the dialect of chat."""
-        system = _text(self.system)
+        """Return the same request in the dialect of chat."""
+        system = _content(self.system)
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         for message in self.messages:
             messages += message.chat()
-        alone = self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
-        given = {
+        one_call = self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
+        same = ("max_tokens", "temperature", "top_p", "top_k", "stream")
+        body = {
+            **{name: getattr(self, name) for name in same},
             "messages": messages,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
             "stop": self.stop_sequences,
-            "stream": self.stream,
             "tools": [tool.chat() for tool in self.tools] if self.tools else None,
             "tool_choice": self.tool_choice.chat() if self.tool_choice else None,
-            "parallel_tool_calls": False if alone else None,
+            "parallel_tool_calls": False if one_call else None,
         }
-        return ChatRequest.of(given)
+        return ChatRequest.translated(body)
 
 
-def message(
-    body: ChatRequest, reply: GenerateReply, _: Sequence[Tops], *, model: str, name: str
-) -> dict[str, Any]:
-    """Our reply as a `message`; it has one sample."""
-    output = reply.outputs[0]
-    answer = body.said(output.text).named(f"{name}-0")
-    texts = [{"type": "text", "text": answer.text}] if answer.text or not answer.calls else []
-    return {
-        **_head(model, name),
-        "content": [*texts, *_uses(answer)],
-        "stop_reason": _STOPS[answer.finish(output.finish)],
-        "usage": _usage(len(reply.prompt_ids), len(output.ids), reply.cached_tokens),
-    }
+class MessagesDialect(Dialect[ChatRequest]):
+    """Answers as `message` objects; a request has one sample."""
+
+    _blocks = 0
+    _open = False  # whether a block of text has begun
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        reply = answers[0].reply
+        output = reply.outputs[0]
+        parsed = self._parse(output.text, 0)
+        texts = [{"type": "text", "text": parsed.text}] if parsed.text or not parsed.calls else []
+        usage = _usage(len(reply.prompt_ids), len(output.ids), reply.cached_tokens)
+        stop = _STOPS[parsed.finish(output.finish)]
+        return self._message([*texts, *_uses(parsed)], stop, usage)
+
+    def _message(self, content: list[Any], stop: str | None, usage: Any) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self.name}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": stop,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _begin(self, number: int, piece: Partial) -> Iterable[str]:
+        usage = _usage(piece.prompt_tokens, 0, piece.cached_tokens)
+        yield typed_event("message_start", message=self._message([], None, usage))
+
+    def _text(self, number: int, piece: Partial, new: str) -> Iterable[str]:
+        if not self._open:
+            self._open = True
+            yield self._start({"type": "text", "text": ""})
+        yield self._delta({"type": "text_delta", "text": new})
+
+    def _end(self, number: int, piece: Partial, reply: ParsedReply) -> Iterable[str]:
+        if self._open:
+            yield self._stop()
+        for use in _uses(reply):
+            yield self._start({**use, "input": {}})
+            text = json.dumps(use["input"], ensure_ascii=False)
+            yield self._delta({"type": "input_json_delta", "partial_json": text})
+            yield self._stop()
+        stop = {"stop_reason": _STOPS[reply.finish(str(piece.finish))], "stop_sequence": None}
+        yield typed_event("message_delta", delta=stop, usage=_usage(*self.counts()))
+
+    def end(self) -> Iterable[str]:
+        yield typed_event("message_stop")
+
+    def _start(self, block: dict[str, Any]) -> str:
+        return typed_event("content_block_start", index=self._blocks, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> str:
+        return typed_event("content_block_delta", index=self._blocks, delta=delta)
+
+    def _stop(self) -> str:
+        self._blocks += 1
+        return typed_event("content_block_stop", index=self._blocks - 1)
 
 
-def _uses(answer: Said) -> list[dict[str, Any]]:
+def _uses(reply: ParsedReply) -> list[dict[str, Any]]:
     return [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-        for call in answer.calls
+        for call in reply.calls
     ]
-
-
-def _head(model: str, name: str) -> dict[str, Any]:
-    return {
-        "id": f"msg_{name}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-    }
 
 
 def _usage(prompt: int, sampled: int, cached: int) -> dict[str, int]:
@@ -215,46 +236,3 @@ def _usage(prompt: int, sampled: int, cached: int) -> dict[str, int]:
         "cache_creation_input_tokens": 0,
         "output_tokens": sampled,
     }
-
-
-class MessageDeltas(TypedEvents):
-    """Anthropic's events."""
-
-    _blocks = 0
-
-    def _begin(self, piece: Partial) -> list[str]:
-        usage = _usage(piece.prompt_tokens, 0, piece.cached_tokens)
-        whole = {**_head(self._model, self._name), "usage": usage}
-        return [typed_event("message_start", message=whole)]
-
-    def _text(self, new: str) -> list[str]:
-        begin = [] if self._sent else self._open({"type": "text", "text": ""})
-        return [*begin, self._delta({"type": "text_delta", "text": new})]
-
-    def _end(self, answer: Said, piece: Partial) -> list[str]:
-        found = [self._close()] if self._sent else []
-        for use in _uses(answer):
-            found += self._open({**use, "input": {}})
-            text = json.dumps(use["input"], ensure_ascii=False)
-            found += [
-                self._delta({"type": "input_json_delta", "partial_json": text}),
-                self._close(),
-            ]
-        assert piece.finish is not None
-        stop = {"stop_reason": _STOPS[answer.finish(piece.finish)], "stop_sequence": None}
-        usage = _usage(piece.prompt_tokens, len(piece.ids), piece.cached_tokens)
-        return [*found, typed_event("message_delta", delta=stop, usage=usage)]
-
-    def end(self) -> list[str]:
-        """The events after the last piece."""
-        return [typed_event("message_stop")]
-
-    def _open(self, block: dict[str, Any]) -> list[str]:
-        return [typed_event("content_block_start", index=self._blocks, content_block=block)]
-
-    def _delta(self, delta: dict[str, Any]) -> str:
-        return typed_event("content_block_delta", index=self._blocks, delta=delta)
-
-    def _close(self) -> str:
-        self._blocks += 1
-        return typed_event("content_block_stop", index=self._blocks - 1)

@@ -1,22 +1,24 @@
-"""The APIs: check, call, return."""
+"""The REST API of a policy service: our own route, OpenAI's dialect, weights, and the three dialects of sessions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from services.policy.api.completions import CompletionRequest, TextDeltas, text_completion
-from services.policy.api.openai import ChatRequest, Deltas, completion, events
-from services.policy.api.openai_fields import demand_model
-from services.policy.api.session_routes import SESSION_RULES, card, session_routes, shown
+from services.policy.api.anthropic import MessagesDialect, MessagesRequest
+from services.policy.api.chat import ChatDialect, ChatRequest
+from services.policy.api.completions import CompletionDialect, CompletionRequest
+from services.policy.api.openai import OpenAIRequest, demand_model, model_card
+from services.policy.api.responses import ResponsesDialect, ResponsesRequest
 from services.policy.api.sessions import Sessions
-from services.policy.gateway import Gateway
-from triforge.access.callers import Rule
+from services.policy.api.streams import Dialect, Pieces, events
+from services.policy.gateway import Answer, Gateway
+from triforge.access.callers import Rule, caller
 from triforge.types import GenerateReply, GenerateRequest, Message, WeightsState, WeightsUpdate
 from triforge.web.description import answers, files
 from triforge.web.problems import input_error
@@ -24,27 +26,32 @@ from triforge.web.server import unless_gone
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
-_SAMPLING: Final = Rule(wants="submit")  # changes nothing that lasts, but occupies a model
-_WEIGHTS: Final = Rule(wants="operator", changes=True)
+_SAMPLING: Final = Rule(requires="submit")  # changes nothing that lasts, but occupies a model
+_WEIGHTS: Final = Rule(requires="operator")
+_SESSION: Final = Rule(requires="session")
 
-# What each route asks for. The weights are all tenants': only services and operators change them.
+# The access that each route needs. The weights are all tenants': only services and operators change them.
 RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/generate": _SAMPLING,
     "POST /v1/chat/completions": _SAMPLING,
     "POST /v1/completions": _SAMPLING,
-    "GET /v1/models": Rule(wants="read"),
-    "GET /v1/models/{model}": Rule(wants="read"),
-    "GET /v1/weights": Rule(wants="read"),
+    "GET /v1/models": Rule(requires="read"),
+    "GET /v1/models/{model}": Rule(requires="read"),
+    "GET /v1/weights": Rule(requires="read"),
     "POST /v1/weights": _WEIGHTS,
     "POST /v1/weights/rollback": _WEIGHTS,
     "POST /v1/memory/release": _WEIGHTS,
     "POST /v1/memory/resume": _WEIGHTS,
-    **SESSION_RULES,
+    "POST /sessions/{session_id}/v1/chat/completions": _SESSION,
+    "POST /sessions/{session_id}/v1/responses": _SESSION,
+    "POST /sessions/{session_id}/v1/messages": _SESSION,
+    "GET /sessions/{session_id}/v1/models": _SESSION,
 }
 
-
-_SAMPLED: Final = answers(404, 429, 502)  # an image, room, an engine
+_SAMPLED: Final = answers(404, 429, 502)  # an image, a full queue, an engine
 _STREAMED: Final = _SAMPLED | files(_EVENTS)
+_IN_SESSION: Final = answers(401, 404, 409, 429, 502) | files(_EVENTS)
+IdempotencyKey = Annotated[str, Header(alias="idempotency-key", max_length=200)]
 
 
 class GenerateBatch(BaseModel):
@@ -62,23 +69,18 @@ class ReplyBatch(BaseModel):
 
 
 class WeightsRollback(Message):
-    """Serve the weights of an older version again, under a new number (`POST /v1/weights/rollback`)."""
+    """Body of `POST /v1/weights/rollback`: the older version whose weights are served again, under a new number."""
 
     version: Annotated[int, Field(ge=0, le=10**9)]
 
 
-def _schema() -> dict[str, Any]:
-    """The body of `POST /v1/generate`, which is read as it comes, for the API's description."""
-    content = {_JSON: {"schema": GenerateBatch.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> APIRouter:
-    """The routes of a policy service."""
+    """Return the routes of a policy service."""
     router = APIRouter()
-    router.include_router(session_routes(gateway, role, sessions))
+    router.include_router(_sessions(gateway, role, sessions))
+    schema = {"content": {_JSON: {"schema": GenerateBatch.model_json_schema()}}, "required": True}
 
-    @router.post("/v1/generate", openapi_extra=_schema(), responses=_SAMPLED)
+    @router.post("/v1/generate", openapi_extra={"requestBody": schema}, responses=_SAMPLED)
     async def generate(request: Request) -> Response:
         """Sample from prompts given as messages, prefix ids or both; one reply a request, in order."""
         try:
@@ -92,35 +94,87 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
     @router.post("/v1/chat/completions", responses=_STREAMED)
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Chat in OpenAI's dialect."""
-        return await _chat(gateway, role, request, body)
+        demand_model(body.model or role, role)
+        pictures: dict[str, bytes] = {}
+        dialect = _dialect(ChatDialect, body, gateway, role)
+        renderer = gateway.weights.renderer
+        prompt = await asyncio.to_thread(body.request, renderer, pictures)  # images take a while
+        return await _sample(gateway, request, dialect, [prompt], pictures)
 
     @router.post("/v1/completions", responses=_STREAMED)
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Plain completions in OpenAI's dialect."""
-        return await _complete(gateway, role, request, body)
+        demand_model(body.model or role, role)
+        dialect = _dialect(CompletionDialect, body, gateway, role)
+        prompts = await asyncio.to_thread(body.requests, gateway.weights.renderer)
+        return await _sample(gateway, request, dialect, prompts)
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """The one model of this service."""
-        return JSONResponse({"object": "list", "data": [card(gateway, role)]})
+        """List the one model of this service."""
+        return JSONResponse({"object": "list", "data": [_card(gateway, role)]})
 
     @router.get("/v1/models/{model}")
     async def show_model(model: str) -> Response:
-        """The one model of this service, by its name."""
+        """Show the one model of this service, by its name."""
         demand_model(model, role)
-        return JSONResponse(card(gateway, role))
+        return JSONResponse(_card(gateway, role))
 
     _add_weights(router, gateway)
     return router
 
 
-def _add_weights(router: APIRouter, gateway: Gateway) -> None:
-    """What serves, and the memory of what serves."""
+def _dialect(
+    kind: Callable[..., Dialect[Any]], body: OpenAIRequest, gateway: Gateway, role: str, name: str = ""
+) -> Dialect[Any]:  # fmt: skip
+    weights = gateway.weights
+    return kind(body, model=role, renderer=weights.renderer, version=weights.version, name=name)
 
+
+async def _sample(
+    gateway: Gateway,
+    request: Request,
+    dialect: Dialect[Any],
+    prompts: Sequence[GenerateRequest],
+    pictures: Mapping[str, bytes] = {},
+) -> Response:
+    extras = dialect.body.extras()
+    return await _respond(
+        request,
+        dialect,
+        lambda: gateway.stream(prompts[0], pictures, extras),
+        lambda: gateway.answer(prompts, pictures, extras),
+    )
+
+
+async def _respond(
+    request: Request,
+    dialect: Dialect[Any],
+    stream: Callable[[], Pieces],
+    whole: Callable[[], Awaitable[Sequence[Answer]]],
+) -> Response:
+    if dialect.body.stream:
+        lines = await unless_gone(request, events(stream(), dialect))
+        return StreamingResponse(lines, media_type=_EVENTS)
+    return JSONResponse(dialect.whole(await unless_gone(request, whole())))
+
+
+def _card(gateway: Gateway, role: str) -> dict[str, Any]:
+    state = _state(gateway)
+    return model_card(role=role, version=state.version, uri=state.uri)
+
+
+def _state(gateway: Gateway) -> WeightsState:
+    """Return the active version; without its folder, whose path names a run, for a caller of one tenant."""
+    state = gateway.weights.state()
+    return state if caller().everything else state.model_copy(update={"uri": ""})
+
+
+def _add_weights(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/v1/weights")
     async def weights_state() -> WeightsState:
-        """The weight version that serves."""
-        return shown(gateway)
+        """Show the weight version that serves."""
+        return _state(gateway)
 
     @router.post("/v1/weights", responses=answers(409, 502))
     async def update_weights(body: WeightsUpdate) -> WeightsState:
@@ -143,35 +197,50 @@ def _add_weights(router: APIRouter, gateway: Gateway) -> None:
         return await gateway.weights.resume_memory()
 
 
-async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest) -> Response:
-    demand_model(body.model or role, role)
-    held: dict[str, bytes] = {}
-    extras = body.extras(body.top_logprobs)
-    renderer = gateway.weights.renderer
-    wanted = await asyncio.to_thread(body.request, held, renderer)  # images take a while
-    if body.stream:
-        version = gateway.weights.version
-        deltas = Deltas(body, model=role, renderer=renderer, version=version)
-        pieces = await unless_gone(request, events(gateway.stream(wanted, held, extras), deltas))
-        return StreamingResponse(pieces, media_type=_EVENTS)
-    ((reply, samples),) = await unless_gone(request, gateway.answer([wanted], held, extras))
-    tops = [sample.tops for sample in samples]
-    return JSONResponse(completion(body, reply, tops, model=role, renderer=renderer))
+def _in_path(session_id: str) -> None:
+    """Describe the path; the middleware has checked the session's key."""
 
 
-async def _complete(
-    gateway: Gateway, role: str, request: Request, body: CompletionRequest
-) -> Response:
-    demand_model(body.model or role, role)
-    extras = body.extras(body.logprobs)
-    renderer = gateway.weights.renderer
-    wanted = await asyncio.to_thread(body.requests, renderer)
-    if body.stream:
-        version = gateway.weights.version
-        deltas = TextDeltas(body, model=role, renderer=renderer, version=version)
-        stream = gateway.stream(wanted[0], extras=extras)
-        pieces = await unless_gone(request, events(stream, deltas))
-        return StreamingResponse(pieces, media_type=_EVENTS)
-    answers = await unless_gone(request, gateway.answer(wanted, extras=extras))
-    found = [(reply, [sample.tops for sample in samples]) for reply, samples in answers]
-    return JSONResponse(text_completion(body, found, model=role, renderer=renderer))
+def _sessions(gateway: Gateway, role: str, sessions: Sessions | None) -> APIRouter:
+    """Return the routes of sessions. Any name of a model is the policy's."""
+    router = APIRouter(
+        prefix="/sessions/{session_id}/v1", tags=["sessions"], dependencies=[Depends(_in_path)]
+    )
+
+    async def respond(
+        request: Request, body: ChatRequest, key: str, kind: Callable[..., Dialect[Any]]
+    ) -> Response:
+        assert sessions is not None  # or the middleware has refused
+        call = await sessions.begin(request.state.session, body, key)
+        dialect = _dialect(kind, body, gateway, role, call.name)
+        return await _respond(
+            request, dialect, lambda: sessions.stream(call), lambda: sessions.answer(call)
+        )
+
+    @router.post("/chat/completions", responses=_IN_SESSION)
+    async def session_chat(
+        request: Request, body: ChatRequest, key: IdempotencyKey = ""
+    ) -> Response:
+        """Chat in OpenAI's dialect, in a session."""
+        return await respond(request, body, key, ChatDialect)
+
+    @router.post("/responses", responses=_IN_SESSION)
+    async def session_responses(
+        request: Request, body: ResponsesRequest, key: IdempotencyKey = ""
+    ) -> Response:
+        """Responses in OpenAI's dialect, in a session; a request brings its whole conversation."""
+        return await respond(request, body.chat(), key, ResponsesDialect)
+
+    @router.post("/messages", responses=_IN_SESSION)
+    async def session_messages(
+        request: Request, body: MessagesRequest, key: IdempotencyKey = ""
+    ) -> Response:
+        """Messages in Anthropic's dialect, in a session."""
+        return await respond(request, body.chat(), key, MessagesDialect)
+
+    @router.get("/models", responses=answers(401, 404, 409))
+    async def session_models() -> Response:
+        """List the one model of a session."""
+        return JSONResponse({"object": "list", "data": [_card(gateway, role)]})
+
+    return router

@@ -1,7 +1,7 @@
-"""Tools in chat: how a model is shown them, and the calls in what it says. Knows neither the web nor the engines.
+"""Tools in chat: how a model is shown them, and the calls in its text.
 
 The model's own chat template writes tools, calls and results into the prompt. Calls are read in the form of Hermes and Qwen,
-`<tool_call>{"name": "...", "arguments": {...}}</tool_call>`; whatever is written in another form stays text.
+`<tool_call>{"name": "...", "arguments": {...}}</tool_call>`; text in another form stays text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Function(BaseModel):
 
 
 class Tool(BaseModel):
-    """A tool that the model may call; its other fields reach the template as they came."""
+    """A tool that the model may call; its other fields reach the template unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -34,7 +34,7 @@ class Tool(BaseModel):
     function: _Function
 
 
-class _Called(BaseModel):
+class _CalledFunction(BaseModel):
     name: str
     arguments: str = "{}"
 
@@ -44,10 +44,10 @@ class PastCall(BaseModel):
 
     id: str = ""
     type: Literal["function"] = "function"
-    function: _Called
+    function: _CalledFunction
 
-    def shown(self) -> dict[str, Any]:
-        """As templates take it: the arguments as an object and not as its text."""
+    def for_template(self) -> dict[str, Any]:
+        """Return it as templates take it: the arguments as an object, not as its text."""
         try:
             arguments = json.loads(self.function.arguments or "{}")
         except (ValueError, RecursionError):
@@ -66,70 +66,84 @@ class Call:
     arguments: str
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
 
-    def shown(self) -> dict[str, Any]:
-        """As clients take it."""
+    def openai(self) -> dict[str, Any]:
+        """Return it as OpenAI's clients take it."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a model has said: its text, and the tools it calls."""
+class ParsedReply:
+    """An answer of a model: its text, and the tools that it calls."""
 
     text: str
     calls: tuple[Call, ...] = ()
 
-    def named(self, name: str) -> Said:
-        """The same with calls whose ids follow from a name; as it is without one."""
+    def named(self, name: str) -> ParsedReply:
+        """Derive the ids of its calls from a name; without one they are random."""
         if not name or not self.calls:
             return self
         calls = (replace(call, id=f"call_{name}-{i}") for i, call in enumerate(self.calls))
         return replace(self, calls=tuple(calls))
 
-    def finish(self, how: str) -> str:
-        """Why it ended, given how the engine says that it did."""
-        return "tool_calls" if self.calls and how == "stop" else how
+    def finish(self, reason: str) -> str:
+        """Return the reason why it ended, given the engine's."""
+        return "tool_calls" if self.calls and reason == "stop" else reason
 
 
-def said(text: str, names: Sequence[str]) -> Said:
-    """Read the calls of tools with these names out of a whole answer. What is not such a call stays text."""
-    parts: list[str] = []
-    calls: list[Call] = []
-    at = 0
-    while names and (start := text.find(_OPEN, at)) >= 0:
-        end = text.find(_CLOSE, start)
-        end = len(text) if end < 0 else end  # a model may end instead of closing
-        after = min(end + len(_CLOSE), len(text))
-        call = _call(text[start + len(_OPEN) : end], names)
-        if call is None:
-            parts.append(text[at:after])
-        else:
-            parts.append(text[at:start])
-            calls.append(call)
-        at = after
-    whole = "".join([*parts, text[at:]])
-    return Said(whole.rstrip() if calls else whole, tuple(calls))
+class CallParser:
+    """Reads calls of the tools with these `names` out of text; a `forced` answer is one call and nothing else."""
 
+    def __init__(self, names: Sequence[str] = (), *, forced: bool = False) -> None:
+        self.names, self._forced = names, forced
 
-def _call(body: str, names: Sequence[str]) -> Call | None:
-    try:
-        found = json.loads(body)
-        name, arguments = found["name"], found.get("arguments", {})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-    if name not in names or not isinstance(arguments, dict):
-        return None
-    return Call(name, json.dumps(arguments, ensure_ascii=False))
+    def parse(self, text: str) -> ParsedReply:
+        """Read a whole answer."""
+        if self._forced:
+            call = self._call(text)
+            return ParsedReply(text) if call is None else ParsedReply("", (call,))
+        parts: list[str] = []
+        calls: list[Call] = []
+        at = 0
+        while self.names and (start := text.find(_OPEN, at)) >= 0:
+            end = text.find(_CLOSE, start)
+            end = len(text) if end < 0 else end  # a model may end instead of closing
+            after = min(end + len(_CLOSE), len(text))
+            call = self._call(text[start + len(_OPEN) : end])
+            if call is None:
+                parts.append(text[at:after])
+            else:
+                parts.append(text[at:start])
+                calls.append(call)
+            at = after
+        whole = "".join([*parts, text[at:]])
+        return ParsedReply(whole.rstrip() if calls else whole, tuple(calls))
 
+    def visible(self, text: str) -> str:
+        """Return the part of an unfinished answer that stays text, however the answer goes on."""
+        if self._forced:
+            return ""
+        if not self.names:
+            return text
+        start = text.find(_OPEN)
+        if start < 0:
+            held = (size for size in range(len(_OPEN) - 1, 0, -1) if text.endswith(_OPEN[:size]))
+            start = len(text) - next(held, 0)
+        return text[:start].rstrip()
 
-def forced(text: str, names: Sequence[str]) -> Said:
-    """Read an answer that was held to `call_schema`; one that was cut off stays text."""
-    call = _call(text, names)
-    return Said(text) if call is None else Said("", (call,))
+    def _call(self, body: str) -> Call | None:
+        try:
+            content = json.loads(body)
+            name, arguments = content["name"], content.get("arguments", {})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+        if name not in self.names or not isinstance(arguments, dict):
+            return None
+        return Call(name, json.dumps(arguments, ensure_ascii=False))
 
 
 def call_schema(tools: Sequence[Tool]) -> str:
-    """The JSON schema of a call of one of these tools, and of nothing beside it."""
+    """Return the JSON schema of one call of one of these tools."""
     definitions: dict[str, Any] = {}
     calls = []
     for tool in tools:
@@ -146,14 +160,3 @@ def call_schema(tools: Sequence[Tool]) -> str:
             }
         )
     return json.dumps({"anyOf": calls} | ({"$defs": definitions} if definitions else {}))
-
-
-def begun(text: str, names: Sequence[str]) -> str:
-    """The part of an unfinished answer that is text whatever comes next."""
-    if not names:
-        return text
-    start = text.find(_OPEN)
-    if start < 0:
-        held = (size for size in range(len(_OPEN) - 1, 0, -1) if text.endswith(_OPEN[:size]))
-        start = len(text) - next(held, 0)
-    return text[:start].rstrip()

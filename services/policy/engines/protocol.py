@@ -77,6 +77,26 @@ class Partial:
     finish: Literal["stop", "length", "abort"] | None
     tops: Tops = ()
 
+    @staticmethod
+    def of(output: GenerateOutput, prompt_tokens: int) -> Partial:
+        """Return an output as the only piece of a stream."""
+        return Partial(
+            output.text,
+            output.ids,
+            output.logprobs,
+            output.versions,
+            prompt_tokens,
+            0,
+            output.finish,
+        )
+
+    def output(self) -> GenerateOutput:
+        """Return the last piece as a whole output."""
+        assert self.finish is not None
+        return GenerateOutput(
+            text=self.text, ids=self.ids, logprobs=self.logprobs, versions=self.versions, finish=self.finish
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:

@@ -1,12 +1,11 @@
-"""What is done with a batch: train it on all ranks and publish the version, or find that this was done before.
+"""Training of one batch: train it on all ranks and publish the version, or return the version that exists already.
 
-A failure is announced as well (`WeightsReady.error`), so that the orchestrator stops the run with the reason. An artifact
-store that does not answer is no failure: the step is taken again when it does.
+A failure is announced, too (`WeightsReady.error`), and the orchestrator stops the run with this reason. An artifact store
+that does not answer is no failure: the step is taken again when the store answers.
 
-Rank 0 talks to the streams and writes; the others follow its word. All ranks read the same rows and the same checkpoint. A
-failure that one rank alone can have before training is made known to all of them. After that what is wrong with the rows
-is wrong everywhere; a process that cannot read an image, or dies, takes the others along (torchrun ends them and may start
-them again).
+Rank 0 reads the stream and writes versions; the other ranks follow its orders. All ranks read the same rows and the same
+checkpoint. Before training, the ranks exchange whether each of them can begin. After that a rank that fails alone (an image
+that it cannot read, a killed process) ends all of them; torchrun may start them again.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class BatchTrainer:
     # ---- rank 0 ----
 
     def train(self, batch: TrainBatch, should_stop: Stop = lambda: False) -> WeightsReady | None:
-        """What is to be announced about a batch; None when the run has moved on. Blocks while it trains.
+        """Train a batch and return its announcement; None if the run has moved on. Blocks while it trains.
 
         Args:
             batch: new, old, or one that was trained before a crash.
@@ -96,8 +95,8 @@ class BatchTrainer:
         if mine:
             self.keep(batch, learner)
         shown = [n for n in ("loss", "grad_norm", "tokens_per_s", "seconds") if n in report.metrics]
-        said = ", ".join(f"{name} {report.metrics[name]:.4g}" for name in shown)
-        log.info("batch %s: version %d, %s", batch.batch_id, ready.version, said)
+        figures = ", ".join(f"{name} {report.metrics[name]:.4g}" for name in shown)
+        log.info("batch %s: version %d, %s", batch.batch_id, ready.version, figures)
         return ready
 
     def step(
@@ -116,7 +115,7 @@ class BatchTrainer:
         return self._step(versions, batch, should_stop, held=held)
 
     def keep(self, batch: TrainBatch, learner: Learner) -> None:
-        """The learner holds the state that was published after a batch."""
+        """Keep the learner in memory: it holds the state that was published after a batch."""
         if batch.colocate:
             learner.release_memory()
         self._held = (_place(batch, batch.version + 1), learner)
@@ -196,7 +195,7 @@ class BatchTrainer:
     def _agree(
         self, batch: TrainBatch, learner: Learner | None, problem: TriforgeError | None
     ) -> None:
-        """Raises on all ranks if one of them cannot begin, or would begin from something else."""
+        """Raise on all ranks if one of them cannot begin, or would begin from another state."""
         failed = self.ranks.any(problem is not None)
         final = self.ranks.any(not (problem is None or isinstance(problem, UnavailableError)))
         if problem is not None:
@@ -236,12 +235,12 @@ def _place(batch: TrainBatch, version: int) -> tuple[str, str, int]:
 
 
 def failure(batch: TrainBatch, error: Exception) -> WeightsReady:
-    """The announcement of a batch that cannot be trained on."""
+    """Return the announcement of a batch that failed."""
     if isinstance(error, torch.OutOfMemoryError):  # of a GPU; the machine's own kills the process
-        said = str(error).partition("\n")[0]
+        first_line = str(error).partition("\n")[0]
         error = TrainerError(
             f"the GPU has too little memory for this batch ({batch.num_rows} rows, {batch.num_tokens} tokens): "
-            f"{smaller(batch)}, or set activation_checkpointing there ({said})"
+            f"{smaller(batch)}, or set activation_checkpointing there ({first_line})"
         )
     elif not isinstance(error, TriforgeError):
         error = TriforgeError(f"{type(error).__name__}: {error}")
@@ -252,6 +251,6 @@ def failure(batch: TrainBatch, error: Exception) -> WeightsReady:
 
 
 def smaller(batch: TrainBatch) -> str:
-    """What makes a batch need less memory."""
+    """Return the advice that lowers the memory of a batch."""
     section = f"trainer.{batch.role}"
     return f"lower {section}.token_budget or {section}.max_tokens"

@@ -67,11 +67,11 @@ class CheckpointStore:
         self._images = ImageStore(store)
 
     def newest(self) -> int:
-        """The newest published version; -1 without any."""
+        """Return the newest published version; -1 if there is none."""
         return max(versions(self.weights), default=-1)
 
     def ready(self, version: int) -> WeightsReady | None:
-        """The announcement of a published version, or None.
+        """Return the announcement of a published version, or None.
 
         Raises:
             WeightsError: the folder is not what its manifest says, or is not of this run and role.
@@ -144,7 +144,7 @@ class CheckpointStore:
         return ready, mine
 
     def _write_checkpoint(self, learner: Learner, about: dict[str, Any]) -> str:
-        """Returns the digest; one that is there already is the same."""
+        """Write the checkpoint and return its digest; one that exists already is the same."""
         with aside(self.checkpoints) as folder:
             for files in learner.files().values():
                 files.write(folder)
@@ -163,11 +163,11 @@ class CheckpointStore:
         shape: LoraShape | None = None,
         ranks: Ranks | None = None,
     ) -> Learner:
-        """The learner as it was when it published `version`, over however many ranks it is now.
+        """Return the learner as it was when it published `version`, spread over the present ranks.
 
         Args:
             shape: of the adapter that is trained instead of the weights.
-            ranks: who train together; alone, on the CPU, without.
+            ranks: the ranks that train together; None is one process on the CPU.
 
         Raises:
             ConfigError: it trained another adapter than `shape`, or an adapter where there is none.
@@ -194,7 +194,7 @@ class CheckpointStore:
         return learner
 
     def start_of(self, batch: TrainBatch, ranks: Ranks | None = None) -> Learner:
-        """The learner that a batch is to be trained with: the initial folder's, or the newest whole one of the run.
+        """Return the learner that trains a batch: from the initial folder, or from the newest whole version of the run.
 
         Raises:
             ConfigError: see `load`.

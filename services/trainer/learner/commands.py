@@ -1,4 +1,4 @@
-"""Commands of this service that make model folders; `__main__` imports this module only when one of them is asked for."""
+"""Commands that write model folders: `supervised` and `merge-lora`."""
 
 from __future__ import annotations
 

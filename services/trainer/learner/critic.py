@@ -1,9 +1,9 @@
-"""The critic beside a policy in training: it values the step's tokens, and learns what they were worth.
+"""The critic that is trained with a policy: it estimates the value of each token of a step.
 
     rows ─► values by the critic as it was ─► advantages (the policy's) and returns (the critic's) ─► clipped value loss
 
-Its weights are its own, from the backbone that the run began with: no gradient goes from the one to the other. It takes
-one update an update of the policy's, over the same tokens, in the same forward passes. It is never served.
+The critic has its own weights, initialised from the backbone of the initial policy; policy and critic share no gradient.
+It takes one update for each update of the policy, over the same tokens and in the same order of passes. No engine serves it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ValueModel(nn.Module):
         tensors: dict[str, Tensor] | None = None,
         images: ImageStore | None = None,
     ) -> ValueModel:
-        """The backbone of a model folder, with the values of a checkpoint if there are any.
+        """Return a critic over the backbone of a model folder, with the tensors of a checkpoint if there are any.
 
         Raises:
             ConfigError: the model does not show its hidden states.
@@ -100,7 +100,7 @@ class ValueModel(nn.Module):
 
 @dataclass(slots=True)
 class _Values:
-    """What a critic learns in a step. Flat float32 arrays [N] of the step's scored tokens."""
+    """Targets of a critic in a step: flat float32 arrays [N] over the scored tokens."""
 
     old: Floats  # values before the step
     returns: Floats  # what they should have been
@@ -122,7 +122,7 @@ class _Values:
         self.clipped += int(((near - returns) ** 2 > (new - returns) ** 2).sum())
 
     def metrics(self) -> dict[str, float]:
-        """Of the step. `explained_variance` is `1 - Var(returns - old) / Var(returns)`; 0 where all returns are equal."""
+        """Return the measures of the step. `explained_variance` is `1 - Var(returns - old) / Var(returns)`; 0 where all returns are equal."""
         returns = self.returns.astype(np.float64)
         spread = float(returns.var()) if len(returns) else 0.0
         left = float((returns - self.old).var()) if len(returns) else 0.0
@@ -241,7 +241,7 @@ class Critic(Objective):
         return Saved(tensors, {"critic": asdict(self._optimiser.counters)})
 
     def restore(self, saved: Saved) -> None:
-        """Raises WeightsError if the state belongs to another model."""
+        """Restore optimiser and values. Raises WeightsError if the state belongs to another model."""
         if "critic" in saved.state:
             self._over(saved.tensors["critic"])
             self._optimiser.restore(saved.tensors["critic_optimizer"], saved.state["critic"])
@@ -268,7 +268,7 @@ def estimate(step: Step, values: Floats) -> Floats:
 
 
 def _section(step: Step) -> LearnerSection:
-    """The options of the critic's optimiser, as every optimiser reads them."""
+    """Return the options of the critic's optimiser as a `LearnerSection`."""
     own = {"learning_rate", "warmup_updates", "weight_decay", "grad_clip"}
     bad = step.batch.learner.max_bad_updates
     return LearnerSection(**step.batch.critic.model_dump(include=own), max_bad_updates=bad)

@@ -42,7 +42,7 @@ _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one training step did, in flat numbers, and the log-probabilities of its last pass over each token (`StepData.by_row`)."""
+    """Measures of one training step, and the log-probabilities of the last pass over each token (`StepData.by_row`)."""
 
     metrics: dict[str, float]
     logprobs: list[tuple[str, Ints, Floats]]
@@ -115,13 +115,13 @@ class Learner:
         """Take one training step.
 
         Args:
-            batch: names the step and says how to train.
+            batch: the step and its options.
             rows: the sequences, all of them; every token of weight above 0 is trained on, exactly `epochs` times.
 
         Raises:
             ConfigError: the settings are impossible.
             TrainerError: rows are malformed, or too many updates in a row were not finite.
-            Interrupted: `should_stop` said so. After any exception this learner is to be thrown away.
+            Interrupted: `should_stop` returned true. After any exception the caller must discard this learner.
         """
         started = time.monotonic()
         self._weights = None
@@ -242,7 +242,7 @@ class Learner:
             self._offloaded = None
 
     def objective(self, name: str) -> Objective:
-        """The objective of that name, with what it has kept."""
+        """Return the objective of that name, with its restored state."""
         if name not in self._objectives:
             made = find_objective(name)(self.model, self.initial, self.ranks)
             made.restore(self._restored)
@@ -250,11 +250,11 @@ class Learner:
         return self._objectives[name]
 
     def saved(self) -> Saved:
-        """What a checkpoint is to hold."""
+        """Return the tensors and the state for a checkpoint."""
         return Saved(dict(self.files()), self._saved().state)
 
     def files(self) -> dict[str, Shares]:
-        """The tensors of it by the stem of their files; the weights as they are, where versions round them."""
+        """Return the checkpoint's tensors by the stem of their file; weights unrounded where versions round them."""
         found = self._saved().tensors
         if self._dtype != torch.float32:
             found[WEIGHTS] = self.model.tensors()

@@ -1,4 +1,4 @@
-"""The loss of some tokens, put together from the parts of `triforge.algorithms`, and what is measured beside it.
+"""The loss of an update's tokens from the parts of `triforge.algorithms`, and its measures.
 
 sum_t w_t * (importance_t * policy loss_t + kl_beta * KL_t - entropy_bonus * H_t)
 """
@@ -43,17 +43,17 @@ class Scored:
         return means[places]
 
     def tokens(self, new: Tensor) -> Tokens:
-        """What the policy losses read, under these log-probabilities."""
+        """Return the inputs of a policy loss for these log-probabilities."""
         return Tokens(
             logprobs=new, prox=self.prox, advantages=self.advantages, pooled=self.pooled, stop=Tensor.detach
         )  # fmt: skip
 
 
 def policy_loss(scored: Scored, algorithm: Algorithm) -> Tensor:
-    """The policy gradient: a scalar with gradient.
+    """Return the policy-gradient loss, a scalar with gradient.
 
-    With `kl_weighted` the KL term is multiplied with the ratio, which makes it unbiased where theta has left the weights of
-    the step's start (and not where still others have sampled).
+    With `kl_weighted` the KL term is multiplied by the ratio: unbiased after theta has moved away from the weights at the
+    start of the step (but not for tokens that older versions sampled).
     """
     found = algorithm.token_loss(scored.tokens(scored.new))
     losses: Tensor = found.values
@@ -65,7 +65,7 @@ def policy_loss(scored: Scored, algorithm: Algorithm) -> Tensor:
 def regularised(
     losses: Tensor, log_ratio: Tensor | None, scored: Scored, algorithm: Algorithm
 ) -> Tensor:
-    """The weighted sum of a loss a token, with the KL term and the entropy bonus."""
+    """Return the weighted sum of the token losses, with the KL term and the entropy bonus."""
     if scored.reference is not None and algorithm.kl_placement == "loss":
         estimate = KL_ESTIMATORS[algorithm.kl_estimator]
         divergence = estimate(scored.new, scored.reference, clamp=algorithm.kl_clamp)
@@ -88,7 +88,7 @@ class AdaptiveKL:
     beta: float | None = None
 
     def applied(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm of a step, with the weight that holds in it."""
+        """Return the algorithm of a step with the KL weight of this step."""
         if algorithm.kl_target is None or self.beta is None:
             return algorithm
         return algorithm.changed(kl_beta=self.beta)

@@ -8,10 +8,10 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # numbers of glibc's malloc
 
 
 def keep_freed_memory() -> bool:
-    """Have freed memory kept for what is allocated next; returns whether this C library can.
+    """Make malloc keep freed memory; return whether this C library supports it.
 
-    A step takes and frees gigabytes in blocks that the C library would fetch from the system, page by page, each time.
-    Threads that have allocated before keep places of their own, so this is for the beginning of a process.
+    A step allocates and frees gigabytes, which the C library would otherwise fetch from the system page by page each time.
+    Call it at the beginning of a process: threads that have allocated before keep arenas of their own.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -22,7 +22,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_memory() -> None:
-    """Return what is free now to the system: between steps a learner needs its weights and its optimiser's state alone."""
+    """Return free memory to the system: between steps a learner needs only its weights and optimiser state."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

@@ -1,8 +1,7 @@
-"""What a model is trained for. The learner knows objectives by this protocol alone, and finds them by name.
+"""Objectives of a learner: one protocol, found by name.
 
-One objective is one class and one file: it lays out what it needs before the first update, adds its gradient to every
-update, and says what it measured. `algorithm.job` names the policy's objective; `OBJECTIVES` says what the names stand
-for, and "package.module:Class" names any other.
+An objective is one class in one file. It prepares its data before the first update, adds its gradient to every update and
+reports its measures. `algorithm.job` names the policy's objective: a name in `OBJECTIVES` or "package.module:Class".
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ OBJECTIVES = {
 
 @dataclass(slots=True)
 class Saved:
-    """What a checkpoint holds: tensors by the name of their file, and numbers by name."""
+    """State for a checkpoint: tensors by the stem of their file, and JSON values by name."""
 
     tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Objective:
         self.model, self.initial, self.ranks = model, initial, ranks
 
     def layout(self, step: Step) -> int:
-        """The first that is called in a step; returns how many rows of its own it trains on."""
+        """Prepare the step, before any other call; return how many rows of its own the objective trains on."""
         return 0
 
     def begin(self, step: Step, plan: Plan) -> None:
@@ -71,11 +70,11 @@ class Objective:
         """When all objectives have added theirs, before the optimiser's step."""
 
     def metrics(self) -> dict[str, float]:
-        """Of the step that has ended."""
+        """Return the measures of the step that has ended."""
         return {}
 
     def saved(self) -> Saved:
-        """What it needs after a restart; of shares of tensors, all ranks ask together."""
+        """Return the state that a restart needs. A collective call where tensors are sharded."""
         return Saved()
 
     def restore(self, saved: Saved) -> None:
@@ -83,7 +82,7 @@ class Objective:
 
 
 def objectives_of(batch: TrainBatch) -> list[str]:
-    """The names of a batch's objectives, in the order of their passes. A critic may train alone.
+    """Return the names of a batch's objectives, in the order of their passes. A critic may train alone.
 
     Raises:
         ConfigError: a critic is to be trained and nothing says how it estimates advantages.
@@ -100,7 +99,7 @@ def objectives_of(batch: TrainBatch) -> list[str]:
 
 
 def find_objective(name: str) -> type[Objective]:
-    """The objective of that name or path.
+    """Return the objective of that name or path.
 
     Raises:
         ConfigError: there is none.
@@ -122,7 +121,7 @@ class PolicyGradient(Objective):
     """The policy gradient by the chosen loss, and what every objective over the policy's tokens has in common."""
 
     def loss(self, step: Step, scored: Scored) -> Tensor:
-        """Of some tokens, a scalar with gradient."""
+        """Return the loss of some tokens, a scalar with gradient."""
         return policy_loss(scored, step.algorithm)
 
     def weights(self, step: Step, cells: Ints, scale: float) -> Floats:
@@ -168,7 +167,7 @@ class PolicyGradient(Objective):
         return total
 
     def _finds_reference(self, step: Step, update: Update) -> bool:
-        """Whether the initial model's log-probabilities are found beside these passes, and not known yet."""
+        """Return whether these passes also compute the initial model's log-probabilities."""
         algorithm = step.algorithm
         return algorithm.kl_reference == "initial" and not algorithm.charged and update.epoch == 0
 

@@ -19,7 +19,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 @dataclass(slots=True)
 class Counters:
-    """Of the whole run: updates taken, updates skipped, and how many were skipped in a row just now."""
+    """Counts of the whole run: updates taken, updates skipped, and updates skipped in a row up to now."""
 
     updates: int = 0
     skipped: int = 0
@@ -27,7 +27,7 @@ class Counters:
 
 
 class Applied(NamedTuple):
-    """What became of an update: the gradient's norm before clipping, the step size, whether it was taken."""
+    """Result of an update: the gradient's norm before clipping, the step size, and whether the step was taken."""
 
     norm: float
     rate: float

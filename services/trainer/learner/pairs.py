@@ -31,12 +31,12 @@ class PreferencePairs(PolicyGradient):
         return 0
 
     def loss(self, step: Step, scored: Scored) -> Tensor:
-        """A plain sum; the slopes are its weights."""
+        """Return the sum of the log-probabilities weighted by the slopes."""
         found: Tensor = weighted_sum(scored.new, scored.weights)
         return found
 
     def weights(self, step: Step, cells: Ints, scale: float) -> Floats:
-        """The slopes."""
+        """Return the slopes as weights."""
         return self._slopes[cells]
 
     def backward(self, step: Step, update: Update) -> float | None:
@@ -66,7 +66,7 @@ class PreferencePairs(PolicyGradient):
 
 
 def couple(step: Step, rows: list[int], moved: Floats) -> tuple[PairLoss, Floats]:
-    """The loss of the pairs among some rows, and its slope by each of their log-probabilities.
+    """Return the loss of the pairs among some rows, and its derivative by each log-probability.
 
     Args:
         rows: of an update, with all rows of their tasks.

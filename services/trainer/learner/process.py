@@ -46,9 +46,9 @@ _CHECKPOINT: Final = Gauge(
 class Cursor:
     """The place in a role's stream, and how often the batch after it was begun, in one small file.
 
-    A process that is killed by its batch (out of memory) cannot say so: it notes the attempt before the work, and the
-    process after it reads the count. A store that fails never stops the learner: reading a batch again is harmless.
-    Stores may be slow, so all but the beginning runs in a thread: the event loop renews leases meanwhile.
+    A process that its batch kills (out of memory) cannot report it: it records the attempt before the work, and the next
+    process reads the count. A store that fails never stops the learner, as reading a batch again is harmless. Writes run in
+    threads, so that the event loop renews leases meanwhile.
     """
 
     def __init__(self, store: ArtifactStore, role: TrainedRole) -> None:
@@ -56,14 +56,14 @@ class Cursor:
         self.after = str(self._read().get("after", "0"))
 
     def begin(self, batch: TrainBatch) -> int:
-        """Note an attempt at the batch; returns how many before it nobody has come back from."""
+        """Record an attempt at the batch; return how many earlier attempts killed their process."""
         noted = self._read()
         before = int(noted.get("attempts", 0)) if noted.get("batch_id") == batch.batch_id else 0
         self._write(batch_id=batch.batch_id, attempts=before + 1)
         return before
 
     def end(self, entry: str | None = None) -> None:
-        """The process has come back from the batch, so nothing counts against it; with its `entry`, it is done."""
+        """Clear the attempt, as the process survived it; with its `entry` the batch is done."""
         self.after = entry or self.after
         self._write()
 
@@ -86,7 +86,7 @@ class Cursor:
 class LearnerProcess:
     """Serves one role until `stop`; waits for a broker or store that is away.
 
-    `handover` says how else than by their folders versions can be had; it is announced with each of them.
+    `handover` names the ways to get a version other than its folder; it is announced with each version.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class LearnerProcess:
     async def run(self) -> None:
         """Serve until `stop`.
 
-        A batch that a failure interrupts is done again from the beginning: a version that is published is found so.
+        A batch that a failure interrupts starts again; a version that was published already is only announced again.
         """
         log.info("learner of %s waits for batches after %s", self._role, self._cursor.after)
         attempts = Attempts(_AWAY)
@@ -137,7 +137,7 @@ class LearnerProcess:
             await asyncio.to_thread(self._cursor.end, entry)
 
     async def _serve(self, batch: TrainBatch, parent: str) -> None:
-        """Train one batch, sent in the trace `parent`, and announce what came of it."""
+        """Train one batch, sent in the trace `parent`, and announce the result."""
         async with self._broker.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
             if not mine:
                 raise UnavailableError(f"batch {batch.batch_id}: another process trains this model")

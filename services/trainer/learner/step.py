@@ -76,12 +76,12 @@ class Step:
     # ---- forward passes ----
 
     def seed(self, epoch: int) -> int:
-        """Of the order of an epoch's rows."""
+        """Return the seed of the order of an epoch's rows."""
         text = "/".join(map(str, (self.batch.seed, self.batch.role, self.batch.step, epoch)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def plans(self, epoch: int, *, coupled: bool) -> list[Plan]:
-        """The forward passes of each update of an epoch. Rows of a task share one where a loss couples them."""
+        """Return the forward passes of each update of an epoch. Rows of one task share an update where a loss couples them."""
         learner, sequences = self.batch.learner, self.data.sequences
         parts = minibatches(
             sequences.counts,
@@ -102,7 +102,7 @@ class Step:
         return self.data.sequences.cells_of([row for rows in plan for row in rows])
 
     def batches(self, plan: Plan) -> Iterator[tuple[TokenBatch, bool, bool]]:
-        """This rank's passes over some rows: each, whether it counts, whether it is the last one (`Ranks.passes`)."""
+        """Yield this rank's passes over some rows: the batch, whether it counts, whether it is the last (`Ranks.passes`)."""
         for rows, counts, last in self.ranks.passes(plan, self.should_stop):
             yield self.model.batch(self.data.sequences, rows), counts, last
 
@@ -127,9 +127,9 @@ class Step:
     # ---- before the first update ----
 
     def score_references(self, plan: Plan) -> None:
-        """What the anchor and the weights at the start of the step say of all rows, if anybody wants to know.
+        """Compute log-probabilities of all rows by the KL anchor and by the weights at the start of the step, as far as needed.
 
-        The initial model's log-probabilities of a KL term in the loss are found pass by pass instead, beside the policy's.
+        For a KL term in the loss, each pass computes the initial model's log-probabilities itself.
         """
         algorithm, data = self.algorithm, self.data
         correction = algorithm.correction(self.batch.staleness_bound)
@@ -153,7 +153,7 @@ class Step:
             self.tally.off_policy = measures.as_metrics()
 
     def token_kl(self) -> Doubles:
-        """The KL of each token from the anchor at the start of the step, in doubles, as it is taken off rewards."""
+        """Return the KL of each token from the anchor at the start of the step, float64, for the KL penalty in rewards."""
         assert self.reference is not None  # the placement asks for one
         estimate = KL_ESTIMATORS[self.algorithm.kl_estimator]
         kl: Doubles = estimate(
@@ -215,7 +215,7 @@ class Step:
             self.tally.compare(scored, same)
 
     def distributions(self) -> dict[str, float]:
-        """Of ratios in the last pass over each token, and of how many versions ago the tokens were sampled."""
+        """Return quantiles of the ratios in the last pass over each token, and of the tokens' staleness in versions."""
         if not self.tally.tokens:
             return {}
         moved = np.exp(np.clip(self.new - self.prox, -10.0, 10.0))
@@ -226,7 +226,7 @@ class Step:
         return torch.from_numpy(values).to(self.model.device)
 
     def _kept(self, cells: Ints, new: Tensor) -> Floats | None:
-        """Which tokens off-policy sequence masking keeps, if it is on: 1 or 0 each."""
+        """Return 1 for tokens that off-policy sequence masking keeps, 0 for others; None if it is off."""
         data, delta = self.data, self.algorithm.opsm_delta
         if delta is None:
             return None

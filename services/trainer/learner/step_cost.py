@@ -1,13 +1,12 @@
-"""What a training step costs: seconds by phase, floating-point operations, and the share of what the machine can do.
+"""Cost of a training step: seconds by phase, floating-point operations, and model-FLOP utilisation.
 
 Model FLOPs of a forward pass over C computed cells, P (token, token it sees) pairs and N scored tokens, as in PaLM
 (Chowdhery et al., 2022, appendix B) and Kaplan et al. (2020), with attention counted by the pairs that causal masks leave:
 
     forward = 2 * W * C  +  4 * layers * heads * head_dim * P  +  2 * V * d * N
 
-W are the weights of the blocks' matrices, V * d those of the output layer; what a model sees images with is left out. The
-way back costs twice as much, or as much again where only an adapter is trained. What is computed a second time to save
-memory does not count. Model-FLOP utilisation is model FLOPs a second over the machine's rate: that of the GPU's data sheet
+W are the weights of the blocks' matrices, V * d those of the output layer; vision towers are left out. The backward pass
+costs twice as much, or the same again where only an adapter is trained. Recomputation that saves memory does not count. Model-FLOP utilisation is model FLOPs a second over the machine's rate: that of the GPU's data sheet
 in bfloat16 without sparsity, and on a CPU the measured rate of a large float32 matrix product with the same threads.
 """
 
@@ -36,7 +35,7 @@ _SIZE, _TRIES = 768, 3
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the formula needs of a model."""
+    """Sizes of a model that the formula needs."""
 
     blocks: int  # weights of all matrices but embeddings and output layer
     head: int  # weights of the output layer
@@ -63,20 +62,20 @@ class Shape:
 
     @property
     def price(self) -> Price:
-        """The same by the cell, for those who share passes out."""
+        """The same for each cell, for `triforge.algorithms.dealing`."""
         if not self.blocks:  # layers of a kind that is not counted
             return Price()
         return Price(pair=2.0 * self.attention / self.blocks, scored=self.head / self.blocks)
 
     def forward_flops(self, batch: TokenBatch) -> float:
-        """Of one forward pass."""
+        """Return the FLOPs of one forward pass."""
         cells = 2.0 * self.blocks * batch.computed
         return cells + 4.0 * self.attention * batch.pairs + 2.0 * self.head * len(batch.targets)
 
 
 @dataclass(slots=True)
 class StepCost:
-    """Sums over a step, of this process."""
+    """Sums over a step in this process."""
 
     shape: Shape
     device: torch.device
@@ -102,7 +101,7 @@ class StepCost:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
     def metrics(self, seconds: float, total: Callable[[float], float]) -> dict[str, float]:
-        """The figures of a step of so many `seconds`; `total` adds a number up over all ranks."""
+        """Return the figures of a step that took `seconds`; `total` sums a number over all ranks."""
         tokens, computed, flops, world = map(
             total, (float(self.tokens), float(self.computed), self.flops, 1.0)
         )
@@ -123,7 +122,7 @@ class StepCost:
 
 @functools.cache
 def peak_flops(device: torch.device, threads: int) -> float:  # noqa: ARG001 (part of the key)
-    """What a device can do a second; 0 if it is a GPU whose data sheet is not known here."""
+    """Return a device's peak FLOPs a second; 0 for a GPU that is not in the table."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return next((peak for part, peak in _PEAKS.items() if part in name), 0.0)

@@ -1,7 +1,7 @@
-"""Supervised training on conversations: the first phase of a run, and how demonstration models are made.
+"""Supervised training on conversations, before a run or for models of the demo.
 
-Each item is one JSON line, `{"messages": [...], "weight": 1.0}`. Only what assistants say is trained on, rendered to
-exactly the ids that a rollout would have produced.
+Each item is one JSON line, `{"messages": [...], "weight": 1.0}`. Only the assistant's tokens are trained on, rendered to
+exactly the ids that a rollout would have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EVAL_ROWS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SupervisedOptions:
-    """How to train. Whichever of `steps` and `seconds` ends first ends the job; only `steps` can be repeated bit for bit."""
+    """Options of a job. The first of `steps` and `seconds` to run out ends it; only `steps` repeats bit for bit."""
 
     learning_rate: float = 3e-3  # AdamW's highest step size
     final_share: float = (
@@ -119,7 +119,7 @@ def _item(line: str, renderer: Renderer, max_tokens: int) -> tuple[list[int], li
             f"given {len(tokens)} tokens, expected at most {max_tokens} (the model's longest)"
         )
     if not any(mask):
-        raise InputError("nothing in it is said by an assistant")
+        raise InputError("messages: given no text of an assistant, expected at least one")
     return tokens, mask, float(weight)
 
 
@@ -154,10 +154,10 @@ class SupervisedJob:
         replace: bool = False,
         progress: Callable[[int, float], None] = lambda *_: None,
     ) -> dict[str, Any]:
-        """Train and write the model folder; returns the report. `progress` is told the updates made and the last one's loss.
+        """Train and write the model folder; return the report. `progress` gets the number of updates and the last loss.
 
-        It has settings, the loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy], tokens,
-        seconds.
+        The report has settings, the loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy],
+        tokens and seconds.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -198,7 +198,7 @@ class SupervisedJob:
         return report
 
     def _done(self, step: int, elapsed: float) -> float:
-        """How much of the budget that is nearer to its end is spent."""
+        """Return the spent share of `steps` or of `seconds`, whichever is larger."""
         steps, seconds = self._options.steps, self._options.seconds
         return max(step / steps if steps else 0.0, elapsed / seconds if seconds else 0.0)
 

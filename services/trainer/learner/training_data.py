@@ -38,11 +38,10 @@ class StepData:
     turns: Turns | None = None  # what each trajectory's tokens brought; None without a critic
 
     def scale(self, cells: Ints, *, summed: bool) -> float:
-        """What the weights of an update's tokens are multiplied with, so that it has the scale of the whole batch.
+        """Return the factor for the weights of an update's tokens, so that an update has the scale of the whole batch.
 
-        It is (sum of the batch's weights) / (sum of the update's), and the mean of all updates, each by its share, is the
-        batch. Where tokens are summed up (`step_sum`), weights sum to more in long responses, which must not be divided
-        away: there the share of an update is that of its responses.
+        The factor is (sum of the batch's weights) / (sum of the update's weights). With `step_sum`, longer responses have
+        larger sums and must keep them: there the factor counts responses.
         """
         if summed:
             return len(np.unique(self.responses)) / len(np.unique(self.responses[cells]))
@@ -144,7 +143,7 @@ def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabul
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What each trajectory wrote, token by token in order, whatever rows it lies in; and what the tokens brought."""
+    """Sampled tokens of each trajectory in order, over all its rows, with their rewards."""
 
     # where a trajectory's tokens stand in the flat arrays, as they were written
     cells: tuple[Ints, ...]
@@ -215,6 +214,6 @@ class Rectangle:
         return found
 
     def flat(self, cells: npt.NDArray[np.generic]) -> Floats:
-        """The tokens of a rectangle as flat float32."""
+        """Return the tokens of a padded rectangle as flat float32."""
         found: Floats = cells[self._rows, self._columns].astype(np.float32)
         return found

@@ -26,8 +26,8 @@ from triforge.types import (
 )
 from triforge.web.description import answers, files
 
-_READ = Rule(wants="read")
-_SUBMIT = Rule(wants="submit", changes=True)
+_READ = Rule(requires="read")
+_SUBMIT = Rule(requires="submit")
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs": _READ,
@@ -44,7 +44,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run_id}/export": _READ,
     "POST /v1/runs/{run_id}/stop": _SUBMIT,
     "POST /v1/runs/{run_id}/resume": _SUBMIT,
-    "POST /v1/runs/{run_id}/rollback": Rule(wants="admin", changes=True),
+    "POST /v1/runs/{run_id}/rollback": Rule(requires="admin"),
 }
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

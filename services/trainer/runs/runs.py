@@ -28,7 +28,7 @@ from triforge.config import RunConfig, Settings, merge, parse, read_document
 from triforge.environments.plugins import Allowed
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError, UnavailableError
-from triforge.json_text import demand_keepable
+from triforge.json_text import require_keepable
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.store.step_records import export_step_records
@@ -50,7 +50,7 @@ class RunRequest(Message):
 
 def _demand_kept(config: dict[str, Any]) -> None:
     """Pass a config that every reader of the run's row can take, page by page and in every answer."""
-    demand_keepable(config, "config")
+    require_keepable(config, "config")
     text = json.dumps(config)
     if len(text) > MAX_CONFIG:
         raise InputError(f"config: given {len(text)} characters of JSON, at most {MAX_CONFIG}")

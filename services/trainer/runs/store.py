@@ -16,7 +16,7 @@ from sqlalchemy import func, insert, select, tuple_
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import DEFAULT, caller, own
-from triforge.access.keys import check_run_quota, hold_tenant
+from triforge.access.keys import hold_tenant
 from triforge.config import AlgorithmSection
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
@@ -81,7 +81,6 @@ class RunStore:
 
         Raises:
             ConflictError: the key was used for another run.
-            QuotaError: the tenant may have no further unfinished run.
         """
         now = time.time()
         with self._db.write() as session:
@@ -89,7 +88,6 @@ class RunStore:
             found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
             if found is not None:
                 return _shown(found)
-            check_run_quota(session, tenant)
             row = RunRow(
                 id=f"run-{uuid.uuid4().hex[:10]}",
                 name=name,
@@ -192,7 +190,6 @@ class RunStore:
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
-            check_run_quota(session, row.tenant)
             row.status, row.reason, row.updated_at = "queued", "", time.time()
             return _shown(row)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from triforge.access.keys import KeyStore, split
+from triforge.access.keys import KeyStore, parse_key
 from triforge.cli.main import command_line
 from triforge.errors import InputError, NotFoundError
 from triforge.store.database import Database
@@ -32,7 +32,7 @@ def test_the_id_of_a_key_is_listed_whole_however_narrow_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = ("--state", str(tmp_path))
-    parts = split(triforge("key", "create", "a-rather-long-name", *state)[0].strip())
+    parts = parse_key("tfk", triforge("key", "create", "a-rather-long-name", *state)[0])
     assert parts is not None
     monkeypatch.setenv("COLUMNS", "60")
     assert parts[0] in triforge("key", "list", *state)[0]
@@ -42,7 +42,7 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     state = ("--state", str(tmp_path))
     out, err = triforge("key", "create", "nightly", "--scope", "read", "--tenant", "blue", *state)
     text = out.strip()  # nothing else goes to stdout: KEY=$(triforge key create ...)
-    parts = split(text)
+    parts = parse_key("tfk", text)
     assert parts is not None
     assert "scope read, tenant blue" in err
     assert parts[1] not in err
@@ -69,7 +69,7 @@ def test_impossible_keys_are_refused(tmp_path: Path) -> None:
 
 def test_a_key_that_slips_into_a_log_line_is_masked(tmp_path: Path) -> None:
     text = triforge("key", "create", "k", "--state", str(tmp_path))[0].strip()
-    id_, secret = split(text) or ("", "")
+    id_, secret = parse_key("tfk", text) or ("", "")
     for line in (f"asked with {text}", f"Authorization: Bearer {text}", f"GET /?key={text}&x=1"):
         assert secret not in masked(line)
     assert id_ in masked(f"asked with {text}")

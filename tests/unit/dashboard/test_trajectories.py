@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from services.trainer.runs.trajectory_store import Trajectories, TrajectoryFilter
 from tests.unit.dashboard.recorded_run import ACTIONS, EVIL, RecordedRun
-from triforge.access.callers import Caller, asked_by
+from triforge.access.callers import Caller, acting_for
 from triforge.errors import NotFoundError
 from triforge.store.tables import TrajectoryRow
 
@@ -150,7 +150,7 @@ def test_tokens_of_a_tokenizer_that_is_gone_are_their_ids(own: RecordedRun) -> N
 def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
     found = Trajectories(own.store, own.artifacts)
     group = own.group(1)
-    with asked_by(Caller(tenant="blue", scope="admin")):
+    with acting_for(Caller(tenant="blue", scope="admin")):
         for ask in (
             lambda: found.page(own.run_id, TrajectoryFilter()),
             lambda: found.one(own.run_id, f"{group}-00"),
@@ -160,7 +160,7 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
             with pytest.raises(NotFoundError):
                 ask()
     other = own.store.create(name="mine", pool_id="p", config={}, tenant="blue").id
-    with asked_by(Caller(tenant="blue", scope="admin")):
+    with acting_for(Caller(tenant="blue", scope="admin")):
         for ask in (lambda: found.one(other, f"{group}-00"), lambda: found.group(other, group)):
             with pytest.raises(NotFoundError):
                 ask()

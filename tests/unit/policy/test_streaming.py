@@ -125,16 +125,16 @@ async def test_merged_streams_keep_their_own_order_and_the_first_failure_ends_al
 
 
 async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service: Service) -> None:
-    from services.policy.api.openai import ChatRequest, Deltas
+    from services.policy.api.chat import ChatDialect, ChatRequest
     from services.policy.engines.protocol import Partial
 
     body = ChatRequest.model_validate({**CHAT, "stop": "END"})
-    deltas = Deltas(body, model="policy", renderer=service.weights.renderer, version=0)
+    dialect = ChatDialect(body, model="policy", renderer=service.weights.renderer, version=0)
 
     def piece(text: str, finish: Any = None) -> Partial:
         return Partial(text, (5,), (-0.5,), (), 3, 0, finish)
 
-    sent = [*deltas.take(0, piece("a EN")), *deltas.take(0, piece("a ", "stop")), *deltas.end()]
+    sent = [*dialect.take(0, piece("a EN")), *dialect.take(0, piece("a ", "stop")), *dialect.end()]
     chunks = [json.loads(e.removeprefix("data: ")) for e in sent if "DONE" not in e]
     assert texts(chunks) == ["a EN"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"

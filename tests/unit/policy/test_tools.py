@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.policy.api.tools import Tool, begun, call_schema, said
+from services.policy.api.tools import CallParser, Tool, call_schema
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import InputError
@@ -141,8 +141,8 @@ async def test_a_streamed_call_comes_whole_and_nothing_of_it_as_text(folder: Pat
     ],
 )
 def test_what_is_no_call_of_a_given_tool_stays_text(text: str) -> None:
-    assert said(text, ["look"]) == said(text, [])
-    assert said(text, ["look"]).text == text
+    assert CallParser(["look"]).parse(text) == CallParser().parse(text)
+    assert CallParser(["look"]).parse(text).text == text
 
 
 async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
@@ -248,6 +248,7 @@ PIECES = st.sampled_from(["a", " ", "\n", "<", "tool_call>", "</tool_call>", CAL
 
 @given(st.lists(PIECES, max_size=8).map("".join))
 def test_text_that_was_sent_is_never_taken_back(text: str) -> None:
-    whole = said(text, ["look"]).text
-    shown = [begun(text[:end], ["look"]) for end in range(len(text) + 1)]
+    parser = CallParser(["look"])
+    whole = parser.parse(text).text
+    shown = [parser.visible(text[:end]) for end in range(len(text) + 1)]
     assert all(later.startswith(earlier) for earlier, later in zip(shown, [*shown[1:], whole]))  # noqa: B905

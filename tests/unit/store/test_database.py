@@ -1,4 +1,4 @@
-"""The database: schema, locking, transactions, and what its failures become."""
+"""The database: schema, locking, transactions and errors."""
 
 import sqlite3
 import threading
@@ -7,14 +7,12 @@ from pathlib import Path
 import alembic.autogenerate
 import pytest
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from triforge.errors import ConfigError, StorageError, TriforgeError, UnavailableError
-from triforge.store.database import REVISIONS, Database, meaning_of, open_database
-from triforge.store.migrations.running import alembic_config
-from triforge.store.tables import Base, PoolRow
+from triforge.store.database import REVISIONS, Database, open_database, our_error
+from triforge.store.tables import AuditRow, Base, PoolRow, TenantRow
 
 
 def url_of(folder: Path) -> str:
@@ -33,26 +31,37 @@ def a_pool(name: str) -> PoolRow:
     )
 
 
-def test_migrations_lead_to_exactly_the_tables_of_tables_py(tmp_path: Path) -> None:
+def test_a_new_database_has_the_tables_and_the_newest_revision(tmp_path: Path) -> None:
     database = open_database(url_of(tmp_path))
+    assert database.schema() == (REVISIONS[-1], REVISIONS[-1])
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert alembic.autogenerate.compare_metadata(context, Base.metadata) == []
     database.close()
 
 
-def test_the_revisions_that_are_read_off_the_folder_are_those_that_alembic_walks() -> None:
-    walked = ScriptDirectory.from_config(alembic_config()).walk_revisions()
-    assert [script.revision for script in walked][::-1] == REVISIONS
-
-
-def test_a_missing_column_would_be_noticed(tmp_path: Path) -> None:
+def test_a_database_of_0_1_is_used_with_the_columns_that_are_gone(tmp_path: Path) -> None:
     database = open_database(url_of(tmp_path))
     with database.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE measurements DROP COLUMN rollouts"))
-    with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection)
-        assert len(alembic.autogenerate.compare_metadata(context, Base.metadata)) == 1
+        for column in (
+            "tenants ADD COLUMN max_pools INTEGER",
+            "audit ADD COLUMN service VARCHAR(32) DEFAULT '' NOT NULL",
+            "audit ADD COLUMN status INTEGER",
+        ):
+            connection.execute(text(f"ALTER TABLE {column}"))
+    database.upgrade()
+    with database.write() as session:
+        session.add(TenantRow(name="blue", created_at=0.0))
+        session.add(AuditRow(at=0.0, by="dana", action="a", subject="s", reason="", detail={}))
+    database.close()
+
+
+def test_a_database_of_an_older_0_1_is_refused_with_the_way_to_go(tmp_path: Path) -> None:
+    database = open_database(url_of(tmp_path))
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
+    with pytest.raises(StorageError, match=r"0004.*triforge 0\.1"):
+        database.upgrade()
     database.close()
 
 
@@ -167,21 +176,21 @@ def test_tables_that_are_not_there_are_a_schema_that_is_not_up_to_date(tmp_path:
     database.close()
 
 
-SAID: dict[str, tuple[type[DBAPIError], str, type[TriforgeError], str]] = {
+MESSAGES: dict[str, tuple[type[DBAPIError], str, type[TriforgeError], str]] = {
     "no right": (ProgrammingError, "permission denied for schema public\nLINE 2: CREATE", StorageError, "rights of its user"),
     "a standby": (InternalError, "cannot execute INSERT in a read-only transaction", StorageError, "rights of its user"),
     "old schema": (ProgrammingError, 'relation "api_keys" does not exist\nLINE 2: FROM', UnavailableError, "another schema"),
     "older still": (ProgrammingError, "column runs.tenant does not exist", UnavailableError, "another schema"),
     "no database": (OperationalError, 'FATAL:  database "x" does not exist', UnavailableError, "TRIFORGE_DATABASE_URL"),
-    "nobody there": (OperationalError, "Connection refused\n\tIs it there?", UnavailableError, "is it running"),
+    "no server": (OperationalError, "Connection refused\n\tIs it there?", UnavailableError, "is it running"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", SAID)
-def test_what_postgresql_says_becomes_a_sentence_that_names_the_mend(what: str) -> None:
-    kind, said, becomes, mend = SAID[what]
-    meant = meaning_of(kind("SELECT 1", {}, Exception(said)), said)
-    assert type(meant) is becomes
-    assert mend in meant.detail
-    assert "\n" not in meant.detail
-    assert "LINE 2" not in meant.detail
+@pytest.mark.parametrize("what", MESSAGES)
+def test_errors_of_postgresql_become_ours_with_the_way_to_mend_them(what: str) -> None:
+    kind, message, expected, mend = MESSAGES[what]
+    error = our_error(kind("SELECT 1", {}, Exception(message)), message)
+    assert type(error) is expected
+    assert mend in error.detail
+    assert "\n" not in error.detail
+    assert "LINE 2" not in error.detail

@@ -23,13 +23,13 @@ Series = Sequence[float] | Floats
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One task's rollouts, as estimators see them.
+    """One task's rollouts as input of estimators.
 
     Attributes:
         rewards: of each step, with penalties.
         outcomes: O of the trajectory on each of its steps that has a reward; None on the others.
         votes: the mean vote on each step.
-        observations: what each step saw, or in tree rollouts the name of its state; None where nobody recorded it.
+        observations: each step's observation, or in tree rollouts the name of its state; None if not recorded.
     """
 
     rewards: Rows
@@ -39,7 +39,7 @@ class Group:
     actions: Sequence[Sequence[str]] = ()
 
     def states(self, name: str) -> Sequence[Sequence[str]]:
-        """The observations, for the estimator of that name.
+        """Return the observations for the estimator of that name.
 
         Raises:
             InputError: there are none, or they have other places than the rewards.
@@ -75,8 +75,8 @@ class Estimator:
         function: advantages of the steps of a group.
         tokens: advantages of a trajectory's tokens from their rewards, a critic's values and the last token of each turn;
             None needs no critic.
-        reads: the core options of comparison (`normalise`, `std_floor`, `std_eps`, `std_ddof`) that it reads, any other is
-            refused beside it; None is those that `advantages.compared` reads under the chosen `normalise`.
+        reads: the core options of comparison (`normalise`, `std_floor`, `std_eps`, `std_ddof`) that it reads; others are
+            refused; None is those that `advantages.compared` reads under the chosen `normalise`.
         sums_steps: each step brings its own reward, so the outcome stands on the last one only.
         whole: trajectories are compared as wholes, by the mean of their steps.
         splits: outcomes and votes may be compared apart, each as if they were the rewards.

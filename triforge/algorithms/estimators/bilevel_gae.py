@@ -18,7 +18,7 @@ from triforge.errors import InputError
 
 
 class BilevelGaeOptions(GaeOptions):
-    """Options of `bilevel_gae`, beside those of `gae`."""
+    """Options of `bilevel_gae`, in addition to those of `gae`."""
 
     turn_gamma: float = Field(1.0, ge=0, le=1)
     """Discount a turn."""

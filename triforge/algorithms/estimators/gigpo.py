@@ -26,12 +26,12 @@ class GigpoOptions(Options):
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount a step of the returns."""
     state_weight: float = Field(1.0, gt=0, le=100)
-    """Weight of the comparison within states beside that of trajectories."""
+    """Weight of the comparison within states relative to that of trajectories."""
 
 
 @estimator("gigpo", GigpoOptions, sums_steps=True)
 def gigpo(group: Group, algorithm: CoreOptions, options: GigpoOptions) -> ScoredRows:
-    """`A = A_E + state_weight * A_S`.
+    """Return `A = A_E + state_weight * A_S`.
 
     A_E compares the sums of the trajectories' rewards; A_S compares, over all steps of the task taken in one state, their
     discounted returns. A state that was met once adds nothing.

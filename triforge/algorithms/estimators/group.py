@@ -10,5 +10,5 @@ from triforge.algorithms.registry import NoOptions
 
 @estimator("group", whole=True, splits=True)
 def group(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
-    """A trajectory's reward is the mean of its measured steps; its advantage stands on all of them."""
+    """Compare trajectories by the mean reward of their measured steps; each step gets its trajectory's advantage."""
     return over_steps(group.rewards, compared(row_means(group.rewards), algorithm))

@@ -1,6 +1,7 @@
-"""Judge targets: the reward of a vote of +1 on each step of one task's rollouts. One file each; see docs/algorithms.md.
+"""Targets of the reward model: one number for every step of one task's rollouts; one file a kind.
 
-A vote of -1 earns the negative. The votes on a step without a target (None) are not trained on.
+The target of a step is the reward of a vote of +1 on it; a vote of -1 earns its negative. A step with the unknown target
+None is not trained on.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def demand_aligned(name: str, judged: Judged, targets: Rows) -> Rows:
 
 
 def pasts(observations: Sequence[str], actions: Sequence[str]) -> list[str]:
-    """Return a name for all that came before the action of each step of a trajectory: equal pasts have equal names."""
+    """Return a name for everything before the action of each step of a trajectory: equal pasts have equal names."""
     digest = hashlib.sha256()
     names = []
     for observation, action in zip(observations, actions, strict=True):

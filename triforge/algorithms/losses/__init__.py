@@ -19,13 +19,13 @@ Map = Callable[[Array], Array]
 
 
 def same(values: Array) -> Array:
-    """The identity: arrays without gradients have nothing to stop."""
+    """Return the values: the stop-gradient of arrays without gradients."""
     return values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """What a loss reads of some tokens.
+    """Inputs of a loss for some tokens.
 
     Attributes:
         logprobs: under the weights being trained (carry the gradient).
@@ -43,7 +43,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """What a loss says of each token.
+    """Result of a loss for each token.
 
     Attributes:
         log_ratio: the logarithm of the ratio that it is a function of.

@@ -8,6 +8,6 @@ from triforge.algorithms.losses.ppo import PpoOptions, clipped_objective
 
 @loss("gspo", PpoOptions, by_response=True)
 def gspo(tokens: Tokens, options: PpoOptions) -> TokenLoss:
-    """The gradient of the ratio goes to all tokens of the response."""
+    """Return the GSPO loss: the gradient of the ratio goes to all tokens of the response."""
     log_ratio = limited(tokens.pooled(tokens.logprobs - tokens.prox), options.log_ratio_clamp)
     return clipped_objective(tokens, log_ratio, options)

@@ -25,7 +25,7 @@ class ClipOptions(RatioOptions):
     """The ratio is clipped at 1 + clip_high."""
 
     def cut(self, ratio: Array) -> Array:
-        """The clipped ratio."""
+        """Return the clipped ratio."""
         return array_namespace(ratio).clip(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high)
 
     def beyond(self, ratio: Array, advantages: Array) -> Array:
@@ -55,6 +55,6 @@ def clipped_objective(tokens: Tokens, log_ratio: Array, options: PpoOptions) -> 
 
 @loss("ppo", PpoOptions)
 def ppo(tokens: Tokens, options: PpoOptions) -> TokenLoss:
-    """The ratio of a token is its own."""
+    """Return the PPO loss: each token has its own ratio."""
     log_ratio = limited(tokens.logprobs - tokens.prox, options.log_ratio_clamp)
     return clipped_objective(tokens, log_ratio, options)

@@ -21,7 +21,7 @@ class ReinforceOptions(Options):
     """Log-ratios, which weigh the KL term only, are limited to +- this."""
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
-        """Samples of other weights need a correction from outside."""
+        """Yield the conflict: samples of other weights need an off-policy correction."""
         yield (
             algorithm.off_policy in ("none", "bypass"),
             f"loss: given 'reinforce' with off_policy = '{algorithm.off_policy}', allowed 'auto', 'decoupled', 'tis' or "
@@ -31,6 +31,6 @@ class ReinforceOptions(Options):
 
 @loss("reinforce", ReinforceOptions)
 def reinforce(tokens: Tokens, options: ReinforceOptions) -> TokenLoss:
-    """`-A log p`."""
+    """Return the loss `-A log p`."""
     log_ratio = limited(tokens.logprobs - tokens.prox, options.log_ratio_clamp)
     return TokenLoss(-tokens.advantages * tokens.logprobs, log_ratio)

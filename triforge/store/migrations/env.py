@@ -1,27 +1,18 @@
-"""What Alembic runs: migrations happen on the connection that the caller gives, in the caller's transaction.
+"""The environment of Alembic: migrations run on the connection and in the transaction of `Database.upgrade`.
 
-To write a new migration after a change of tables.py:
-
-    python -m triforge.store.migrations "add a column"
+A new migration is a script in `versions/`, named after its revision. SQLite cannot alter most of a table in place, so Alembic
+copies it (batch mode); a copy of a table that others refer to needs foreign keys off, which SQLite permits outside of
+transactions only.
 """
 
 from alembic import context
-from sqlalchemy import Connection
 
 from triforge.store.tables import Base
 
-
-def run(connection: Connection) -> None:
-    """Migrate on this connection."""
-    # SQLite cannot alter most of a table in place: batch mode copies it.
-    context.configure(
-        connection=connection,
-        target_metadata=Base.metadata,
-        render_as_batch=True,
-        compare_type=True,
-    )
-    with context.begin_transaction():
-        context.run_migrations()
-
-
-run(context.config.attributes["connection"])
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

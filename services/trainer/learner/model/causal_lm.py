@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 _CHUNKS = {"cpu": 1 << 24, "cuda": 1 << 27}
 _PROBE = 40
 _CLOSE = 1e-4  # how far the packed path may be from the plain one on the probe
-_HALF = 0.05  # the same in half precision, on average, beside what half precision is off itself
+_HALF = 0.05  # the same in half precision, on average, on top of its own rounding error
 _REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, AttributeError)
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Weights(NamedTuple):
-    """What is published of a model: its tensors, and its probe, a prompt with its log-probabilities."""
+    """Tensors of a version, and its probe: a prompt with the model's log-probabilities."""
 
     tensors: dict[str, Tensor]
     probe: dict[str, Any]
@@ -211,7 +211,7 @@ class ScoringModel:
         )
 
     def batch(self, sequences: Sequences, rows: Sequence[int]) -> TokenBatch:
-        """Some sequences as this model takes them. Raises TrainerError: they hold images, and the model sees none."""
+        """Return some sequences as tensors for this model. Raises TrainerError: images for a model without vision."""
         batch = sequences.batch(rows, self.device, packed=self.packs and sequences.plain)
         if self.image_spec is None and "images" in batch.inputs:
             raise TrainerError(
@@ -228,7 +228,7 @@ class ScoringModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of matrix products and attention."""
+        """The type of matrix products and attention."""
         return self.scorer.dtype
 
     def compute(self, *, precision: Precision = "auto", checkpointing: bool = False) -> None:
@@ -320,13 +320,13 @@ class ScoringModel:
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """What versions hold. All ranks of a sharded model ask together."""
+        """Return the tensors of a version. A collective call: all ranks of a sharded model make it."""
         return model_tensors(self.module)
 
     def weights(self, sample: Sequence[int]) -> Weights:
-        """What is to be published, all ranks of a sharded model together; `sample` is the probe's prompt.
+        """Return the weights to publish; `sample` is the probe's prompt. A collective call.
 
-        Ids of images are left out of it: engines are asked for it without any pixels.
+        The probe leaves out ids of images: engines score it without pixels.
         """
         spec = self.image_spec
         ids = [i for i in sample if spec is None or i not in (spec.image, spec.video)]
@@ -345,7 +345,7 @@ class ScoringModel:
         ranks: Ranks | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> str:
-        """Write weights as a version, atomically, beside the rest of the folder `initial`; returns the manifest's digest.
+        """Write weights as a version, atomically, with the other files of the folder `initial`; return the manifest's digest.
 
         Raises:
             WeightsError: the folder exists.
@@ -356,7 +356,7 @@ class ScoringModel:
 
 
 def _build(folder: Path, held: int, *, seeing: bool, shapes: bool) -> Any:
-    """A model for a folder that holds so many weights, or its `shapes`; those are looked at before memory is taken for them."""
+    """Build a model for a folder; check the `shapes` of its tensors before memory is allocated."""
     kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -136,7 +136,7 @@ def _d_logits(
     grad: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> Tensor:
-    """The gradient with respect to `z` of one piece, float32 [n, V]."""
+    """Return the gradient with respect to `z` of one piece, float32 [n, V]."""
     rows, order = plan.row[tokens] - cells.start, plan.order[tokens]
     p = logp.exp()
     per_cell = torch.zeros_like(entropy)

@@ -52,7 +52,7 @@ _NAME = "default"  # PEFT's, of the only adapter of a model
 
 @dataclass(frozen=True, slots=True)
 class LoraShape:
-    """What an adapter is like; see `LearnerSection`."""
+    """Rank, scale and layers of an adapter; see `LearnerSection`."""
 
     rank: int
     alpha: int
@@ -60,7 +60,7 @@ class LoraShape:
 
     @staticmethod
     def of(learner: LearnerSection) -> LoraShape | None:
-        """The adapter that a learner is to train; None for all weights."""
+        """Return the adapter that a learner trains; None for all weights."""
         if learner.lora_rank == 0:
             return None
         return LoraShape(learner.lora_rank, learner.lora_alpha, learner.lora_targets)
@@ -93,7 +93,7 @@ class AdaptedModel(ScoringModel):
         device: torch.device | None = CPU,
         images: ImageStore | None = None,
     ) -> AdaptedModel:
-        """A fresh adapter over a model folder; A is drawn with `seed`, B is 0. `images` are for a model that sees.
+        """Return a fresh adapter over a model folder: A is drawn with `seed`, B is 0. `images` reads pixels for vision models.
 
         Raises:
             ConfigError: PEFT is not installed, or the model has no such layers.
@@ -144,13 +144,13 @@ class AdaptedModel(ScoringModel):
                 layer._disable_adapters = False
 
     def named(self) -> dict[str, nn.Parameter]:
-        """The adapter's tensors by PEFT's names: A [rank, in] and B [out, rank] a layer."""
+        """Return the adapter's tensors by PEFT's names: A [rank, in] and B [out, rank] of each layer."""
         return {
             _PREFIX + name.replace(f".{_NAME}.", "."): p for name, p in self.parameters().items()
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same, whole, float32 on the CPU. All ranks of a sharded model ask together."""
+        """Return the same, unsharded, float32 on the CPU. A collective call."""
         return on_cpu({name: whole(parameter) for name, parameter in self.named().items()})
 
     def read(self, folder: Path) -> None:
@@ -167,7 +167,7 @@ class AdaptedModel(ScoringModel):
         ranks: Ranks | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> str:
-        """See `ScoringModel.publish`; what lies beside is the base's. Raises WeightsError, too, if the base has gone."""
+        """Publish as `ScoringModel.publish` does, with the base's other files. Raises WeightsError, too, if the base is gone."""
         base = {"uri": str(self.base), "digest": model_digest(self.base)}
         with atomic_folder(target) as folder:
             copy_companions(self.base, folder)
@@ -200,7 +200,7 @@ def _outside(part: nn.Module, model: nn.Module, targets: Sequence[str]) -> list[
 
 
 def _targets(model: nn.Module, shape: LoraShape, base: Path) -> list[str]:
-    """The names of the layers to adapt: linear ones inside the blocks, which are numbered."""
+    """Return the names of the layers to adapt: the linear layers inside the numbered blocks."""
     found = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
@@ -231,7 +231,7 @@ def load_version(
     images: ImageStore | None = None,
     own: dict[str, Tensor] | None = None,
 ) -> ScoringModel:
-    """The model of a published version: its own weights (`own`, if it has them rounded), or those of `initial` with its adapter.
+    """Load the model of a published version: its whole weights (`own` if the version is rounded), or `initial` with its adapter.
 
     Raises:
         ConfigError: the version is of another kind than the learner is to train.

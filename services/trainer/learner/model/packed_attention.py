@@ -72,7 +72,7 @@ class Layout:
 
 
 def _seen(blocks: tuple[Block, ...]) -> list[Tensor]:
-    """Of each block, the cells that its last token sees, in the order of their positions."""
+    """Return for each block the cells that its last token sees, in the order of their positions."""
     found: list[Tensor] = []
     above: list[Block] = []  # those that the next one may go on from
     for block in blocks:
@@ -93,7 +93,7 @@ def attend(
     layout: Layout | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention interface of transformers: query [B, H, T, D], keys and values [B, G, T, D], result [B, T, H, D]."""
+    """Compute attention by the interface of transformers: query [B, H, T, D], keys and values [B, G, T, D], result [B, T, H, D]."""
     if layout is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options

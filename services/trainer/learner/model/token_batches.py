@@ -49,7 +49,7 @@ class TokenBatch:
     inputs: Inputs = field(default_factory=dict)  # what else the model is called with, by name
 
     def arguments(self) -> dict[str, Any]:
-        """What a transformers model is called with."""
+        """Return the arguments of a transformers model."""
         found: dict[str, Any] = {"input_ids": self.ids, "use_cache": False, **self.inputs}
         if self.layout is not None:
             found |= {"position_ids": self.positions, "layout": self.layout}
@@ -87,17 +87,17 @@ class Sequences:
         return np.concatenate([np.arange(self._starts[r], self._starts[r + 1]) for r in rows])
 
     def scored(self, row: int) -> Ints:
-        """The places of a sequence's scored tokens."""
+        """Return the positions of a sequence's scored tokens."""
         return self._scored[row]
 
     def seen(self, row: int) -> Ints:
-        """The ids of a sequence that a scored token depends on."""
+        """Return the ids of a sequence that a scored token depends on."""
         return self._ids[row][: self.lengths[row]]
 
     def batch(
         self, rows: Sequence[int], device: torch.device, *, packed: bool = False
     ) -> TokenBatch:
-        """Some sequences as tensors, packed or as a rectangle. Each must have a scored token."""
+        """Return some sequences as tensors, packed or padded. Each must have a scored token."""
         if packed:
             return self._packed(rows, device)
         width = -(-max(self.lengths[r] for r in rows) // _PAD_TO) * _PAD_TO

@@ -24,7 +24,7 @@ _KEPT = 256  # images whose pixels stay in memory: a group sees many of them aga
 
 
 def inputs_of(row: TrainRow, end: int) -> Mapping[str, Tensor]:
-    """What a model that sees needs of the first `end` tokens of a row, beside their ids.
+    """Return the image inputs of the first `end` tokens of a row.
 
     Returns:
         `images` int64 [1], how many; and if there are any `image_digests` uint8 [n, 32] and `image_facts` int64 [n, 6]:
@@ -82,7 +82,7 @@ class VisionBody:
         self._known: OrderedDict[str, Tensor] = OrderedDict()
 
     def __call__(self, *, images: Tensor | None = None, **inputs: Any) -> Any:
-        """A forward pass; `images` and what goes with it are `inputs_of` the rows, one after another.
+        """Run a forward pass; `images` and the other inputs are `inputs_of` the rows, one after another.
 
         Raises:
             TrainerError: an image's tokens are not those that this model sees in it, or it was given no images.

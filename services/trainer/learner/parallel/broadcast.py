@@ -57,7 +57,7 @@ BUCKET_BYTES = 256 << 20
 _LONGEST_ADDRESS = 512
 _PATIENCE_S = 30.0
 # A store that has gone is retried for minutes; one that goes under a connection is heard at once. So it outlives by this
-# the moment when the engines looked whether somebody listens.
+# the moment when the engines checked the connection.
 _LATE_S = 2.0
 
 
@@ -189,8 +189,8 @@ class _Sending(threading.Thread):
                     self._complete(self._group.broadcast([flat], dist.BroadcastOptions()))
             self.state = "sent"
         except (RuntimeError, SafetensorError, OSError) as error:  # torch's distributed errors
-            said = str(error).partition("\n")[0] or type(error).__name__
-            self.state = f"failed: {said}"
+            first_line = str(error).partition("\n")[0] or type(error).__name__
+            self.state = f"failed: {first_line}"
             log.warning("broadcast %s %s", self.group, self.state)
         finally:
             self._group = self._server = None
@@ -223,14 +223,14 @@ class _Sending(threading.Thread):
 
 @contextlib.contextmanager
 def _opened(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """The open file that holds a tensor, by the tensor's name."""
+    """Return the open file that holds each tensor, by the tensor's name."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(safe_open(str(p), framework="pt")) for p in paths]
         yield {name: file for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
 
 
 def _flat(holders: Mapping[str, Any], bucket: TensorBucket) -> Tensor:
-    """The bytes of a bucket's tensors, one after another; uint8 [N]."""
+    """Return the bytes of a bucket's tensors, one after another; uint8 [N]."""
     tensors = [holders[name].get_tensor(name).contiguous() for name in bucket.names]
     return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
 
@@ -239,7 +239,7 @@ _Named = tuple[str, str, tuple[int, ...], int]  # name, type, shape, bytes of an
 
 
 def plan_buckets(paths: Sequence[Path], limit: int) -> list[TensorBucket]:
-    """Which tensors of a folder's files travel together. Larger element types first, so that each begins at a multiple of its size.
+    """Group the tensors of a folder's files into buckets. Wider element types come first, so that each tensor is aligned.
 
     Raises:
         WeightsError: there are none, or one cannot be read.
@@ -281,7 +281,7 @@ def _parts(tensors: Sequence[_Named], limit: int) -> Iterator[list[_Named]]:
 
 
 def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
-    """The application; callers must send `admin_api_key` as a bearer token, if there is one."""
+    """Return the application; callers send `admin_api_key` as a bearer token if there is one."""
     app = FastAPI(title="triforge learner")
     hosts = None if admin_api_key else frozenset({broadcaster.host})
     install(app, origins=OriginPolicy(hosts=hosts))
@@ -304,7 +304,7 @@ def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
 
     @app.delete("/v1/broadcasts/{group}", dependencies=key)
     async def end(group: str) -> dict[str, str]:
-        """Nobody listens any more; answers what became of it."""
+        """End the broadcast and return its result."""
         return {"state": await asyncio.to_thread(broadcaster.end, group)}
 
     return app
@@ -336,7 +336,7 @@ def open_api(
 def broadcasts(
     store: ArtifactStore, settings: Settings, device: torch.device
 ) -> Iterator[tuple[str, ...]]:
-    """The APIs of all ranks, of which this is one, as the settings want them. A GPU's tensors go over NCCL, a CPU's over gloo."""
+    """Serve this rank's broadcast API and yield the URLs of all ranks. GPU tensors go over NCCL, CPU tensors over gloo."""
     backend = settings.handover_backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"

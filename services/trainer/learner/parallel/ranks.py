@@ -54,7 +54,7 @@ class Ranks:
 
     @staticmethod
     def join(sharding: Sharding = "auto") -> Ranks:
-        """This process among those that torchrun started, by its environment; alone without one."""
+        """Join the ranks that torchrun started, by the environment; without torchrun this process is alone."""
         kind = "cuda" if torch.cuda.is_available() else "cpu"
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world == 1:
@@ -88,7 +88,7 @@ class Ranks:
         return flag if self.world == 1 else self.sum(float(flag)) > 0
 
     def sum(self, value: float) -> float:
-        """The sum over the ranks, the same on each."""
+        """Return the sum over the ranks, the same on each."""
         if self.world == 1:
             return value
         whole = torch.tensor([value], dtype=torch.float64)
@@ -102,7 +102,7 @@ class Ranks:
         return values
 
     def broadcast(self, text: str = "") -> str:
-        """The text of rank 0, on every rank. The others wait for it, for days if need be."""
+        """Return the text of rank 0 on every rank. The other ranks wait for it without a limit."""
         if self.world == 1:
             return text
         size = torch.tensor([len(text.encode())])
@@ -118,11 +118,11 @@ class Ranks:
     def passes(
         self, plan: Sequence[list[int]], should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[list[int], bool, bool]]:
-        """This rank's forward passes: the rows, whether they count, whether it is the last one.
+        """Yield this rank's forward passes: the rows, whether they count, whether it is the last one.
 
-        Ranks that hold shares meet in every pass, so each has as many as any other: who has none left computes a row that
-        does not count. Ranks that hold everything do not wait for each other between passes: they are asked to stop before
-        the first one only.
+        Ranks that hold shares meet in every pass, so all have the same number of passes: a rank without rows computes one row
+        that does not count. Ranks that hold the whole model do not wait for each other between passes: only before the first
+        pass can they stop.
 
         Args:
             plan: of all ranks, see `token_batches.passes`; as many passes for each, some of them without rows.
@@ -143,9 +143,9 @@ class Ranks:
     # ---- tensors ----
 
     def choose_sharding(self, scorer: nn.Module) -> None:
-        """Decide by the model that is to be trained what each rank holds, of it and of those beside it.
+        """Decide by the size of the model whether each rank holds shares or the whole model.
 
-        Nothing is sent: a rank may fail before it comes here. Ranks of unlike machines may disagree, which is found later.
+        The ranks do not communicate here. Ranks of unlike machines may disagree; `BatchTrainer` finds that later.
         """
         if self.mesh is None or self._sharding != "auto":
             return
@@ -199,14 +199,14 @@ class Ranks:
                 module.reshard()
 
     def squared_norm(self, change: Tensor) -> float:
-        """Of what was added to a gradient on all ranks together. `change` is used up."""
+        """Return the squared norm of a change of the gradient over all ranks. Overwrites `change`."""
         if self.world > 1 and not self.shards:
             dist.all_reduce(change)
             return float(change.double().square().sum())
         return self.sum(float(change.double().square().sum()))
 
     def distribute(self, value: Tensor, like: Tensor) -> Tensor:
-        """A whole tensor as this rank's share of it, laid out as `like`; every rank has the whole, so nothing is sent."""
+        """Return this rank's share of a whole tensor, laid out as `like`. No communication: every rank has the whole."""
         value = value.to(like.device)
         if isinstance(like, DTensor):
             return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
@@ -214,5 +214,5 @@ class Ranks:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the shares of all ranks in it; every rank has to ask for it."""
+    """Return a tensor gathered from the shares of all ranks. A collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

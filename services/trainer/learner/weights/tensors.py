@@ -1,4 +1,4 @@
-"""The tensors of model folders: complete safetensors files, and everything that has to lie beside them."""
+"""Tensors of model folders: complete safetensors files, and the other files of such a folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write_probe(folder: Path, probe: Mapping[str, Any]) -> None:
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same, float32."""
+    """Return the tensor as float32 on the CPU."""
     return {name: _plain(tensor, torch.float32) for name, tensor in tensors.items()}
 
 
@@ -143,7 +143,7 @@ class Shares(dict[str, Tensor]):
             write_json(folder / f"{self._stem}.safetensors.index.json", index)
 
     def _plan(self, folder: Path) -> list[_File]:
-        """The files, the same on every rank; a tensor goes to the shortest one so far, so that all grow side by side."""
+        """Assign tensors to files, the same on every rank; each tensor goes to the smallest file so far."""
         total = self.dtype.itemsize * sum(share.numel() for share in self.values())
         count = max(1, min(len(self), max(self._ranks.world, -(-total // FILE_BYTES))))
         names = [self._stem] if count == 1 else [f"{self._stem}-{n + 1:05d}-of-{count:05d}" for n in range(count)]  # fmt: skip
@@ -235,7 +235,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def stored(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """The tensors of all files of a folder, by what `Shares` calls their stem. Errors: see `load_tensors`."""
+    """Load the tensors of all files of a folder, by the stem that `Shares` gives them. Errors: see `load_tensors`."""
     found: dict[str, dict[str, Tensor]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         found.setdefault(_PART.sub("", path.stem), {}).update(load_tensors(path))
@@ -243,7 +243,7 @@ def stored(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Load the tensors of a safetensors file.
 
     Raises:
         WeightsError: it is missing, truncated or not a safetensors file.
