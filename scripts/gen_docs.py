@@ -43,7 +43,8 @@ _LONG = 60  # lines; a longer example is only linked
 
 # The loop, from the pool to what people see: every module of `triforge.types`, and the bodies of requests by people.
 STRETCHES = (
-    ("services.env_adapter.pools.requests", "Changes by people", "Bodies of requests; clients send them as plain JSON."),
+    ("services.env_adapter.pools.changes", "Changes by people", "Bodies of requests; clients send them as plain JSON."),
+    ("services.env_adapter.sessions.store", "Requests of agents", "Bodies of requests; clients send them as plain JSON."),
     ("triforge.types.env_adapter", "Pools and adaptation", "Tasks enter, are planned, measured, rewritten, and changed by people."),
     ("triforge.types.rollout", "Rollouts and votes", "One job a group; the payloads lie in Redis under their ids."),
     ("triforge.types.policy", "Text and tokens", "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for."),

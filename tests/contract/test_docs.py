@@ -23,7 +23,7 @@ import triforge
 from demo.settings import DemoSettings
 from scripts import gen_docs
 from scripts.gen_interfaces import apis
-from services.env_adapter.pools.requests import Change, PoolChange, Rollback
+from services.env_adapter.pools.changes import Change, PoolChange, Rollback
 from services.policy.api.chat import ChatRequest
 from services.policy.api.routes import GenerateBatch
 from services.reward.requests import JudgeRequest

@@ -111,11 +111,9 @@ class EnvAdapterClient(ServiceClient):
         path = f"/v1/pools/{segment(pool)}/proposals"
         return [proposal async for proposal in self._list(Proposal, path, wanted)]
 
-    def export(
-        self, pool: str, content: Literal["tasks", "versions", "proposals"] = "tasks"
-    ) -> AsyncIterator[bytes]:
-        """A pool as JSONL, in parts of any size."""
-        return self._parts(f"/v1/pools/{segment(pool)}/export", content=content)
+    def export(self, pool: str) -> AsyncIterator[bytes]:
+        """Return the tasks of a pool as JSONL, in parts of any size."""
+        return self._parts(f"/v1/pools/{segment(pool)}/export")
 
     async def task(self, task_id: str) -> TaskDetail:
         """A task version with its measurements."""

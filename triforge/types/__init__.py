@@ -23,7 +23,6 @@ from triforge.types.base import ErrorInfo, Extra, Message, Page
 from triforge.types.env_adapter import (
     MAX_TASKS,
     AcceptanceTest,
-    AuditEntry,
     CheckResult,
     DiagnosisNote,
     GenerateSpec,
@@ -36,7 +35,6 @@ from triforge.types.env_adapter import (
     ProposalDetail,
     TaskDetail,
     TaskOutcome,
-    TaskPlay,
     TaskUpload,
     mean_score,
 )

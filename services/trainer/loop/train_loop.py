@@ -26,7 +26,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples, learnable
+from services.trainer.credit.options import SampleOptions
+from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.action_critics import ActionCritic
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker

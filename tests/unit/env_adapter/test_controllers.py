@@ -13,10 +13,9 @@ from services.env_adapter.adaptation.adapter import Adapter, make_adapter
 from services.env_adapter.adaptation.controllers import Controllers
 from services.env_adapter.adaptation.measurement import Closed
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
-from services.env_adapter.pools.changes import Changes
+from services.env_adapter.pools.changes import Change, Changes, PoolChange
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.requests import Change, PoolChange
 from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.config import LadderSection

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.parallel.ranks import Ranks
