@@ -27,8 +27,8 @@ from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.reward.scorers import SCORERS
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker

@@ -11,7 +11,6 @@ from triforge.algorithms.off_policy import Correction
 from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Role, Section
 from triforge.config.methods import MethodOptions, MethodsSection, options_of
-from triforge.config.monitor import MonitorSection
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
@@ -44,7 +43,6 @@ class RunConfig(Section):
     reward: RewardSection = RewardSection()
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
-    monitor: MonitorSection = MonitorSection()
     report: ReportSection = ReportSection()
     methods: MethodsSection = MethodsSection()
 
