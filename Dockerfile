@@ -75,9 +75,10 @@ COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
 COPY environments environments
+COPY methods methods
 COPY --from=requirements /app/triforge.dist-info triforge.dist-info
 COPY configs configs
-RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments
+RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments methods
 ENV TRIFORGE_LOG=json
 ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
@@ -89,7 +90,7 @@ FROM service AS sandbox-service
 USER 0:0
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install -y --no-install-recommends bubblewrap \
+ && apt-get install -y --no-install-recommends bubblewrap libseccomp2 \
  && rm -rf /var/lib/apt/lists/*
 USER 10001:10001
 
@@ -145,10 +146,11 @@ COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
 COPY environments environments
+COPY methods methods
 COPY --from=requirements /app/triforge.dist-info triforge.dist-info
 COPY demo demo
 COPY configs configs
-RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments demo
+RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments methods demo
 ENV OMP_NUM_THREADS=1 \
     TRIFORGE_LOG=json
 ARG REVISION=unknown

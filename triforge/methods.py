@@ -6,39 +6,39 @@ A package offers a method with two lines of its pyproject.toml; ours do so, too:
     spark = "methods.spark:METHOD"
 
 `package.module:METHOD` names one that no installed package offers. A run uses a method if its document has the section
-`[methods.NAME]`, or if `algorithm.preset` is a preset of the method.
+`[methods.NAME]`, if `algorithm.preset` is a preset of the method, or if the method is one of the defaults.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Final
-
-from pydantic import BaseModel, ConfigDict
 
 from triforge.errors import ConfigError
 
 GROUP: Final = "triforge.methods"
 
 
-class MethodOptions(BaseModel):
-    """The options of a method, section `[methods.NAME]`: frozen, unknown ones refused, every number finite."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Controller:
+    """A controller of adaptation: it decides how a task changes once a training group of it was measured.
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    Attributes:
+        part: the path of a `services.env_adapter.adaptation.controllers.TaskController`, a class that is made with
+            `ControllerParts`; in adapt workers. Without one every task stays as it is, and a run needs no adapt workers.
+        rewrites: whether a model rewrites tasks, and pairs of groups measure the rewrites.
+        reads_notes: whether it reads how the rollouts of a group were judged.
+        needs_levels: whether its tasks come from difficulty levels of the environment.
+    """
 
-    def conflicts(self, config: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
-        """Yield whether each impossible combination is given, and the sentence that refuses it.
-
-        Args:
-            config: the `RunConfig` in which the method is used.
-        """
-        yield from ()
+    part: str = ""
+    rewrites: bool = False
+    reads_notes: bool = False
+    needs_levels: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,21 +47,29 @@ class Method:
 
     Attributes:
         name: the section `[methods.NAME]`, and the key of the method's notes and of `extra` fields on the wire.
-        options: the options of the section; importing them brings neither torch nor a service.
+        options: the options of the section, a subclass of `triforge.config.methods.MethodOptions`; None if there are none.
+            Importing them brings neither torch nor a service.
+        default: whether each run uses the method, without being asked.
         presets: overrides of the algorithm by the name of the preset.
         loop: hooks of the training loop, a subclass of `services.trainer.loop.hooks.LoopHooks`; in the orchestrator.
         strategy: how rollouts are drawn; in rollout workers.
         scorer: step scores; in judge workers.
+        environment: makes the environment of groups that carry `extra[name]`, a function of that value and of `make`, which
+            makes the task's own; in rollout workers.
         objective: what a learner adds to the gradient, a subclass of `services.trainer.learner.objectives.Objective`.
+        controller: how tasks change in runs whose `adaptation.controller` is the method's name or path.
     """
 
     name: str
-    options: type[MethodOptions] = MethodOptions
+    options: type[Any] | None = None
+    default: bool = False
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     loop: str = ""
     strategy: str = ""
     scorer: str = ""
+    environment: str = ""
     objective: str = ""
+    controller: Controller | None = None
 
 
 def known() -> tuple[str, ...]:
@@ -81,7 +89,7 @@ def find(name: str) -> Method:
     loaded = load_part(path, f"methods.{name}") if ":" in path else None
     if not isinstance(loaded, Method):
         raise ConfigError(
-            f"methods: given {name!r}, allowed {', '.join(known())} or the path of another, 'package.module:METHOD'"
+            f"{name}: unknown method; allowed are {', '.join(known())} or the path of another, 'package.module:METHOD'"
         )
     return loaded
 

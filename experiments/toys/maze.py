@@ -8,7 +8,7 @@ from itertools import product
 from random import Random
 from statistics import fmean, pstdev
 
-from triforge.algorithms.archive import Rollout, pass_at, solutions
+from methods.rloop.archive import Rollout, pass_at, solutions
 
 SIDE, MOVES, TRIES, STEPS, LOOPS = 4, 6, 4, 8, 3
 _TURNS = ((-1, 0), (1, 0), (0, -1), (0, 1))

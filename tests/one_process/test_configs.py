@@ -1,7 +1,7 @@
 """Every config in configs/ trains two steps in one process, with models that have random weights.
 
 A family is tested here as soon as its config exists: `configs/NAME.toml`, and `configs/pools/NAME.json` with the pool that
-it is meant for (the body of `POST /v1/pools`). The same holds for methods, `configs/methods/NAME.toml`. Only sizes are made small
+it is meant for (the body of `POST /v1/pools`). The same holds for methods, `methods/*/NAME.toml`. Only sizes are made small
 (and `TINY`); wording, options, prompts and algorithm stay what the config says. A family whose packages are missing is skipped with the sentence that names the command.
 """
 
@@ -22,12 +22,14 @@ from triforge.types import PoolRequest, RunStep
 
 pytestmark = pytest.mark.timeout(240)
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-NAMES = sorted(
-    path.relative_to(CONFIGS).with_suffix("").as_posix()
-    for path in (*CONFIGS.glob("*.toml"), *CONFIGS.glob("methods/*.toml"))
-    if not path.stem.startswith("demo")
-)  # the demonstration plays its own
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
+METHODS = (*CONFIGS.glob("methods/*.toml"), *ROOT.glob("methods/*/*.toml"))
+PATHS = {
+    **{path.stem: path for path in CONFIGS.glob("*.toml") if not path.stem.startswith("demo")},
+    **{f"methods/{path.stem}": path for path in METHODS},
+}  # the demonstration plays its own
+NAMES = sorted(PATHS)
 ELSEWHERE = (
     "osworld",  # played by tests/e2e/test_screens.py, with a model that sees
     "methods/vlm_rl",  # the same
@@ -104,7 +106,7 @@ def family_of(name: str) -> str:
 
 def run_of(name: str) -> dict[str, Any]:
     """The config, small, without the models that it names."""
-    document = read_document(CONFIGS / f"{name}.toml")
+    document = read_document(PATHS[name])
     for role in document.get("models", {}).values():
         role.pop("path", None)
     small = merge(merge(document, SMALL), TINY.get(name, {}).get("run", {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
@@ -111,14 +111,10 @@ def pool_approval(
 def pool_export(
     name: PoolName,
     out: Annotated[Path, typer.Option("--out", "-o", help="JSONL file to write.")],
-    content: Annotated[
-        Literal["tasks", "versions", "proposals"],
-        typer.Option(help="Tasks as they are uploaded, all versions, or all rewrites."),
-    ] = "tasks",
     state: StateOption = STATE,
 ) -> None:
     """Save a pool as JSONL, whole or not at all."""
-    ask_pools(state, lambda client: save(client.export(name, content), out))
+    ask_pools(state, lambda client: save(client.export(name), out))
     say(f"wrote {out}")
 
 

@@ -6,15 +6,23 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from triforge.config.problems import problem
 from triforge.config.run_config import RunConfig
 from triforge.config.sections import AlgorithmSection
 from triforge.errors import ConfigError
 
 _S = TypeVar("_S", bound=BaseModel)
+
+MOVED: Final = {
+    "phases": "methods.rloop",
+    "adaptation.mixed_with": "adaptation.controller",
+    "monitor": "methods.starpo",
+}
+"""Sections and options of older versions, and where each is now."""
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,8 +69,27 @@ def assignment(text: str) -> dict[str, Any]:
 
 
 def parse(document: Mapping[str, Any]) -> RunConfig:
-    """Check a document. Errors: see `checked`."""
+    """Return the config that a document describes.
+
+    Raises:
+        ConfigError: an option was moved, or as `checked`.
+    """
+    problems = tuple(
+        f"{old}: unknown field; it was moved to {new}"
+        for old, new in MOVED.items()
+        if _has(document, old.split("."))
+    )
+    if problems:
+        raise ConfigError("; ".join(problems), problems=problems)
     return checked(RunConfig, document)
+
+
+def _has(document: Any, path: list[str]) -> bool:
+    for part in path:
+        if not isinstance(document, Mapping) or part not in document:
+            return False
+        document = document[part]
+    return True
 
 
 def checked(kind: type[_S], given: Mapping[str, Any], *, variables: bool = False) -> _S:
@@ -74,40 +101,8 @@ def checked(kind: type[_S], given: Mapping[str, Any], *, variables: bool = False
     try:
         return kind.model_validate(dict(given))
     except ValidationError as error:
-        problems = tuple(_sentence(item, kind, variable=variables) for item in error.errors())
+        problems = tuple(problem(item, kind, variable=variables) for item in error.errors())
         raise ConfigError("; ".join(problems), problems=problems) from None
-
-
-def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool) -> str:
-    """One of pydantic's complaints as a sentence: the field, what was given, what is allowed."""
-
-    def name(*path: str | int) -> str:
-        return f"TRIFORGE_{str(path[0]).upper()}" if variable else ".".join(map(str, path))
-
-    where, reason = item["loc"], str(item["msg"]).removeprefix("Value error, ")
-    if not where:
-        return reason
-    said = f"{name(*where)}.{reason}"  # by a rule of the section, which names its field
-    rule = item["type"] == "value_error" and isinstance(item["input"], Mapping)
-    section = _section_of(root, where[:-1])
-    unknown = item["type"] == "extra_forbidden" or (
-        item["type"] == "model_type" and where[-1] not in section.model_fields
-    )
-    if unknown:
-        known = ", ".join(map(name, section.model_fields))
-        return f"{name(*where)}: unknown field; allowed are {known}"
-    if rule:
-        return said
-    return f"{name(*where)}: given {item['input']!r}: {reason}"
-
-
-def _section_of(root: Any, where: Iterable[str | int]) -> Any:
-    """The section at a place of a document; that of any further name where a section takes such."""
-    for part in where:
-        known = getattr(root, "model_fields", {})
-        more = get_args(get_type_hints(root).get("__pydantic_extra__")) if known else ()
-        root = known[part].annotation if part in known else more[-1] if more else None
-    return root
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:

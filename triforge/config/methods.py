@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ConfigDict, SerializeAsAny, ValidationError, model_validator
 
 from triforge.config.base import Section
+from triforge.config.problems import problem
 from triforge.errors import ConfigError
-from triforge.methods import MethodOptions, find
+from triforge.methods import Method, find
+
+
+class MethodOptions(Section):
+    """The options of a method, section `[methods.NAME]`; the properties are what services read of any method."""
+
+    @property
+    def judge_is_policy(self) -> bool:
+        """Whether the policy answers for the reward model, which has no engines of its own."""
+        return False
+
+    @property
+    def reads_success(self) -> bool:
+        """Whether the method needs episodes that succeed or fail; scores alone are not enough."""
+        return False
+
+    def conflicts(self, config: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
+        """Yield whether each impossible combination is given, and the sentence that refuses it.
+
+        Args:
+            config: the `RunConfig` in which the method is used.
+        """
+        yield from ()
 
 
 class MethodsSection(Section):
@@ -31,16 +55,18 @@ class MethodsSection(Section):
         return dict(self.__pydantic_extra__)
 
 
+def options_of(method: Method) -> type[MethodOptions]:
+    """Return the type of a method's options."""
+    return method.options or MethodOptions
+
+
 def _options(name: str, value: Any) -> Any:
     if isinstance(value, MethodOptions):
         return value
     try:
-        return find(name).options.model_validate(value)
+        kind = options_of(find(name))
+        return kind.model_validate(value)
     except ConfigError as error:
         raise ValueError(error.detail) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ValueError(
-            f"{name}.{field}: given {first['input']!r}, expected: {first['msg']}"
-        ) from None
+        raise ValueError(problem(error.errors()[0], kind, section=name)) from None

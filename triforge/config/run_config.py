@@ -11,9 +11,7 @@ from triforge.algorithms.jobs.imitation import PairOptions
 from triforge.algorithms.off_policy import Correction
 from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Role, Section
-from triforge.config.methods import MethodsSection
-from triforge.config.monitor import MonitorSection
-from triforge.config.phases import PhasesSection
+from triforge.config.methods import MethodOptions, MethodsSection, options_of
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
@@ -25,7 +23,7 @@ from triforge.config.sections import (
 )
 from triforge.config.training import CriticSection, LearnerSection, TrainerSection
 from triforge.errors import ConfigError
-from triforge.methods import Method, MethodOptions, find, preset_owner
+from triforge.methods import Method, find, known, preset_owner
 
 # step scores from which no judge can learn
 _NOT_LEARNED = ("shuffled", "oracle", "log_ratio", "vlm_contrast")
@@ -46,8 +44,6 @@ class RunConfig(Section):
     reward: RewardSection = RewardSection()
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
-    phases: PhasesSection = PhasesSection()
-    monitor: MonitorSection = MonitorSection()
     report: ReportSection = ReportSection()
     methods: MethodsSection = MethodsSection()
 
@@ -55,13 +51,22 @@ class RunConfig(Section):
     def methods_used(self) -> dict[Method, MethodOptions]:
         """Each method that the run uses, in the order of their names, with its options.
 
-        A method is used if the document has its section or names one of its presets.
+        A method is used if the document has its section, names one of its presets or its controller, or if it is a default.
         """
         used = {find(name): options for name, options in self.methods.named.items()}
         owner = preset_owner(self.algorithm.preset)
-        if owner is not None:
-            used.setdefault(owner, owner.options())
+        installed = (find(name) for name in known())
+        for method in installed:
+            if method.default or method is owner:
+                used.setdefault(method, options_of(method)())
+        if (named := self.adaptation.method) is not None:
+            used.setdefault(named, options_of(named)())
         return dict(sorted(used.items(), key=lambda item: item[0].name))
+
+    @property
+    def judge_is_policy(self) -> bool:
+        """Whether the policy answers for the reward model."""
+        return any(options.judge_is_policy for options in self.methods_used.values())
 
     @property
     def trained(self) -> tuple[Role, ...]:
@@ -122,7 +127,6 @@ class RunConfig(Section):
         self._demand_tree(preset)
         self._demand_further(preset)
         self._demand_one_base()
-        self._demand_phases(preset)
         self._demand_best_of_k(preset)
         self._demand_methods()
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
@@ -131,7 +135,11 @@ class RunConfig(Section):
                 f"env_adapter.rollouts = {self.env_adapter.rollouts}: a proposal is measured in whole groups"
             )
         adaptation = self.adaptation
-        if adaptation.rewrites and not adaptation.pairs_on_top and self.run.groups_per_step < 2:
+        if (
+            adaptation.chosen.rewrites
+            and not adaptation.pairs_on_top
+            and self.run.groups_per_step < 2
+        ):
             raise ValueError(
                 f"run.groups_per_step: given {self.run.groups_per_step}, expected at least 2 with adaptation.controller = "
                 f'"{adaptation.controller}" and pairs_on_top = false: a rewrite is measured by a pair of groups, so none '
@@ -178,7 +186,7 @@ class RunConfig(Section):
             )
         others = {
             "env_adapter.played_by": section.played_by != "workers",
-            "adaptation.controller": self.adaptation.controller != "none",
+            "adaptation.controller": self.adaptation.adapts,
             "trainer.aux": self.trainer.aux.wanted,
         }
         if tree and any(others.values()):
@@ -208,7 +216,7 @@ class RunConfig(Section):
                 f"env_adapter.edits: given {section.edits} with an expression of models.policy.regex, allowed 0: it holds from a "
                 "response's first token on, and not for a tail"
             )
-        if section.played_by != "workers" or self.adaptation.controller != "none":
+        if section.played_by != "workers" or self.adaptation.adapts:
             raise ValueError(
                 f"env_adapter.strategy: given 'critic_best_of_k' with env_adapter.played_by = {section.played_by!r} and "
                 f"adaptation.controller = {self.adaptation.controller!r}, allowed only with 'workers' and 'none': agents of "
@@ -290,7 +298,6 @@ class RunConfig(Section):
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",
             "a critic (algorithm.overrides.estimator)": preset.needs_critic,
-            "phases.controller": self.phases.controller != "single",
         }
         for name in list(self.models.players)[1:]:
             for what, asked in alone.items():
@@ -324,28 +331,6 @@ class RunConfig(Section):
                     "own and the same path, both with lora_rank above 0, and run.colocate = false: engines serve several models "
                     "only as adapters over one base"
                 )
-
-    def _demand_phases(self, preset: Algorithm) -> None:
-        """Refuse loops whose phases would overlap, or that would fine-tune what is not a policy alone."""
-        phases, run = self.phases, self.run
-        if phases.controller == "single":
-            return
-        if run.staleness_bound > 0:
-            raise ValueError(
-                f"phases.controller: given {phases.controller!r} with run.staleness_bound = {run.staleness_bound}, allowed "
-                "only with 0: rollouts of one phase would be trained on in the next"
-            )
-        if self.env_adapter.strategy == "tree":
-            raise ValueError(
-                f"phases.controller: given {phases.controller!r} with env_adapter.strategy = 'tree', allowed only with "
-                "'group': candidates of a tree are no rollouts that could be imitated whole"
-            )
-        if preset.job != "pg" or preset.needs_critic:
-            raise ValueError(
-                f"phases.controller: given {phases.controller!r} with algorithm job = {preset.job!r} and estimator = "
-                f"{preset.estimator!r}, allowed 'pg' and an estimator without a critic: exploring is RL, and a critic of "
-                "weights that are given up has nothing to say of those that follow"
-            )
 
     def _demand_obedience(self, preset: Algorithm) -> None:
         """Refuse options of trainings that do not take place."""

@@ -128,11 +128,9 @@ class Engines:
                 raise error
 
     async def update_weights(
-        self, trained: Mapping[TrainedRole, Trained], origin: int | None = None
+        self, trained: Mapping[TrainedRole, Trained]
     ) -> Mapping[TrainedRole, int]:
         """Serve the new versions and record them; returns the versions that the run stands at.
-
-        `origin` is the version that the policy was trained from, if that is not the one it stood at.
 
         A model that was not trained keeps its version, unless the step trained one for it before it was interrupted and
         its samples were lost. What somebody else lets serve is not taken over.
@@ -141,7 +139,7 @@ class Engines:
             ready = out.ready
             self.newest[role] = ready.version  # from now on it may play
             await self._serve(role, ready.version, ready.uri, ready.digest, ready.handover)
-            come = {"origin": origin} if origin is not None and role == "policy" else {}
+            come = {} if out.origin is None else {"origin": out.origin}
             await self._record(role, ready.version, ready.uri, ready.digest, **come)
             PUBLISHED.labels(role).set_to_current_time()
             self.versions[role] = ready.version

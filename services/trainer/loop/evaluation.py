@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.credit.step_records import origin_of
+from services.trainer.loop.hooks import Methods
 from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.measures import ends, scores, success_rate
 from services.trainer.loop.parts import Parts
@@ -36,10 +37,16 @@ class Evaluator:
     """Evaluates one run on the held-out tasks of its pool."""
 
     def __init__(
-        self, parts: Parts, tasks: TaskSource, in_flight: InFlight, run: RunState, config: RunConfig
+        self,
+        parts: Parts,
+        tasks: TaskSource,
+        in_flight: InFlight,
+        run: RunState,
+        config: RunConfig,
+        methods: Methods,
     ) -> None:
         self._parts, self._tasks, self._in_flight = parts, tasks, in_flight
-        self._run, self._config = run, config
+        self._run, self._config, self._methods = run, config, methods
         self._played: list[JudgedGroup] = []
 
     async def evaluate(

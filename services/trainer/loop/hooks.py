@@ -1,38 +1,53 @@
 """Hooks of the training loop: where a method adds to a step.
 
 A method's `loop` part is a subclass of `LoopHooks`; every hook is optional. A step may be repeated after a crash, so each hook
-gives the same result when it is called again with the same arguments. State is JSON under `notes[method.name]` and is
-committed with the step.
+gives the same result when it is called again with the same arguments.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.parts import Parts
 from triforge.config import RunConfig
+from triforge.methods import load_part
 from triforge.types import GroupTask, JudgedGroup, TrainBatch, TrainedRole, TrainRow
 
 Measures = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunContext:
-    """What a hook may use of its run."""
+class MethodContext:
+    """The run of a method, as its hooks see it.
 
+    Attributes:
+        name: the method's.
+        notes: the method's state, JSON; it is committed with the step, and a hook changes it in place.
+    """
+
+    name: str
     parts: Parts
     run_id: str
     config: RunConfig
-    notes: dict[str, Any]  # of the orchestrator; a method's own are under its name
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    async def save(self) -> None:
+        """Store the notes now, before the step is committed."""
+        note = self.parts.store.note
+        await asyncio.to_thread(note, self.run_id, self.name, dict(self.notes))
 
 
 class LoopHooks:
     """Hooks that add nothing; a method overrides those it needs."""
 
-    def __init__(self, run: RunContext, options: Any) -> None:
+    replays: ClassVar[bool] = False
+    """Whether `more_samples` and `batch` read only their arguments, config and options, so that a replay can call them."""
+
+    def __init__(self, run: MethodContext, options: Any) -> None:
         self.run, self.options = run, options
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
@@ -43,7 +58,7 @@ class LoopHooks:
         return True
 
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:  # noqa: ARG002
-        """Return tasks to play in addition to the step's groups."""
+        """Return tasks to play in addition to the step's groups, or to the groups of an evaluation (purpose `evaluate`)."""
         return []
 
     async def more_samples(
@@ -59,20 +74,122 @@ class LoopHooks:
         """Return the batch of one model as its learner is to read it."""
         return batch
 
-    def evaluates(self, step: int) -> bool:  # noqa: ARG002
+    async def evaluates(self, step: int) -> bool:  # noqa: ARG002
         """Return whether the step ends with an evaluation, whatever `run.eval_every` is."""
         return False
 
+    def evaluated(self, groups: Sequence[JudgedGroup]) -> Measures:  # noqa: ARG002
+        """Return measures of an evaluation's groups, those of `more_groups` included."""
+        return {}
+
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:  # noqa: ARG002
-        """Return measures of the whole step; `stop` and `ended` are read after it."""
+        """Return measures of the whole step, or of step 0; `stop` and `ended` are read after it."""
         return {}
 
     @property
     def stop(self) -> str:
-        """Return why the run is to stop after this step; empty if it goes on."""
+        """The reason for which the run is to stop after this step; empty if it goes on."""
         return ""
 
     @property
     def ended(self) -> str:
-        """Return why the run is complete before its last step; empty if it is not."""
+        """The reason for which the run is complete before its last step; empty if it is not."""
         return ""
+
+    @staticmethod
+    def rolled_back(
+        notes: Mapping[str, Any],
+        options: Any,  # noqa: ARG004
+        role: TrainedRole,  # noqa: ARG004
+        folder: int | None,  # noqa: ARG004
+        version: int,  # noqa: ARG004
+    ) -> Mapping[str, Any]:
+        """Return the method's notes after a model went back to the weights of a folder, which are `version` now.
+
+        `folder` is its number, None for the initial folder.
+        """
+        return notes
+
+
+class Methods:
+    """The loop parts of the methods that a run uses; each hook is called on all of them, in the order of their names.
+
+    `notes` are the orchestrator's on the run; a method's own are under its name.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        run_id: str,
+        config: RunConfig,
+        notes: dict[str, Any],
+        *,
+        replay: bool = False,
+    ) -> None:
+        self._hooks: list[LoopHooks] = []
+        for method, options in config.methods_used.items():
+            if method.loop:
+                kind: type[LoopHooks] = load_part(method.loop, f"methods.{method.name}.loop")
+                if replay and not kind.replays:
+                    continue
+                own = notes.setdefault(method.name, {})
+                run = MethodContext(
+                    name=method.name, parts=parts, run_id=run_id, config=config, notes=own
+                )
+                self._hooks.append(kind(run, options))
+
+    async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
+        """Prepare a step that trains on these versions."""
+        for hooks in self._hooks:
+            await hooks.begin(step, versions)
+
+    def plays(self, step: int) -> bool:
+        """Return whether the step plays training tasks."""
+        return all(hooks.plays(step) for hooks in self._hooks)
+
+    async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:
+        """Return the tasks to play in addition to these groups."""
+        return [task for hooks in self._hooks for task in await hooks.more_groups(step, groups)]
+
+    async def more_samples(
+        self, step: int, groups: Sequence[JudgedGroup], samples: Samples
+    ) -> Measures:
+        """Add rows of the policy to the step's samples; return measures."""
+        rows: list[TrainRow] = []
+        measures: Measures = {}
+        for hooks in self._hooks:
+            more, measured = await hooks.more_samples(step, groups, samples)
+            rows += more
+            measures |= measured
+        samples.rows["policy"] += rows
+        return measures
+
+    async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
+        """Return the batch of one model as its learner is to read it."""
+        for hooks in self._hooks:
+            batch = await hooks.batch(step, batch)
+        return batch
+
+    async def evaluates(self, step: int) -> bool:
+        """Return whether the step ends with an evaluation, whatever `run.eval_every` is."""
+        return any([await hooks.evaluates(step) for hooks in self._hooks])
+
+    def evaluated(self, groups: Sequence[JudgedGroup]) -> Measures:
+        """Return measures of an evaluation's groups."""
+        return {name: n for hooks in self._hooks for name, n in hooks.evaluated(groups).items()}
+
+    async def after_step(self, step: int, measures: Measures) -> Measures:
+        """Return the measures of a step with those of the methods."""
+        for hooks in self._hooks:
+            measures = measures | await hooks.after_step(step, measures)
+        return measures
+
+    @property
+    def stop(self) -> str:
+        """The reason for which the run is to stop after this step; empty if it goes on."""
+        return next(filter(None, (hooks.stop for hooks in self._hooks)), "")
+
+    @property
+    def ended(self) -> str:
+        """The reason for which the run is complete before its last step; empty if it is not."""
+        return next(filter(None, (hooks.ended for hooks in self._hooks)), "")

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 from services.trainer.loop.parts import Parts
@@ -23,13 +22,16 @@ log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5
 
+Change = Callable[[int, TrainBatch], Awaitable[TrainBatch]]
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A new version in its folder with its learner's report, and the seconds it took."""
+    """A new version with its learner's report, and the seconds it took; `origin` is the version it was trained from, if not the last one."""
 
     ready: WeightsReady
     seconds: float
+    origin: int | None = None
 
 
 class Learners:
@@ -57,11 +59,11 @@ class Learners:
         rows: Mapping[TrainedRole, list[TrainRow]],
         versions: Mapping[TrainedRole, int],
         auxiliary_weights: Mapping[Literal["sp", "id"], float],
-        how: Mapping[str, Any] = MappingProxyType({}),
+        change: Change,
     ) -> dict[TrainedRole, Trained]:
         """Let each model's learner take its step on its rows, at the same time or with `run.colocate` in turns. A model without rows is not trained.
 
-        `how` are fields of the policy's batch that differ from those of a step of RL.
+        `change` returns each batch as its learner is to read it.
 
         A learner trains on `versions` and writes the next ones; one that has done so already only announces it again, so
         nothing is trained twice.
@@ -74,7 +76,7 @@ class Learners:
             if part:
                 weights = auxiliary_weights if role == "policy" else {}
                 batch = await self._batch(role, step, part, versions[role], weights)
-                batches.append(batch.model_copy(update=dict(how)) if role == "policy" else batch)
+                batches.append(await change(step, batch))
         if not self._config.run.colocate:
             return await self.announce(batches)
         found: dict[TrainedRole, Trained] = {}
@@ -112,7 +114,8 @@ class Learners:
                     continue
                 if ready.error is not None:
                     raise TrainerError(f"learner of {ready.role}: {ready.error.detail}")
-                found[ready.role] = Trained(ready, time.monotonic() - started)
+                seconds = time.monotonic() - started
+                found[ready.role] = Trained(ready, seconds, asked.start.parent)
                 del waiting[ready.role]
         return found
 

@@ -246,6 +246,8 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
         report = out.ready.metrics.items()
         measures |= {f"{role}/{name}": v for name, v in report if math.isfinite(v)}
         measures[f"seconds/train_{role}"] = out.seconds
+        if out.origin is not None:
+            measures[f"{role}/restarted"] = 1.0
     return measures
 
 

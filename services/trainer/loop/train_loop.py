@@ -26,15 +26,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples, learnable
+from services.trainer.credit.options import SampleOptions
+from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.action_critics import ActionCritic
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
-from services.trainer.loop.collapse import CollapseMonitor, information
 from services.trainer.loop.collector import Collector
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
 from services.trainer.loop.gauges import STALENESS
+from services.trainer.loop.hooks import Methods
 from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.learners import Learners
 from services.trainer.loop.measures import (
@@ -45,7 +46,6 @@ from services.trainer.loop.measures import (
     step_measures,
 )
 from services.trainer.loop.parts import Parts, StopRequested
-from services.trainer.loop.phases import CONTROLLERS
 from services.trainer.loop.recycling import recycled_measures, recycled_tasks
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
@@ -86,7 +86,6 @@ class TrainLoop:
         )
         self._tasks = TaskSource(parts, run, config)
         self._action_critic = ActionCritic(parts.artifacts, run.id, config)
-        self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config)
 
     async def run(self) -> str:
         """Take the steps that are left; returns why there were fewer than the run was to have, if so.
@@ -99,30 +98,30 @@ class TrainLoop:
         if self._run.step < 0:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions)
-            measures = evaluation.measures | self._monitor.measure(0, evaluation.measures)
+            measures = await self._methods.after_step(0, evaluation.measures)
             measures |= await asyncio.to_thread(self._action_critic.learn, 0, [])
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
             await _clean_up(self._evaluator.discard())
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
-            if self._phases.ended:
+            if self._methods.ended:
                 break
             await self._check()
             versions = await self._engines.hold()
-            await self._phases.begin(step, versions["policy"])
+            await self._methods.begin(step, versions)
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
                 groups = await self._step(step)
             await _clean_up(self._in_flight.discard(groups))
             await _clean_up(self._learners.discard())
             await _clean_up(self._evaluator.discard())
-            if self._monitor.ends:
-                raise StopRequested(self._monitor.ends)
+            if self._methods.stop:
+                raise StopRequested(self._methods.stop)
         # rows of a step whose orchestrator died between its commit and the cleaning up
         rows = f"runs/{self._run.id}/batches"
         await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
-        return self._phases.ended
+        return self._methods.ended
 
     async def _begin(self) -> None:
         """Read the notes of the run, and make what works with them."""
@@ -131,8 +130,8 @@ class TrainLoop:
         self._learners = Learners(parts, run.id, config, notes, _seldom(self._check))
         self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
         self._votes = VoteHistory(notes, self._algorithm)
-        self._monitor = CollapseMonitor(notes, config.monitor)
-        self._phases = CONTROLLERS[config.phases.controller](parts, run.id, config, notes)
+        self._methods = Methods(parts, run.id, config, notes)
+        self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config, self._methods)
         self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
 
     async def _step(self, step: int) -> list[JudgedGroup]:
@@ -151,37 +150,34 @@ class TrainLoop:
                 auxiliary = await asyncio.to_thread(
                     self._auxiliary.rows, step, groups, trained=trained_on
                 )
-                more, measured = await self._phases.rows(step)
-                samples.rows["policy"] += auxiliary.rows + more
-                measures |= measured | await asyncio.to_thread(
+                samples.rows["policy"] += auxiliary.rows
+                measures |= await self._methods.more_samples(step, groups, samples)
+                measures |= await asyncio.to_thread(
                     self._action_critic.learn, step, samples.records
                 )
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
-                measures |= await self._thoughts(groups)
             # groups of later rounds come in meanwhile
             async with self._in_flight.receiving(), self._engines.lent():
-                how = await self._phases.batch(step)
                 with phase("train", measures):
                     trained = await self._learners.train(
                         step,
                         samples.rows,
                         self._engines.versions,
                         self._auxiliary.weights(step),
-                        how,
+                        self._methods.batch,
                     )
                 with phase("publish", measures):
-                    again = how["start"].parent if "start" in how else None
-                    versions = await self._engines.update_weights(trained, again)
+                    versions = await self._engines.update_weights(trained)
             with phase("adapt", measures):
                 await self._tasks.adapt(groups, self._collector.offers)
                 measures |= await self._tasks.levels()
             with phase("record", measures):
                 origin = origin_of(self._config, **{str(step): options.numbers})
                 artifacts = await self._record.write(step, samples.records, origin)
-        due = await self._phases.evaluates(step)
+        due = await self._methods.evaluates(step)
         evaluation = await self._evaluator.evaluate(step, versions, due=due)
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
-        measures |= self._monitor.measure(step, measures) | self._phases.measure(step, measures)
+        measures = await self._methods.after_step(step, measures)
         self._collector.advance(versions)
         await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
@@ -210,11 +206,8 @@ class TrainLoop:
         """The tasks of the rounds that may be offered; none in a step that plays nothing."""
         rounds = self._collector.window.open_rounds()
         return (
-            await self._tasks.plan(rounds) if self._phases.plays(step) else {n: [] for n in rounds}
+            await self._tasks.plan(rounds) if self._methods.plays(step) else {n: [] for n in rounds}
         )
-
-    async def _thoughts(self, groups: list[JudgedGroup]) -> dict[str, float]:
-        return await information(groups, self._config.monitor.prompts, self._parts.apis["policy"])
 
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm

@@ -55,13 +55,14 @@ class ReplayedLearner:
             for measure, value in step.metrics.items()
             if measure.startswith(f"{role}/") and not measure.split("/", 1)[1].startswith(_TIMED)
         }
-        phases = credited.config.phases
-        if role == "policy" and phases.controller != "single" and step.step > phases.explore_steps:
-            self._held = None
-            said = "the run has loops: fine-tuning, and where the optimiser begins anew after it, are not replayed"
-            return Finding(name, "not recomputed", said) if "loss" in known else None
+        if "loss" not in known:
+            return None
         rows, weights = self._rows(step.step, credited)
-        if not rows or "loss" not in known:
+        if f"{role}/restarted" in step.metrics or len(rows) != step.metrics.get(f"rows/{role}"):
+            self._held = None
+            said = "a method added rows that are not in the record, or began with other weights"
+            return Finding(name, "not recomputed", said)
+        if not rows:
             return None
         if any(record["images"] or record["judge_images"] for record in credited.samples.records):
             said = "the record does not say where pictures stand among the tokens"

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from services.trainer.loop.collapse import CollapseMonitor
 from services.trainer.loop.parts import WeightsApi
 from services.trainer.runs.store import RunStore
-from triforge.config import MonitorSection
+from triforge.config import parse
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
+from triforge.methods import load_part
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.weight_folders import (
@@ -209,10 +209,8 @@ def _notes_after(
     found: dict[str, Any] = {}
     if number is None:
         found["base"] = {**notes["base"], role: new}
-    loops = notes.get("phases")
-    if role == "policy" and loops and (loops["first"] or 0) > (number or 0):
-        found["phases"] = {**loops, "first": None if number is None else new}
-    if role == "policy" and CollapseMonitor.NOTE in notes:
-        found[CollapseMonitor.NOTE] = notes[CollapseMonitor.NOTE]
-        CollapseMonitor(found, MonitorSection.model_validate(config.get("monitor", {}))).forget()
+    for method, options in parse(config).methods_used.items():
+        if method.loop and method.name in notes:
+            hooks = load_part(method.loop, f"methods.{method.name}.loop")
+            found[method.name] = hooks.rolled_back(notes[method.name], options, role, number, new)
     return found

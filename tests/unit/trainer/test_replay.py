@@ -21,7 +21,6 @@ from services.trainer.replay.learner import ReplayedLearner
 from services.trainer.replay.recording import Recording
 from services.trainer.replay.replay import main, replay, what_if
 from services.trainer.runs.store import RunStore
-from triforge.config.phases import PhasesSection
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -145,16 +144,16 @@ def test_a_step_alone_begins_with_weights_that_are_kept(recording: Recording) ->
     assert verdicts(recording, 2)[2, "reward learner"] == "not recomputed"
 
 
-def test_where_loops_begin_anew_is_not_recomputed(recording: Recording) -> None:
-    found, step = credit(1, recording.read(1)), recording.steps[0]
-    version = recording.base["policy"]
-    for explored, verdicts_ in ((1, ("same", "rounding")), (0, ("not recomputed",))):
-        phases = PhasesSection.model_construct(controller="rloop", explore_steps=explored)
-        config = found.config.model_copy(update={"phases": phases})
-        learner = ReplayedLearner(recording, "policy")
-        finding = learner.step(step, dataclasses.replace(found, config=config), version)
-        assert finding is not None
-        assert finding.verdict in verdicts_
+@pytest.mark.parametrize("measured", [{"policy/restarted": 1.0}, {"rows/policy": 99.0}])
+def test_a_batch_that_a_method_changed_is_not_recomputed(
+    recording: Recording, measured: dict[str, float]
+) -> None:
+    credited, step = credit(1, recording.read(1)), recording.steps[0]
+    step = step.model_copy(update={"metrics": step.metrics | measured})
+    learner = ReplayedLearner(recording, "policy")
+    finding = learner.step(step, credited, recording.base["policy"])
+    assert finding is not None
+    assert finding.verdict == "not recomputed"
 
 
 def test_other_rules_drop_turn_and_add_samples(recording: Recording) -> None:

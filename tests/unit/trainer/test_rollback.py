@@ -80,7 +80,9 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Scene:
     store = RunStore(open_database(f"sqlite:///{tmp_path / 'runs.sqlite'}"))
-    run = store.create(name="run", pool_id="pool", config={"run": {"steps": 9}})
+    run = store.create(
+        name="run", pool_id="pool", config={"run": {"steps": 9}, "methods": {"rloop": {}}}
+    )
     artifacts = ArtifactStore(str(tmp_path / "artifacts"))
     checkpoints = CheckpointStore(artifacts, run.id, "policy")
     paths = {"policy": str(model_folder), "reward": str(model_folder)}
@@ -171,17 +173,17 @@ WATCHED = {"collapse/spread": [[n, 1.0] for n in range(12)], "eval/sampled": [[0
 async def test_loops_and_the_monitor_forget_what_was_given_up(
     scene: Scene, back: int, first: int | None
 ) -> None:
-    scene.store.note(scene.run.id, "phases", LOOPS)
-    scene.store.note(scene.run.id, "collapse", WATCHED)
+    scene.store.note(scene.run.id, "rloop", LOOPS)
+    scene.store.note(scene.run.id, "starpo", WATCHED)
     await scene.back(back)
     found = scene.store.run_state(scene.run.id)
-    assert found["phases"] == {"loop": 1, "first": first}
-    assert found["collapse"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
+    assert found["rloop"] == {"loop": 1, "first": first}
+    assert found["starpo"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
 
 
 async def test_what_the_service_refuses_has_not_happened(scene: Scene) -> None:
-    scene.store.note(scene.run.id, "phases", LOOPS)
-    scene.store.note(scene.run.id, "collapse", WATCHED)
+    scene.store.note(scene.run.id, "rloop", LOOPS)
+    scene.store.note(scene.run.id, "starpo", WATCHED)
     before = scene.store.run_state(scene.run.id)
     scene.service.refuses = True
     for version in (FIRST, VERSION):

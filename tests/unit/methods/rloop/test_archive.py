@@ -1,4 +1,4 @@
-"""What is imitated of a loop, pass@k, forgetting, similarity; and a toy in which loops keep more solutions than plain RL."""
+"""The archive of a loop: imitated solutions, pass@k, forgetting, similarity; a toy in which loops keep more solutions than RL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from experiments.toys.maze import STEPS, curve
-from triforge.algorithms.archive import (
+from methods.rloop.archive import (
     Rollout,
     archive_measures,
     pass_at,

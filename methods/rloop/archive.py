@@ -1,6 +1,6 @@
-"""What a loop of exploration has solved: which of it is imitated, and what it says about diversity and forgetting.
+"""The archive of a loop: which solutions are imitated, and measures of diversity and forgetting.
 
-Sources: RLoop (arXiv 2511.04285): what intermediate steps of RL have solved is kept and imitated, hard tasks first; the rule of
+Sources: RLoop (arXiv 2511.04285) keeps the solutions of intermediate steps of RL and imitates them, hard tasks first; the rule of
 hardness, the number of solutions and the order of steps are ours. pass@k: arXiv 2107.03374.
 """
 
@@ -21,7 +21,7 @@ _COMPARED = 8  # rollouts of a task, all pairs of them
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A measured rollout: its task, the step of training it was played in, whether it succeeded, and what was done in it."""
+    """A measured rollout: its task, the training step that played it, its success and its actions as one text."""
 
     id: str
     task: Hashable
@@ -31,9 +31,9 @@ class Rollout:
 
 
 def solutions(archive: Sequence[Rollout], *, hardest: float, distinct: int) -> list[Rollout]:
-    """The successes to imitate: of tasks whose pass rate over the archive is in (0, hardest], at most `distinct` of each.
+    """Return the successes to imitate: at most `distinct` of each task whose pass rate over the archive is in (0, hardest].
 
-    Solutions with the same words are one, the earliest. Those of different steps are taken first, spread over the steps.
+    Of solutions with the same words only the earliest counts. Those of different steps come first, spread over the steps.
     """
     by_task: dict[Hashable, list[Rollout]] = defaultdict(list)
     for rollout in archive:
@@ -63,7 +63,7 @@ def _spread(solved: Sequence[Rollout], count: int) -> list[Rollout]:
 
 
 def pass_at(k: int, tried: int, solved: int) -> float:
-    """Unbiased chance that one of k tries succeeds, from `solved` of `tried`: `1 - C(tried - solved, k) / C(tried, k)`."""
+    """Return the unbiased chance that one of k tries succeeds, from `solved` of `tried`: `1 - C(tried - solved, k) / C(tried, k)`."""
     if not (0 <= solved <= tried and 1 <= k <= tried):
         raise InputError(
             f"pass@{k}: given {solved} of {tried} solved, expected 0 <= solved <= tried and 1 <= k <= tried"
@@ -72,7 +72,7 @@ def pass_at(k: int, tried: int, solved: int) -> float:
 
 
 def archive_measures(archive: Sequence[Rollout], *, k: int) -> dict[str, float]:
-    """`avg` success of a task, `pass` (@k, over tasks with so many tries), `forgotten` and `similarity`, each a mean over tasks.
+    """Return `avg` (success), `pass` (@k, over tasks with k tries at least), `forgotten` and `similarity`, each a mean over tasks.
 
     A task is forgotten if it was solved in an earlier step and in none of the rollouts of the last step that played it; only
     tasks that several steps played count. Similarity: `self_similarity`.
@@ -98,7 +98,10 @@ def _forgotten(row: Sequence[Rollout]) -> bool | None:
 
 
 def self_similarity(texts: Iterable[str], gram: int = _GRAM) -> float:
-    """Mean over pairs of the share of their sequences of `gram` words that both have (Jaccard); shorter texts are one sequence."""
+    """Return the mean Jaccard similarity of all pairs of texts, as sets of sequences of `gram` words.
+
+    A shorter text is one sequence.
+    """
     sets = []
     for text in texts:
         words = text.lower().split()

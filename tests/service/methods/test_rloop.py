@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from services.trainer.loop.phases import RLoop
-from services.trainer.loop.phases import read_rows as read_archived
+from methods.rloop.loop import RLoop
+from methods.rloop.loop import read_rows as read_archived
+from services.trainer.loop.hooks import MethodContext
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
 from triforge.broker import Broker
@@ -22,7 +23,7 @@ from triforge.store.rows import read_rows
 from triforge.store.step_records import step_record_name, write_step_records
 from triforge.types import RunState
 
-PHASES = {"controller": "rloop", "explore_steps": 2, "least": 1, "pass_k": 2}
+OPTIONS = {"explore_steps": 2, "least": 1, "pass_k": 2}
 STEPS = 5  # explore, explore, fine-tune; explore, explore
 
 
@@ -32,17 +33,17 @@ async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[
         yield made
 
 
-def document(steps: int = STEPS, **phases: Any) -> dict[str, Any]:
+def document(steps: int = STEPS, **options: Any) -> dict[str, Any]:
     return CONFIG | {
         "run": CONFIG["run"] | {"steps": steps, "eval_every": 100, "eval_greedy": False},
-        "phases": PHASES | phases,
+        "methods": {"rloop": OPTIONS | options},
         "algorithm": {"preset": "dapo", "overrides": {"off_policy": "tis"}},
         "adaptation": {"controller": "none"},
     }
 
 
-def submit(loop: Loop, steps: int = STEPS, **phases: Any) -> RunState:
-    config = parse(document(steps, **phases)).model_dump(mode="json")
+def submit(loop: Loop, steps: int = STEPS, **options: Any) -> RunState:
+    config = parse(document(steps, **options)).model_dump(mode="json")
     return loop.store.create(name="run", pool_id="pool", config=config)
 
 
@@ -50,11 +51,11 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
-    with caplog.at_level(logging.INFO, "services.trainer.loop.phases"):
+    with caplog.at_level(logging.INFO, "methods.rloop.loop"):
         run = await loop.conduct(submit(loop))
     assert run.status == "finished"
-    said = [r.getMessage() for r in caplog.records if r.name == "services.trainer.loop.phases"]
-    assert said == [
+    messages = [r.getMessage() for r in caplog.records if r.name == "methods.rloop.loop"]
+    assert messages == [
         "loop 1: explore", "loop 1: filter", "loop 1: fine_tune", "loop 1: evaluate", "loop 2: explore",
     ]  # fmt: skip
     batches = loop.learners["policy"].batches
@@ -89,7 +90,7 @@ def lasting(loop: Loop, run: RunState) -> dict[str, Any]:
     base = loop.store.run_state(run.id)["base"]["policy"]
     mine = [b for b in loop.learners["policy"].batches if b.run_id == run.id]
     first = {b.step: b.pinned - base for b in mine if b.pinned is not None}
-    state = dict(loop.store.run_state(run.id)["phases"])
+    state = dict(loop.store.run_state(run.id)["rloop"])
     if state["first"] is not None:
         state["first"] -= base
     return {
@@ -104,7 +105,7 @@ def lasting(loop: Loop, run: RunState) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("phase", "least"),
-    [("explore", 1), ("filter", 1), ("fine_tune", 1), ("evaluate", 1), ("fine_tune", 5)],
+    [("explore", 1), ("filter", 1), ("fine_tune", 1), ("evaluate", 1), ("evaluate", 5)],
 )
 async def test_a_crash_as_a_phase_begins_changes_nothing(
     loop: Loop, phase: str, least: int
@@ -115,7 +116,7 @@ async def test_a_crash_as_a_phase_begins_changes_nothing(
 
     def dying(place: str) -> None:
         meet(place)
-        now = loop.store.run_state(run.id).get("phases", {}).get("phase") if not died else ""
+        now = loop.store.run_state(run.id).get("rloop", {}).get("phase") if not died else ""
         if place == "noted" and now == phase:
             died.append(phase)
             raise Killed(phase)
@@ -132,7 +133,7 @@ async def test_a_loop_that_solved_too_little_ends_the_run(loop: Loop) -> None:
     run = await loop.conduct(submit(loop, least=5))
     assert (run.status, run.step) == ("finished", 3)
     assert run.reason.startswith(
-        "ended early: loop 1 has 4 hard solutions, fewer than phases.least"
+        "ended early: loop 1 has 4 hard solutions, fewer than methods.rloop.least"
     )
     assert [b.step for b in loop.learners["policy"].batches] == [1, 2]
 
@@ -151,14 +152,16 @@ def test_agents_who_take_turns_have_a_row_each(tmp_path: Path) -> None:
     assert [(r.key, r.ids) for r in rows] == [("t/0", (0, 10, 2, 12)), ("t/1", (1, 11, 3, 13))]
 
 
-def test_held_out_success_that_falls_twice_ends_the_run() -> None:
+async def test_held_out_success_that_falls_twice_ends_the_run() -> None:
     parts: Any = SimpleNamespace()
     notes: dict[str, Any] = {}
     ended = []
     for step, success in ((3, 0.5), (6, 0.4), (9, 0.45), (12, 0.4), (14, 0.0), (15, 0.3)):
-        phases = RLoop(parts, "run", parse(document(20)), notes)
-        phases.measure(step, {"eval/sampled": success})
-        ended.append(bool(phases.ended))
+        config = parse(document(20))
+        run = MethodContext(name="rloop", parts=parts, run_id="run", config=config, notes=notes)
+        hooks = RLoop(run, config.methods.named["rloop"])
+        await hooks.after_step(step, {"eval/sampled": success})
+        ended.append(bool(hooks.ended))
     assert ended == [False] * 5 + [True], "two in a row, of steps that fine-tune"
 
 
@@ -167,7 +170,7 @@ def test_held_out_success_that_falls_twice_ends_the_run() -> None:
     [
         (
             {"run": {"staleness_bound": 1, "steps": 30}},
-            "allowed only with 0: rollouts of one phase",
+            "allowed 0: rollouts of one phase",
         ),
         ({"algorithm": {"preset": "ppo"}}, "estimator without a critic"),
         (
@@ -184,4 +187,4 @@ def test_what_loops_cannot_be_combined_with_is_refused(
     given: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        parse({"phases": {"controller": "rloop"}, "run": {"steps": 30}} | given)
+        parse({"methods": {"rloop": {}}, "run": {"steps": 30}} | given)
