@@ -23,7 +23,7 @@ from scripts.compose_test import walk_through
 from scripts.compose_test.engine import Docker
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import UnavailableError
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 PROJECT = "triforge-test"
 _NETWORK = f"{PROJECT}_default"

@@ -290,6 +290,11 @@ class AdaptationSection(Section):
     ladder: LadderSection = LadderSection()
 
     @property
+    def changes_tasks(self) -> bool:
+        """Whether tasks change during a run."""
+        return self.controller != "none"
+
+    @property
     def rewrites(self) -> bool:
         """Whether tasks are rewritten by a model and measured, so that proposals may be pending."""
         return self._changer == "llm_rewrite"

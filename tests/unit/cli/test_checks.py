@@ -1,4 +1,4 @@
-"""A reward or an environment of the user's own is tried before anything is started, and refused if it raises whatever is answered."""
+"""A reward or an environment of the user's own is tried before a start, and refused if it raises at every answer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from environments.prompts.family import FAMILY as PROMPTS
-from triforge.cli import trial
-from triforge.cli.checks import made_pool
+from triforge.cli import checks
+from triforge.cli.checks import check_new_pool, demand_playable_code
 from triforge.environments.kit import Family, Observation, StepResult, Strict
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily
@@ -22,15 +22,15 @@ ROWS = [{"prompt": f"{n} and one?", "columns": {"answer": n + 1}} for n in range
 
 
 def tried(family: EnvironmentFamily, rows: list[dict[str, Any]], **options: Any) -> None:
-    trial.demand_taken(family, [family.validate(row) for row in rows], options)
+    demand_playable_code(family, [family.validate(row) for row in rows], options)
 
 
 def misspelt(completions: list[str], **_: object) -> list[float]:
     return parsed(completions)
 
 
-def parsed(said: list[str]) -> list[float]:
-    return [one.no_such_method() for one in said]  # type: ignore[attr-defined]
+def parsed(texts: list[str]) -> list[float]:
+    return [one.no_such_method() for one in texts]  # type: ignore[attr-defined]
 
 
 def of_a_number(completions: list[str]) -> list[float]:
@@ -38,7 +38,7 @@ def of_a_number(completions: list[str]) -> list[float]:
 
 
 def of_the_rows_answer(completions: list[str], answer: list[int]) -> list[float]:
-    return [[str(right)].index(said) + 1.0 for said, right in zip(completions, answer, strict=True)]
+    return [[str(right)].index(text) + 1.0 for text, right in zip(completions, answer, strict=True)]
 
 
 def of_json(completions: list[str]) -> list[float]:
@@ -56,12 +56,12 @@ def test_a_reward_that_always_raises_is_refused_with_its_row_and_line(
     monkeypatch.setitem(globals(), "reward", reward)
     with pytest.raises(InputError, match=r"first 2 tasks; to .*'0 and one\?'") as refused:
         tried(PROMPTS, ROWS, reward=f"{__name__}:reward")
-    said = refused.value.detail
-    assert said.count(f"{__name__}:reward: ") == 1, "the same with every answer"
+    detail = refused.value.detail
+    assert detail.count(f"{__name__}:reward: ") == 1, "the same with every answer"
     if reward is misspelt:
-        assert "AttributeError: 'str' object has no attribute 'no_such_method'" in said
+        assert "AttributeError: 'str' object has no attribute 'no_such_method'" in detail
         frames = rf"{__file__}:\d+ in misspelt: .*\n  {__file__}:\d+ in parsed: return \[.*\n"
-        assert re.search(frames, said)
+        assert re.search(frames, detail)
         whole = "".join(traceback.format_exception(refused.value))
         assert "in __call__" in whole, "the cause of the cause is not lost"
 
@@ -74,13 +74,13 @@ def test_each_way_in_which_it_raises_is_shown_once_with_the_answer() -> None:
     assert shown == named
 
 
-@pytest.mark.parametrize("trial_asked", [False, True])
+@pytest.mark.parametrize("play", [False, True])
 def test_a_pool_for_services_that_run_is_made_without_calling_what_they_will_call(
-    trial_asked: bool,
+    play: bool,
 ) -> None:
     body = {"options": {"reward": f"{__name__}:misspelt"}, "tasks": [{"params": ROWS[0]}]}
-    with pytest.raises(InputError) if trial_asked else nullcontext():
-        assert made_pool("mine", body, "prompts", trial=trial_asked).tasks["train"] == {"active": 1}
+    with pytest.raises(InputError) if play else nullcontext():
+        assert check_new_pool("mine", body, "prompts", play=play).tasks["train"] == {"active": 1}
 
 
 @pytest.mark.parametrize("reward", ["of_a_number", "of_the_rows_answer", "of_one_row"])
@@ -120,6 +120,6 @@ def test_an_environment_is_played_to_its_end_unless_an_answer_never_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried(Walks(), [{"depth": 3}])  # of which "42" never gets down
-    monkeypatch.setattr(trial, "_ANSWERS", ("", "up"))
-    with pytest.raises(InputError, match=r"ZeroDivisionError in step 2: .*test_trial.py:\d+\)"):
+    monkeypatch.setattr(checks, "_ANSWERS", ("", "up"))
+    with pytest.raises(InputError, match=r"ZeroDivisionError in step 2: .*test_checks.py:\d+\)"):
         tried(Walks(), [{"depth": 3}])

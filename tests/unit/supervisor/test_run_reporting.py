@@ -1,4 +1,4 @@
-"""A command whose lines are told while it runs, and that ends with whoever started it."""
+"""A command whose lines are reported while it runs, and that ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from triforge.supervisor.process import run_telling
+from triforge.supervisor.process import run_reporting
 
 ENDLESS = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored by what runs in the background
 PARENT = f"""
 import sys
 {HEARS}
-from triforge.supervisor.process import run_telling
-run_telling([sys.executable, "-c", {ENDLESS!r}], lambda line: print(line, flush=True), {{}})
+from triforge.supervisor.process import run_reporting
+run_reporting([sys.executable, "-c", {ENDLESS!r}], lambda line: print(line, flush=True), {{}})
 """
 
 DEMO = f"""
@@ -31,20 +31,20 @@ child.wait()
 """
 
 
-def test_lines_are_told_and_complaints_come_back() -> None:
-    told: list[str] = []
+def test_lines_are_reported_and_errors_come_back() -> None:
+    lines: list[str] = []
     code = "import os, sys; print(os.environ['GIVEN']); print('two'); sys.exit('bad')"
-    ended = run_telling([sys.executable, "-c", code], told.append, {"GIVEN": "one"})
-    assert (ended, told) == ((1, "bad\n"), ["one", "two"])
+    ended = run_reporting([sys.executable, "-c", code], lines.append, {"GIVEN": "one"})
+    assert (ended, lines) == ((1, "bad\n"), ["one", "two"])
 
 
-@pytest.mark.parametrize("program", [PARENT, DEMO], ids=["run_telling", "demo"])
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_it_does_not_outlive_whoever_started_it(how: signal.Signals, program: str) -> None:
+@pytest.mark.parametrize("program", [PARENT, DEMO], ids=["run_reporting", "demo"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_it_does_not_outlive_its_parent(number: signal.Signals, program: str) -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:  # fmt: skip
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        parent.send_signal(how)
+        parent.send_signal(number)
     deadline = time.monotonic() + 10
     while alive(child):
         assert time.monotonic() < deadline, f"process {child} lives on"
@@ -52,7 +52,7 @@ def test_it_does_not_outlive_whoever_started_it(how: signal.Signals, program: st
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody asks for counts as gone."""
+    """Whether a process runs; a zombie counts as gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
