@@ -90,7 +90,7 @@ FROM service AS sandbox-service
 USER 0:0
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install -y --no-install-recommends bubblewrap \
+ && apt-get install -y --no-install-recommends bubblewrap libseccomp2 \
  && rm -rf /var/lib/apt/lists/*
 USER 10001:10001
 

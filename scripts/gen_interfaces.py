@@ -11,7 +11,7 @@ import typer.main
 from fastapi import FastAPI
 
 from services.env_adapter.app import RULES as ENV_ADAPTER
-from services.env_adapter.app import Api
+from services.env_adapter.app import Parts
 from services.env_adapter.app import add_routes as add_env_adapter
 from services.policy.api.routes import RULES as POLICY
 from services.policy.api.routes import routes as policy_routes
@@ -42,15 +42,8 @@ def apis() -> dict[int, tuple[FastAPI, Mapping[str, Rule]]]:
     }
     found[8001][0].include_router(policy_routes(nothing, role="policy"))
     add_reward(found[8002][0], api=nothing)
-    parts = Api(
-        store=nothing,
-        maker=nothing,
-        planner=nothing,
-        changes=nothing,
-        plays=nothing,
-        sessions=nothing,
-    )
-    add_env_adapter(found[8003][0], api=parts)
+    parts = Parts(database=nothing, family=nothing, log=nothing)
+    add_env_adapter(found[8003][0], parts=parts)
     found[8004][0].include_router(trainer_router)
     return found
 

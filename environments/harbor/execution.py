@@ -17,11 +17,11 @@ from typing import Any, Final
 from pydantic import Field
 
 from environments.harbor import inside
+from environments.harbor.containers import Run
 from environments.harbor.folder import HOME, RESERVED, Layout
 from environments.harbor.inside import Entry
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
-from triforge.sandbox.containers import Run
 from triforge.sandbox.limits import MIB, Limits, RunResult
 
 _PROGRAM: Final = Path(inside.__file__).read_text(encoding="utf-8")

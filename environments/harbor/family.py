@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from environments.harbor import containers
 from environments.harbor.execution import RunLimits, Workspace
 from environments.harbor.folder import RESERVED, HarborTask, Layout, laid_out, read_folder
 from triforge.config import Settings
@@ -25,7 +26,6 @@ from triforge.environments.kit import Family, Observation, StepResult, Strict, p
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Reset
-from triforge.sandbox import containers
 from triforge.sandbox.client import Sandbox, shared
 from triforge.types import Params
 

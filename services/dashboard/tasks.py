@@ -78,7 +78,7 @@ async def pool_page(
 
 @router.get("/tasks/{task_id}")
 async def lineage_page(task_id: str, visit: Visitor) -> str:
-    """Show all versions of a task as a tree, with the changes and measurements of each."""
+    """Show all versions of a task as a tree, with the measurements of each."""
     lineage = await visit.read(Lineage, _API, f"/v1/tasks/{segment(task_id)}/lineage")
     versions = {version.task.id: version for version in lineage.versions}
     depths = _depths(lineage.versions)
@@ -113,7 +113,6 @@ async def proposal_page(proposal_id: str, visit: Visitor) -> str:
         parent=success(row for row in rows if row.purpose == "measure_parent"),
         candidate=success(row for row in rows if row.purpose != "measure_parent"),
         measurements=rows,
-        changes=detail.changes,
     )
 
 

@@ -1,4 +1,4 @@
-"""The service's API: pools, tasks, lineage and plans over REST."""
+"""The REST API of env_adapter: pools, tasks, proposals, plans and sessions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from services.env_adapter.pools.changes import Changes
 from services.env_adapter.pools.creation import FindFamily, PoolMaker
 from services.env_adapter.pools.plans import Planner
 from services.env_adapter.pools.store import PoolStore
-from services.env_adapter.rollout import routes as rollout
-from services.env_adapter.rollout.plays import Plays
 from services.env_adapter.sessions import routes as sessions
+from services.env_adapter.sessions.routes import Sessions
 from services.env_adapter.sessions.store import SessionStore
-from services.env_adapter.sessions.trajectories import Sessions
 from triforge.access.callers import Rule
 from triforge.broker import SessionLog
 from triforge.environments.rows import JSONL
@@ -31,21 +29,16 @@ from triforge.errors import TriforgeError
 from triforge.store.database import Database
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MEBIBYTE, Bounds
+from triforge.web.limits import MEBIBYTE
 
-RULES: Final[Mapping[str, Rule]] = {
-    **pools.RULES,
-    **adaptation.RULES,
-    **rollout.RULES,
-    **sessions.RULES,
-}
+RULES: Final[Mapping[str, Rule]] = {**pools.RULES, **adaptation.RULES, **sessions.RULES}
 
-_PRUNE_S = 3600.0
+_PRUNE_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What the API is made of; `family` finds an environment family by name, agents find the policy at `policy_url`."""
+    """The objects that the API uses; `family` finds an environment family, agents reach the policy at `policy_url`."""
 
     database: Database
     family: FindFamily
@@ -57,34 +50,14 @@ class Parts:
     entrance: Entrance = field(default_factory=Entrance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Api:
-    """The objects that the routes call."""
-
-    store: PoolStore
-    maker: PoolMaker
-    planner: Planner
-    changes: Changes
-    plays: Plays
-    sessions: Sessions
-
-
-def add_routes(app: FastAPI, *, api: Api) -> None:
-    """Add all routes of env_adapter to an app."""
-    app.include_router(pools.pool_routes(api.store, api.maker, api.planner, api.changes))
-    app.include_router(adaptation.proposal_routes(api.store, api.changes))
-    app.include_router(rollout.play_routes(api.plays))
-    app.include_router(sessions.session_routes(api.sessions))
-
-
 class ProposalGauge(Collector):
-    """`triforge_env_adapter_proposals{pool,state}`, read from the database when asked: the workers have no API of their own."""
+    """The gauge of proposals by pool and state, read from the database: the adapt workers have no API of their own."""
 
     def __init__(self, store: PoolStore) -> None:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """The gauge; empty while the database is away."""
+        """Yield the gauge; nothing while the database is away."""
         gauge = GaugeMetricFamily(
             "triforge_env_adapter_proposals",
             "Task rewrites by pool and state.",
@@ -98,24 +71,35 @@ class ProposalGauge(Collector):
         yield gauge
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the database."""
+        """Return nothing, so that registering reads no database."""
         return []
 
 
-async def _prune(kept: SessionStore, days: int) -> None:
+async def _prune(store: SessionStore, days: int) -> None:
     while True:
-        with contextlib.suppress(TriforgeError):  # the database is away; there is another hour
-            await asyncio.to_thread(kept.prune, days * 86_400.0)
+        with contextlib.suppress(TriforgeError):  # the database is away: try again in an hour
+            await asyncio.to_thread(store.prune, days * 86_400.0)
         await asyncio.sleep(_PRUNE_S)
 
 
+def add_routes(app: FastAPI, *, parts: Parts) -> None:
+    """Add all routes to an app."""
+    store, changes = PoolStore(parts.database), Changes(parts.database)
+    maker, planner = PoolMaker(parts.database, parts.family), Planner(parts.database)
+    kept = SessionStore(parts.database)
+    app.include_router(pools.pool_routes(store, maker, planner))
+    app.include_router(pools.pool_changes(changes))
+    app.include_router(pools.task_routes(store, changes))
+    app.include_router(adaptation.proposal_routes(store, changes))
+    app.include_router(Sessions(kept, parts.log, store.task, parts.policy_url).router())
+
+
 def create_app(*, parts: Parts) -> FastAPI:
-    """The ASGI app of env_adapter."""
-    store, kept = PoolStore(parts.database), SessionStore(parts.database)
+    """Make the ASGI app."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        pruning = asyncio.create_task(_prune(kept, parts.session_days))
+        pruning = asyncio.create_task(_prune(SessionStore(parts.database), parts.session_days))
         try:
             yield
         finally:
@@ -126,24 +110,15 @@ def create_app(*, parts: Parts) -> FastAPI:
     async def ready() -> None:
         await asyncio.to_thread(parts.database.ping)
 
-    parts.registry.register(ProposalGauge(store))
+    parts.registry.register(ProposalGauge(PoolStore(parts.database)))
     install(
         app,
         ready=ready,
         registry=parts.registry,
         uploads={"POST /v1/pools": parts.max_upload},
-        bodies={"POST /v1/tasks/{task_id}/play": Bounds(MEBIBYTE)},
         media={"POST /v1/pools": JSONL},
         origins=parts.entrance.origins,
     )
-    api = Api(
-        store=store,
-        maker=PoolMaker(parts.database, parts.family),
-        planner=Planner(parts.database),
-        changes=Changes(parts.database),
-        plays=Plays(store, parts.family),
-        sessions=Sessions(store=kept, log=parts.log, task=store.task, url=parts.policy_url),
-    )
-    add_routes(app, api=api)
+    add_routes(app, parts=parts)
     guard(app, RULES, parts.entrance)
     return app

@@ -11,7 +11,7 @@ from prometheus_client import Counter, Histogram
 
 from services.reward.scorers import SCORERS
 from services.reward.scorers.unit_tests import ask_for_tests, run_tests
-from triforge.broker import Broker, Taken
+from triforge.broker import Broker, JobClaim
 from triforge.errors import RewardError, TriforgeError
 from triforge.retry import RetryPolicy, is_retryable, retry, waiting
 from triforge.rollout.protocols import GenerateMany
@@ -90,27 +90,27 @@ class JudgeWorker:
         Raises:
             UnavailableError: the broker does not answer; deliver the job again later.
         """
-        async with self._broker.take_trajectory(task) as taken:
-            if taken.state == "open" and taken.payload is not None:
-                votes = await self._votes(task, taken.payload)
+        async with self._broker.claim_trajectory(task) as claim:
+            if claim.state == "open" and claim.payload is not None:
+                votes = await self._votes(task, claim.payload)
                 await retry(lambda: self._broker.put_payload(votes), self._waiting)
-            await self._announce(task.group_id, task.trajectory_id, taken)
+            await self._announce(task.group_id, task.trajectory_id, claim)
 
     async def write_tests(self, task: UnitTestTask) -> None:
         """Write and run the group's tests if nobody has and nobody does, and announce the group; raises like `judge`."""
-        async with self._broker.take_group(task) as taken:
-            if taken.state == "open" and taken.payload is not None:
-                tests = await self._tests(task, taken.payload)
+        async with self._broker.claim_group(task) as claim:
+            if claim.state == "open" and claim.payload is not None:
+                tests = await self._tests(task, claim.payload)
                 await retry(lambda: self._broker.put_payload(tests), self._waiting)
-            await self._announce(task.group_id, task.group_id, taken)
+            await self._announce(task.group_id, task.group_id, claim)
 
-    async def _announce(self, group_id: str, name: str, taken: Taken[Any]) -> None:
-        if taken.state == "open" and taken.payload is None:
+    async def _announce(self, group_id: str, name: str, claim: JobClaim[Any]) -> None:
+        if claim.state == "open" and claim.payload is None:
             _log.info("%s is gone: its group is done", name)
-        elif taken.ours:
+        elif claim.granted:
             await retry(lambda: self._broker.announce_if_complete(group_id), self._waiting)
         else:
-            _log.debug("%s is dropped: %s", name, taken.state)
+            _log.debug("%s is dropped: %s", name, claim.state)
 
     async def _votes(self, task: JudgeTask, trajectory: Trajectory) -> TrajectoryVotes:
         names = {"trajectory_id": task.trajectory_id, "group_id": task.group_id}

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from services.env_adapter.pools import requests as pool_requests
+from services.env_adapter.pools import changes
+from services.env_adapter.sessions import store as sessions
 from services.reward import requests as judge_requests
 from triforge import types
 from triforge.types import (
@@ -26,7 +27,7 @@ from triforge.types import (
 EXAMPLES = Path(__file__).parent / "types"
 MODELS: dict[str, type[Message]] = {
     name: found
-    for module in (types, pool_requests, judge_requests)
+    for module in (types, changes, sessions, judge_requests)
     for name, found in vars(module).items()
     if isinstance(found, type) and issubclass(found, Message) and found is not Message
 }

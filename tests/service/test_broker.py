@@ -175,30 +175,30 @@ async def test_votes_that_are_forgotten_are_asked_for_again(any_broker: Broker) 
 
 async def test_a_job_is_taken_up_with_all_that_is_known_of_it(any_broker: Broker) -> None:
     task = judge_task(GROUP.played.group, 0)
-    async with any_broker.take_trajectory(task) as taken:
-        assert (taken.state, taken.payload) == ("open", None)
+    async with any_broker.claim_trajectory(task) as claim:
+        assert (claim.state, claim.payload) == ("open", None)
     await put(any_broker, GROUP)
     await any_broker.forget_votes("g", ["g-00"])
-    async with any_broker.take_trajectory(task) as taken:
-        assert (taken.state, taken.payload) == ("open", GROUP.played.trajectories[0])
-        async with any_broker.take_trajectory(task) as second:
-            assert (second.state, second.ours) == ("held", False)
-    async with any_broker.take_group(GROUP.played.group) as found:
+    async with any_broker.claim_trajectory(task) as claim:
+        assert (claim.state, claim.payload) == ("open", GROUP.played.trajectories[0])
+        async with any_broker.claim_trajectory(task) as second:
+            assert (second.state, second.granted) == ("held", False)
+    async with any_broker.claim_group(GROUP.played.group) as found:
         assert (found.state, found.payload) == ("open", GROUP.played)
-    async with any_broker.take_group(unit_test_task(GROUP.played.group)) as tests:
+    async with any_broker.claim_group(unit_test_task(GROUP.played.group)) as tests:
         assert (tests.state, tests.payload) == ("open", GROUP.played)
     assert GROUP.votes[0] is not None
     await any_broker.put_payload(GROUP.votes[0])
-    async with any_broker.take_trajectory(task) as taken:
-        assert (taken.state, taken.ours) == ("judged", True)
+    async with any_broker.claim_trajectory(task) as claim:
+        assert (claim.state, claim.granted) == ("judged", True)
     await any_broker.retire_group("g", ("g-00", "g-01"))
-    async with any_broker.take_trajectory(task) as taken:
-        assert (taken.state, taken.ours) == ("committed", False)
+    async with any_broker.claim_trajectory(task) as claim:
+        assert (claim.state, claim.granted) == ("committed", False)
     await any_broker.end_run("run")
-    async with any_broker.take_group(GROUP.played.group) as found:
-        assert (found.state, found.ours) == ("ended", False)
+    async with any_broker.claim_group(GROUP.played.group) as found:
+        assert (found.state, found.granted) == ("ended", False)
     await any_broker.begin_run("run")
-    async with any_broker.take_group(GROUP.played.group) as found:
+    async with any_broker.claim_group(GROUP.played.group) as found:
         assert found.state == "committed"
     assert not await any_broker.is_held("g", "g-00")
 

@@ -14,8 +14,8 @@ from services.env_adapter.pools.store import PoolStore
 from services.env_adapter.rollout.worker import RolloutWorker
 from services.env_adapter.sessions.groups import SessionGroups
 from services.env_adapter.sessions.store import SessionStore
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from tests.sections import flat_group
 from tests.service.session_services import Services, services
 from triforge.algorithms.algorithm import resolve
@@ -40,7 +40,7 @@ class Run:
             generate=FakeGenerate(["unasked"]),
             read_task=PoolStore(both.database).task,
             family=registry.family,
-            sessions=SessionGroups(store, SessionLog(both.broker), keep=keep, look_s=0.02),
+            sessions=SessionGroups(store, SessionLog(both.broker), keep=keep, poll_s=0.02),
         )
 
     def group(self, name: str = "g", **more: Any) -> GroupTask:

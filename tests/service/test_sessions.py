@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 
+from services.env_adapter.sessions.routes import Sessions
 from services.env_adapter.sessions.store import SessionStore
-from services.env_adapter.sessions.trajectories import Sessions
 from tests.service.session_services import END, Services, services
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.store.tables import SessionRow
@@ -168,7 +168,7 @@ async def test_a_reward_is_kept_with_its_turns_and_given_once(both: Services) ->
     assert await both.turns(made) == before
     other = await both.tell(made, "reward", score=1.0)
     assert other.status_code == 409
-    assert "it is given once" in other.json()["detail"]
+    assert other.json()["type"] == "urn:triforge:conflict"
 
 
 async def test_turns_are_forgotten_long_after_a_session_and_its_reward_stays(
@@ -185,7 +185,7 @@ async def test_turns_are_forgotten_long_after_a_session_and_its_reward_stays(
     SessionStore(both.database).prune(86_400.0)
     assert len(await both.turns(young)) == 1
     gone = await both.tell(made, "trace")
-    assert (gone.status_code, "are gone" in gone.json()["detail"]) == (404, True)
+    assert gone.status_code == 404
     assert (await both.tell(made, "reward", score=0.5)).status_code == 200
     assert (await both.tell(made, "reward", score=1.0)).status_code == 409
 
@@ -235,8 +235,8 @@ async def test_a_reward_that_is_given_while_the_same_is_being_kept_is_acknowledg
             return await super().all(session_id)
 
     store = SessionStore(both.database)
-    slow = Sessions(store=store, log=Slow(both.broker), task=no_task, url="")
-    state = await slow.reward(made.session.id, made.key, SessionReward(score=0.5))
+    slow = Sessions(store, Slow(both.broker), no_task, "")
+    state = await slow.reward_session(made.session.id, SessionReward(score=0.5), made.key)
     assert state.status == "finished"
     assert len(await both.turns(made)) == 1
 
@@ -251,7 +251,7 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
         assert reply.headers["content-type"] == "application/problem+json"
         return str(reply.json()["detail"])
 
-    assert "has asked the model nothing" in await said("reward", 409, score=1.0)
+    assert "has sampled nothing" in await said("reward", 409, score=1.0)
     assert "expected `score`, `success` or `steps`" in await said("reward", 422)
     stranger = {"authorization": f"Bearer {other.key}"}
     wrong = await both.env.get(url, headers=stranger)

@@ -1,10 +1,10 @@
-"""Everything in flight behind one protocol, `Broker`: jobs, leases, payloads, streams. The only package that says redis or celery.
+"""Everything in flight behind one protocol, `Broker`: jobs, leases, payloads, streams. The only package that imports redis or celery.
 
-protocol  `Broker`: what an implementation provides, and what follows from it
+protocol  `Broker`: the operations of an implementation, and what all share
 redis     on Redis or Valkey with Celery
 memory    in one process
-sessions  turns of agents that are not ours
-jobs      how a job is run and tried again
+sessions  turns of agents in sessions
+jobs      the work of a job and its retries
 workers   the Celery worker
 consumer  its connection to the server
 """
@@ -25,8 +25,8 @@ from triforge.broker.protocol import (
     WEIGHTS_STREAM,
     Broker,
     GroupStatus,
+    JobClaim,
     Queued,
-    Taken,
     batches_stream,
     outcome_job,
     unit_tests_id,

@@ -1,4 +1,4 @@
-"""From a queue to a coroutine: what a job's work is, how it is run, and when it is tried again."""
+"""The work of a job: from the text in a queue to a coroutine, and its retries."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from triforge.types import Message
 
 _M = TypeVar("_M", bound=Message)
 
+# For jobs that meet a service that is away, or a store that refuses; `retries` bounds the latter.
 RETRIES: Final = RetryPolicy(first_s=5.0, longest_s=60.0, retries=6)
-"""Of jobs that met a service that is away, or a store that refuses. `retries` bounds the latter."""
-
-_LOGGED = 200  # characters of an unreadable job that the log shows
+_LOGGED = 200  # characters of an unreadable job in the log
 
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[_M]):
     """The work of one task name.
 
-    A job that cannot be read is logged and dropped: it never will be readable. One that meets a service that is away is tried
-    again until that is back. So is one that a store refuses (a full disk may be freed), but only a few times: a damaged file
-    refuses for ever. Every other error of ours is final and logged, for the sender watches its jobs and sends again.
-    Unexpected errors are raised.
+    An unreadable job is logged and dropped. A job that meets a service that is away is tried again until the service answers;
+    one that a store refuses (a full disk may be freed, a damaged file may not) is tried again a few times. Every other error of
+    ours is final and logged: the sender watches its jobs and sends them again. Unexpected errors are raised.
     """
 
     name: str
@@ -65,7 +63,7 @@ class Job(Generic[_M]):
                 self._give_up(error)
 
     def pause_s(self, error: UnavailableError | StorageError, failures: int) -> float | None:
-        """Seconds before the job is tried again after so many earlier failures; None when it is given up."""
+        """Return the seconds before the next try after so many earlier failures; None if there is none."""
         if isinstance(error, StorageError) and failures >= self.retries.retries:
             self._give_up(error)
             return None

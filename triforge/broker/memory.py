@@ -1,4 +1,22 @@
-"""The broker in one process: for unit tests, and for programs that run the whole loop in one event loop."""
+"""The broker in one process: for tests, and for programs that run the whole loop in one event loop.
+
+The services' own classes run on it as on Redis; only their `__main__` modules name `RedisBroker` and Celery. A whole loop:
+
+    broker = MemoryBroker()
+    broker.serve(ROLLOUT_QUEUE, Job(ROLLOUT_TASK, GroupTask, RolloutWorker(broker=broker, ...).play))
+    judge = JudgeWorker(broker=broker, ...)
+    broker.serve(JUDGE_QUEUE, Job(JUDGE_TASK, JudgeTask, judge.judge),
+                 Job(UNIT_TEST_TASK, UnitTestTask, judge.write_tests))
+    adapt = AdaptWorker(broker=broker, ...)
+    broker.serve(ADAPT_QUEUE, Job(ADAPT_TASK, TaskOutcome, adapt.handle))
+    create_task(adapt.watch())                                       # sends lost outcomes again
+    create_task(LearnerProcess(broker, artifacts, role, trainer).run())     # one for each trained model
+    create_task(Orchestrator(Parts(broker=broker, ...)).run_forever())
+    ...
+    await broker.close()                                             # cancels what `serve` started
+
+env_adapter's app takes `SessionLog(broker)` and is called through `httpx.ASGITransport`.
+"""
 
 # ruff: noqa: D102 - documented in Broker
 from __future__ import annotations
@@ -7,7 +25,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,16 +49,16 @@ class Submitted:
 
 
 class MemoryBroker(Broker):
-    """A broker that forgets everything with its process. For one event loop.
+    """A broker that ends with its process; for one event loop.
 
     Attributes:
-        queues: jobs that wait, the oldest first, by queue.
+        queues: waiting jobs, the oldest first, by queue.
     """
 
     def __init__(self, *, lease_s: float = 10.0) -> None:
         self.lease_s = lease_s
         self.queues: dict[str, deque[Submitted]] = defaultdict(deque)
-        self._texts: dict[str, tuple[str, float]] = {}  # with when they go away
+        self._texts: dict[str, tuple[str, float]] = {}  # with the time of their end
         self._counts: dict[str, int] = defaultdict(int)
         self._tables: dict[str, set[str]] = defaultdict(set)
         self._streams: dict[str, list[dict[str, str]]] = defaultdict(list)
@@ -68,11 +86,12 @@ class MemoryBroker(Broker):
         return max(0.0, time.time() - waiting[0].at) if waiting else 0.0
 
     def serve(self, queue: str, *jobs: Job[Any], concurrency: int = 64) -> None:
+        """Do the jobs of a queue, so many at a time, until `close`."""
         by_name = {job.name: job for job in jobs}
         for _ in range(concurrency):
             self._start(self._work(queue, by_name))
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

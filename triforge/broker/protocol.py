@@ -1,4 +1,4 @@
-"""`Broker`: everything in flight, typed. An implementation provides the operations of the first half; the rest follows from them.
+"""`Broker`: everything in flight, typed. An implementation provides the operations of the first half; the rest uses them.
 
     queue rollout   GroupTask     orchestrator -> env_adapter
     queue judge     JudgeTask     env_adapter  -> reward      (of a trajectory)
@@ -9,8 +9,8 @@
     stream weights  WeightsReady  learner      -> orchestrator
     stream events   Event         every service -> people
 
-Jobs carry ids and small numbers. Payloads lie under the ids of groups and trajectories until the step is committed. Jobs are
-delivered at least once; every write is first writer wins, so nothing counts twice.
+Jobs carry ids and small numbers. Payloads are stored under the ids of groups and trajectories until the step is committed.
+Jobs are delivered at least once; every write is first writer wins, so nothing counts twice.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ QUEUE_OF: Final[Mapping[str, str]] = {
 }
 JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
 
-PAYLOAD_TTL_S: Final = 7 * 24 * 3600.0  # an abandoned group's payload goes away after a week
-_PAGE: Final = 1000  # entries of a stream that one read brings
+PAYLOAD_TTL_S: Final = (
+    7 * 24 * 3600.0
+)  # the payloads of an abandoned group are deleted after a week
+_PAGE: Final = 1000  # entries of a stream in one read
 _OUTCOMES: Final = "tf:outcomes"
 _OUTCOME_RESENDS: Final = 8
 _TASK_OF: Final[Mapping[type[Message], str]] = {
@@ -69,37 +71,38 @@ _TASK_OF: Final[Mapping[type[Message], str]] = {
 
 Queued = GroupTask | JudgeTask | UnitTestTask | TaskOutcome
 Payload = Trajectory | TrajectoryGroup | TrajectoryVotes | GroupTests
-State = Literal["ended", "committed", "held", "judged", "open"]
 _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[_M]):
-    """How a job stands when it is taken up.
+class JobClaim(Generic[_M]):
+    """A worker's claim of a job.
 
-    `ended`: its run has. `committed`: its group's step is. `held`: another worker is at it. In these cases it is not ours.
-    `judged`: it has its votes or tests. `open`: all other cases; `payload` is what is stored of it, None if nothing is.
+    Attributes:
+        state: `ended`: the run has ended; `committed`: the step of the group is; `held`: another worker holds the job;
+            `judged`: its votes or tests are stored; `open`: all other cases.
+        payload: the stored trajectory or group of an open job, None if nothing is stored.
     """
 
-    state: State
+    state: Literal["ended", "committed", "held", "judged", "open"]
     payload: _M | None = None
 
     @property
-    def ours(self) -> bool:
-        """Whether we hold it now."""
+    def granted(self) -> bool:
+        """Whether this worker holds the job now."""
         return self.state in ("judged", "open")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupStatus:
-    """Where a group in flight stands.
+    """The status of a group in flight. Its jobs are its own, its trajectories' and its tests'.
 
     Attributes:
-        played: its trajectories are all there.
-        begun: its jobs that some worker ever held: the group's own, its trajectories', its tests'.
-        held: those that some worker holds now.
-        judged: those that have votes or tests; only looked at where one was begun that nobody holds.
+        played: all trajectories are stored.
+        begun: jobs that a worker held at some time.
+        held: jobs that a worker holds now.
+        judged: jobs whose votes or tests are stored; looked up only for jobs that were begun and are not held.
     """
 
     played: bool
@@ -112,64 +115,64 @@ class Broker(Protocol):
     """Access to everything in flight; one a process. All methods raise `UnavailableError` while the server is away.
 
     Attributes:
-        lease_s: how long a dead holder's lease lasts; also how long an outcome is left alone after it was sent, which
-            doubles each time that it is sent again.
+        lease_s: how long the lease of a dead holder lasts; also the pause after an outcome was sent, which doubles each time
+            that it is sent again.
     """
 
     lease_s: float = 10.0
 
-    # ---- what an implementation provides ----
+    # ---- the operations of an implementation ----
 
     @abstractmethod
     async def submit(self, task: str, payload: str) -> None:
-        """Put a job into the queue of its task, with the time and the current trace beside it."""
+        """Put a job into the queue of its task, with the time and the current trace."""
 
     @abstractmethod
     async def depth(self, queue: str) -> int:
-        """Jobs waiting in a queue."""
+        """Return the number of jobs in a queue."""
 
     @abstractmethod
     async def oldest_s(self, queue: str) -> float:
-        """How long the oldest waiting job has waited; 0 for an empty queue and for jobs of others."""
+        """Return the waiting time of a queue's oldest job; 0 for an empty queue and for jobs of other programs."""
 
     @abstractmethod
     async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
-        """Store a text unless the key has one (then False). It goes away after `ttl_s`."""
+        """Store a text for `ttl_s` unless the key has one (then False)."""
 
     @abstractmethod
     async def get(self, *keys: str) -> list[str | None]:
-        """The texts of keys."""
+        """Return the texts of keys."""
 
     @abstractmethod
     async def exists(self, *keys: str) -> set[str]:
-        """The keys that have a text, looked up in this order."""
+        """Return the keys that have a text, looked up in this order."""
 
     @abstractmethod
     async def delete(self, *keys: str) -> None:
-        """Forget keys."""
+        """Delete keys."""
 
     @abstractmethod
     async def count(self, key: str, *others: str) -> tuple[int, list[str | None]]:
-        """Count one more under a key; returns the count, and the texts of other keys."""
+        """Add one to the count of a key; return it with the texts of other keys."""
 
     @abstractmethod
     async def add(self, table: str, name: str) -> None:
-        """Put a name into a set."""
+        """Add a name to a set."""
 
     @abstractmethod
     async def discard(self, table: str, name: str) -> None:
-        """Take a name out of a set."""
+        """Remove a name from a set."""
 
     @abstractmethod
     async def members(self, table: str) -> set[str]:
-        """The names in a set."""
+        """Return the names in a set."""
 
     @abstractmethod
     def lease(self, name: str) -> AbstractAsyncContextManager[bool]:
-        """Hold a job while working on it; yields False when another worker holds it.
+        """Hold a job while working on it; yield False when another worker holds it.
 
-        The lease (key `key("lease", ...)`) is short and renewed by a background task, so a killed worker frees its job within
-        seconds while an hour-long job stays held. That it was ever held stays under `key("started", ...)`.
+        The lease (key `key("lease", ...)`) is short and renewed in the background: a killed worker frees its job within
+        seconds, and an hour-long job stays held. The key `key("started", ...)` remains.
         """
 
     @abstractmethod
@@ -180,19 +183,19 @@ class Broker(Protocol):
     async def read(
         self, stream: str, after: str, *, block_s: float, count: int = _PAGE
     ) -> list[tuple[str, dict[str, str]]]:
-        """Entries (id, fields) after an id, `0` for all; waits up to `block_s` for the first."""
+        """Return the entries (id, fields) after an id, `0` for all; wait up to `block_s` for the first."""
 
     @abstractmethod
     async def last_id(self, stream: str) -> str:
-        """Id of the newest entry of a stream, `0` when it is empty."""
+        """Return the id of a stream's newest entry, `0` when it is empty."""
 
     @abstractmethod
     async def clock(self) -> float:
-        """Seconds since 1970 by the server's clock."""
+        """Return the seconds since 1970 by the server's clock."""
 
     @abstractmethod
     async def ping(self) -> None:
-        """Raises `UnavailableError` when the server is away."""
+        """Raise `UnavailableError` when the server is away."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -209,77 +212,79 @@ class Broker(Protocol):
             await self.add(_OUTCOMES, job.group_id)
         await self.submit(_TASK_OF[type(job)], text)
 
-    def take_trajectory(self, job: JudgeTask) -> AbstractAsyncContextManager[Taken[Trajectory]]:
-        """Take up the job of a trajectory: its lease, unless nobody waits for it; and what is stored of the trajectory."""
-        return self._take(job.trajectory_id, job, key("trajectory", job.trajectory_id), Trajectory)
+    def claim_trajectory(self, job: JudgeTask) -> AbstractAsyncContextManager[JobClaim[Trajectory]]:
+        """Claim the job of a trajectory, unless its run has ended or its step is committed."""
+        return self._claim(job.trajectory_id, job, key("trajectory", job.trajectory_id), Trajectory)
 
-    def take_group(
+    def claim_group(
         self, job: GroupTask | UnitTestTask
-    ) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
-        """Take up the job of a group or of its tests, likewise."""
+    ) -> AbstractAsyncContextManager[JobClaim[TrajectoryGroup]]:
+        """Claim the job of a group or of its tests, likewise."""
         tests = isinstance(job, UnitTestTask)
         name = unit_tests_id(job.group_id) if tests else job.group_id
-        return self._take(name, job, key("group", job.group_id), TrajectoryGroup)
+        return self._claim(name, job, key("group", job.group_id), TrajectoryGroup)
 
     @contextlib.asynccontextmanager
-    async def _take(
+    async def _claim(
         self, name: str, job: GroupTask | JudgeTask | UnitTestTask, payload: str, kind: type[_M]
-    ) -> AsyncIterator[Taken[_M]]:
+    ) -> AsyncIterator[JobClaim[_M]]:
         ended, committed = key("ended", job.run_id), key("committed", job.group_id)
-        found = await self.exists(ended, committed, key("votes", name))
-        if found & {ended, committed}:
-            yield Taken("ended" if ended in found else "committed")
+        marks = await self.exists(ended, committed, key("votes", name))
+        if marks & {ended, committed}:
+            yield JobClaim("ended" if ended in marks else "committed")
             return
         async with self.lease(name) as held:
             if not held:
-                yield Taken("held")
-            elif found:
-                yield Taken("judged")
+                yield JobClaim("held")
+            elif marks:
+                yield JobClaim("judged")
             else:
-                (text,) = await self.get(payload)
-                yield Taken("open", None if text is None else kind.model_validate_json(text))
+                yield JobClaim("open", await self._stored(kind, payload))
 
     async def is_over(self, job: GroupTask) -> bool:
-        """Whether nobody waits for a group any more: its run has ended, or its step is committed."""
+        """Return whether the run of a group has ended or its step is committed."""
         return bool(await self.exists(key("ended", job.run_id), key("committed", job.group_id)))
 
     async def is_held(self, *job_ids: str) -> bool:
-        """Whether some worker holds any of the jobs now."""
+        """Return whether a worker holds any of the jobs now."""
         return bool(await self.exists(*keys("lease", job_ids)))
 
     # ---- payloads ----
 
     async def put_payload(self, payload: Payload) -> bool:
-        """Store what a worker has made: a trajectory, a played group, votes or tests; False when it was there already."""
+        """Store a trajectory, a played group, votes or tests; return False if it was stored before."""
         if isinstance(payload, TrajectoryGroup):
             wanted = {"run_id": payload.group.run_id, "names": unjudged(payload, set())}
             await self.put(key("wanted", payload.group.group_id), json.dumps(wanted))
         return await self.put(_place(payload), payload.model_dump_json())
 
     async def trajectories(self, trajectory_ids: Sequence[str]) -> list[Trajectory | None]:
-        """Finished trajectories, None for those that are not there."""
+        """Return finished trajectories, None for those that are missing."""
         texts = await self.get(*keys("trajectory", trajectory_ids))
         return [None if text is None else Trajectory.model_validate_json(text) for text in texts]
 
     async def group(self, group_id: str) -> TrajectoryGroup | None:
-        """A played group, or None; votes may be missing."""
-        (text,) = await self.get(key("group", group_id))
-        return None if text is None else TrajectoryGroup.model_validate_json(text)
+        """Return a played group, or None; votes may be missing."""
+        return await self._stored(TrajectoryGroup, key("group", group_id))
+
+    async def _stored(self, kind: type[_M], place: str) -> _M | None:
+        (text,) = await self.get(place)
+        return None if text is None else kind.model_validate_json(text)
 
     async def voted(self, names: Sequence[str]) -> set[str]:
-        """Those trajectories that have votes; by `unit_tests_id`, those groups that have tests."""
+        """Return the trajectories that have votes and, by `unit_tests_id`, the groups that have tests."""
         return await self._marked("votes", names)
 
     async def _marked(self, kind: str, names: Sequence[str]) -> set[str]:
-        found = await self.exists(*keys(kind, names))
-        return {name for name in names if key(kind, name) in found}
+        marks = await self.exists(*keys(kind, names))
+        return {name for name in names if key(kind, name) in marks}
 
     async def forget_votes(self, group_id: str, judged_ids: Sequence[str]) -> None:
-        """Delete the votes on some of a group's trajectories, or its tests: they are to be judged again."""
+        """Delete the votes on some of a group's trajectories, or its tests, so that they are judged again."""
         await self.delete(*keys("votes", judged_ids), key("announced", group_id))
 
     async def judged_group(self, group_id: str) -> JudgedGroup | None:
-        """The group with its votes or tests if all that were asked for are there, else None."""
+        """Return the group with its votes or tests if all that were requested are stored, else None."""
         played = await self.group(group_id)
         if played is None:
             return None
@@ -295,10 +300,10 @@ class Broker(Protocol):
         )
 
     async def announce_if_complete(self, group_id: str) -> bool:
-        """Announce the group on the stream `judged`, once, if nothing of it is missing; returns whether that is so.
+        """Announce the group on the stream `judged`, once, if nothing of it is missing; return whether it is complete.
 
-        Called by whoever wrote last: two may think they were, and one of them may have died in between, so the check repeats
-        on every delivery and the marker makes the announcement single.
+        The writer of the last part calls this. Two writers may both be last, and one may die before the call, so the check
+        repeats on every delivery and a marker makes the announcement single.
         """
         (text,) = await self.get(key("wanted", group_id))
         if text is None:
@@ -320,20 +325,20 @@ class Broker(Protocol):
         )  # fmt: skip
 
     async def retire_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
-        """Forget a group whose step is committed, for good: a job that is delivered late is dropped."""
+        """Delete a group whose step is committed; its late jobs are dropped."""
         await self.put(key("committed", group_id), "1")
         await self.forget_group(group_id, trajectory_ids)
 
     # ---- in-flight status ----
 
     async def announced(self, group_ids: Sequence[str]) -> set[str]:
-        """Those groups of which nothing is missing."""
+        """Return the groups that are complete."""
         return await self._marked("announced", group_ids)
 
     async def status(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[GroupStatus]:
-        """Where groups stand, without touching them.
+        """Return the status of groups, each with the ids of its other jobs.
 
-        Starts are read before leases and leases before votes: a job that ends meanwhile is seen as held or as judged.
+        Starts are read before leases and leases before votes: a job that ends meanwhile shows as held or as judged.
         """
         names = [name for group_id, parts in groups for name in (group_id, *parts)]
         marks = await self.exists(
@@ -353,23 +358,23 @@ class Broker(Protocol):
         ]
 
     async def end_run(self, run_id: str) -> None:
-        """Mark a run as ended: workers drop what is left of its jobs."""
+        """Mark a run as ended: workers drop its remaining jobs."""
         await self.put(key("ended", run_id), "1")
 
     async def begin_run(self, run_id: str) -> None:
-        """Take the mark of `end_run` back."""
+        """Remove the mark of `end_run`."""
         await self.delete(key("ended", run_id))
 
-    # ---- outcomes: the orchestrator does not wait for adaptation, so the adapt workers look for what was lost ----
+    # ---- outcomes: the orchestrator does not wait for adaptation, so the adapt workers search for lost ones ----
 
     async def finish_outcome(self, group_id: str) -> None:
-        """Nothing is left to do about an outcome, or nothing can be done."""
+        """Delete an outcome that is handled, or that cannot be."""
         await self.discard(_OUTCOMES, group_id)
         kinds = ("outcome", "outcome-sent", "outcome-pause")
         await self.delete(*(key(kind, group_id) for kind in kinds))
 
     async def postpone_outcome(self, group_id: str, seconds: float) -> None:
-        """What it needs is away, which is not its fault: send it again after that time, as if for the first time."""
+        """Send an outcome again after that time, as if for the first time: a service that it needs is away."""
         await self.delete(key("outcome-sent", group_id))
         await self._pause_outcome(group_id, seconds)
 
@@ -378,14 +383,14 @@ class Broker(Protocol):
         await self.put(key("outcome-pause", group_id), "1", seconds)
 
     async def pending_outcomes(self) -> set[str]:
-        """Groups whose outcome was sent and is not finished."""
+        """Return the groups whose outcome was sent and is not finished."""
         return await self.members(_OUTCOMES)
 
     async def resend_outcomes(self) -> int:
-        """Send pending outcomes again that nobody works on; returns how many. To be called every few seconds.
+        """Send lost outcomes again; return their number. Call it every few seconds.
 
-        Lost is what was sent a while ago, is held by nobody, and was begun or is not in the queue. Each time it waits twice as
-        long as before; of several callers one sends.
+        An outcome is lost when its pause is over, no worker holds it, and it was begun or is not in the queue. Each pause is
+        twice as long as the one before; of several callers one sends.
         """
         pending = sorted(await self.pending_outcomes())
         if not pending:
@@ -408,8 +413,7 @@ class Broker(Protocol):
     async def _resend_outcome(self, name: str) -> bool:
         if not await self.put(key("outcome-pause", name), "1", self.lease_s):
             return False
-        count, _ = await self.count(key("outcome-sent", name))
-        (text,) = await self.get(key("outcome", name))
+        count, (text,) = await self.count(key("outcome-sent", name), key("outcome", name))
         if text is None or count > _OUTCOME_RESENDS:
             if text is not None:
                 _log.error("gave up the outcome of %s: sent %d times", name, count)
@@ -422,12 +426,12 @@ class Broker(Protocol):
     # ---- streams ----
 
     async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
-        """(entry id, group id) of groups announced after `after`; waits up to `block_s`, as all readers do."""
+        """Return (entry id, group id) of groups announced after `after`; wait up to `block_s`, as all readers do."""
         entries = await self.read(JUDGED_STREAM, after, block_s=block_s)
         return [(entry, fields.get("group_id", "")) for entry, fields in entries]
 
     async def announce(self, message: TrainBatch | WeightsReady) -> None:
-        """Hand a batch to the learner of its model, or a published weight version to the orchestrator."""
+        """Send a batch to the learner of its model, or a published weight version to the orchestrator."""
         parent = tracing.parent()
         fields = {tracing.PARENT: parent} if parent else {}
         stream = batches_stream(message.role) if isinstance(message, TrainBatch) else WEIGHTS_STREAM
@@ -436,38 +440,38 @@ class Broker(Protocol):
     async def read_batches(
         self, role: TrainedRole, after: str, *, block_s: float = 1.0
     ) -> list[tuple[str, TrainBatch | None, str]]:
-        """(entry id, batch, `traceparent` of its sender or empty); None for an entry that is no batch."""
+        """Return (entry id, batch, `traceparent` of its sender or empty); None for an entry that is no batch."""
         entries = await self.read(batches_stream(role), after, block_s=block_s)
         return [(e, _readable(TrainBatch, f), f.get(tracing.PARENT, "")) for e, f in entries]
 
     async def read_weights(
         self, after: str, *, block_s: float = 1.0
     ) -> list[tuple[str, WeightsReady | None]]:
-        """(entry id, weight version); None for an entry that announces none."""
+        """Return (entry id, weight version); None for an entry that announces none."""
         entries = await self.read(WEIGHTS_STREAM, after, block_s=block_s)
         return [(entry, _readable(WeightsReady, fields)) for entry, fields in entries]
 
     async def emit(
         self, kind: str, *, run_id: str = "", step: int | None = None, **data: Any
     ) -> None:
-        """Put an event on the event stream."""
+        """Write an event to the event stream."""
         event = Event(kind=kind, run_id=run_id, step=step, at=time.time(), data=data)
         await self.append(EVENTS_STREAM, {"json": event.model_dump_json()})
 
     async def read_events(
         self, after: str, *, block_s: float = 1.0, run_id: str = ""
     ) -> list[tuple[str, Event]]:
-        """(entry id, event) of one run or of all.
+        """Return (entry id, event) of one run or of all; entries that are no events are dropped.
 
-        Events of other runs, and entries that are no events, are dropped. An empty answer means that the whole stream up to
-        now holds none, but does not move the reader: to skip what was looked through, use `last_id` from before the call.
+        An empty result means that the whole stream up to now has none, but it does not move the reader: continue at the
+        `last_id` from before the call.
         """
         while True:
             entries = await self.read(EVENTS_STREAM, after, block_s=block_s)
             events = [(entry, _readable(Event, fields)) for entry, fields in entries]
-            found = [(e, event) for e, event in events if event and run_id in ("", event.run_id)]
-            if found or len(entries) < _PAGE:
-                return found
+            own = [(e, event) for e, event in events if event and run_id in ("", event.run_id)]
+            if own or len(entries) < _PAGE:
+                return own
             after = entries[-1][0]
 
 
@@ -491,14 +495,14 @@ def _place(payload: Payload) -> str:
 
 
 def unit_tests_id(group_id: str) -> str:
-    """What the job for a group's tests, its lease and its result are called."""
+    """Return the name of the job for a group's tests, of its lease and of its result."""
     return f"{group_id}-tests"
 
 
 def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
-    """What still waits for the judge, when the group asked for one at all.
+    """Return the jobs that still wait for the judge, if the group asked for one.
 
-    Ids of measured trajectories that wait for votes, or `unit_tests_id` if programs were measured that wait for tests.
+    They are ids of measured trajectories that wait for votes, or `unit_tests_id` if measured programs wait for tests.
     """
     if played.group.votes == 0:
         return ()
@@ -510,20 +514,20 @@ def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
 
 
 def outcome_job(group_id: str) -> str:
-    """What the job of an outcome is called; its lease too."""
+    """Return the name of the job of an outcome, and of its lease."""
     return f"adapt:{group_id}"
 
 
 def batches_stream(role: TrainedRole) -> str:
-    """The stream of one learner's batches."""
+    """Return the stream of a learner's batches."""
     return f"tf:batches:{role}"
 
 
 def key(kind: str, name: str) -> str:
-    """Where something is; kind `lease` is a job's lease, `started` that it was ever held."""
+    """Return the key of a thing; kind `lease` is a job's lease, `started` remains after the first lease."""
     return f"tf:{kind}:{name}"
 
 
 def keys(kind: str, names: Iterable[str]) -> list[str]:
-    """Where each of several is."""
+    """Return the keys of several things."""
     return [key(kind, name) for name in names]

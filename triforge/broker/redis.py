@@ -1,4 +1,4 @@
-"""The broker on Redis: jobs through Celery's client, everything else through redis-py, both as they come."""
+"""The broker on Redis: jobs through Celery's client, everything else through redis-py."""
 
 # ruff: noqa: D102 - documented in Broker
 from __future__ import annotations
@@ -26,15 +26,15 @@ from triforge.telemetry import tracing
 _SENT_AT: Final = "triforge_sent_at"  # header of a job, in seconds since 1970
 _STREAM_LENGTH: Final = 100_000  # entries kept a stream; a run needs only the newest few hundred
 _AT_ONCE: Final = 1000  # commands of one pipeline
-_CONNECTIONS: Final = 64  # every command in flight has one; more commands wait for those
-_WAIT_S: Final = 120.0  # for that: a busy machine is no server that is away
+_CONNECTIONS: Final = 64  # one for each command in flight; further commands wait for a connection
+_WAIT_S: Final = 120.0  # longest such wait: a slow machine does not mean that the server is away
 
 
 class RedisBroker(Broker):
     """A broker on one Redis or Valkey server.
 
     Args:
-        lease_s: how long a lease lasts; it is renewed after a third of that.
+        lease_s: duration of a lease; it is renewed after a third of that.
     """
 
     def __init__(self, redis_url: str, *, lease_s: float = 10.0) -> None:
@@ -43,7 +43,7 @@ class RedisBroker(Broker):
             max_connections=_CONNECTIONS,
             timeout=_WAIT_S,
             decode_responses=True,
-            encoding_errors="replace",  # garbage is to be read, and passed over
+            encoding_errors="replace",  # garbage is read and skipped
             socket_connect_timeout=5,
             health_check_interval=30,
         )
@@ -56,7 +56,7 @@ class RedisBroker(Broker):
         try:
             return await work
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            # The pool's idle connections are lost as well: each would fail one more call, minutes later.
+            # The pool's idle connections are lost too: each would fail one more call, minutes later.
             with contextlib.suppress(RedisError, OSError):
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise UnavailableError(f"Redis does not answer ({error}); is it running?") from error
@@ -73,7 +73,7 @@ class RedisBroker(Broker):
                 partial(self._celery.send_task, task, args=[payload], headers=headers, retry=False),
             )
         except (OperationalError, RedisError, OSError) as error:
-            # A server that is full or read only may not be so for long.
+            # A server that is full or read-only may recover.
             raise UnavailableError(f"Redis does not take jobs ({error}); is it running?") from error
 
     async def depth(self, queue: str) -> int:
@@ -85,7 +85,7 @@ class RedisBroker(Broker):
             sent = float(json.loads(text or "{}")["headers"][_SENT_AT])
         except (ValueError, TypeError, LookupError):
             return 0.0
-        return max(0.0, time.time() - sent)  # sender and we may disagree a little
+        return max(0.0, time.time() - sent)  # the clocks may differ a little
 
     # ---- payloads ----
 
@@ -94,8 +94,8 @@ class RedisBroker(Broker):
         return bool(await self._call(self._redis.set(key, text, nx=True, px=ttl)))
 
     async def get(self, *keys: str) -> list[str | None]:
-        found: list[str | None] = await self._call(self._redis.mget(keys)) if keys else []
-        return found
+        texts: list[str | None] = await self._call(self._redis.mget(keys)) if keys else []
+        return texts
 
     async def exists(self, *keys: str) -> set[str]:
         marks: list[int] = []
@@ -134,7 +134,7 @@ class RedisBroker(Broker):
         lock = self._redis.lock(
             key("lease", name), timeout=self.lease_s, blocking=False, thread_local=False
         )
-        # first, so that a job whose holder dies at once counts as begun, and is sent again as soon as the lease has run out
+        # first: a job whose holder dies at once counts as begun, and is sent again when the lease has expired
         await self._call(self._redis.set(key("started", name), "1", ex=int(PAYLOAD_TTL_S)))
         if not await self._call(lock.acquire()):
             yield False
@@ -146,7 +146,7 @@ class RedisBroker(Broker):
         finally:
             over.set()
             await renewing
-            with contextlib.suppress(RedisError, OSError):  # it runs out by itself
+            with contextlib.suppress(RedisError, OSError):  # it expires by itself
                 await lock.release()
 
     async def _renew(self, lock: Any, over: asyncio.Event) -> None:
@@ -158,7 +158,9 @@ class RedisBroker(Broker):
             with contextlib.suppress(RedisError, OSError):
                 try:
                     await lock.reacquire()
-                except LockError:  # it ran out while Redis was away: ours again, unless another's
+                except (
+                    LockError
+                ):  # expired while Redis was away: take it again unless it has another holder
                     await lock.do_acquire(token)
 
     # ---- streams ----

@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 def celery_app(redis_url: str) -> Celery:
-    """A Celery app: JSON only, late acknowledgement, no result backend.
+    """Return a Celery app: JSON only, late acknowledgement, no result backend.
 
-    Late acknowledgement and rejection on a lost worker bring a job back after a crash; the fast sweep makes that a matter of
-    seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works. No remote control: each
-    worker that is killed would leave a mailbox in Redis.
+    Late acknowledgement and rejection on a lost worker return a job to the queue after a crash, within seconds by the fast
+    sweep (kombu's own takes about 100 s). Leases, not the visibility timeout, decide which worker does a job. There is no
+    remote control: each killed worker would leave a mailbox in Redis.
     """
     app = Celery("triforge", broker=redis_url, set_as_current=False)
     app.conf.update(
@@ -62,7 +62,7 @@ def celery_app(redis_url: str) -> Celery:
 
 
 class Worker:
-    """Serves one queue. Celery's threads wait for the jobs, which all run in one event loop and share its connections."""
+    """A worker of one queue. Celery's threads wait for the jobs, which all run in one event loop and share its connections."""
 
     def __init__(self, redis_url: str, queue: str, *, retries: RetryPolicy = RETRIES) -> None:
         self.app = celery_app(redis_url)
@@ -83,7 +83,7 @@ class Worker:
     def register(
         self, name: str, kind: type[_M], work: Callable[[_M], Coroutine[Any, Any, None]]
     ) -> None:
-        """Do the jobs of a task name with `work`; see `Job`."""
+        """Register the work of a task name; see `Job`."""
         job = Job(name, kind, work, self._retries)
 
         @self.app.task(name=name, bind=True, max_retries=None, shared=False)
@@ -96,13 +96,13 @@ class Worker:
                     raise this.retry(exc=error, countdown=pause) from error
 
     def serve(self, *, concurrency: int) -> None:
-        """Work until SIGTERM, on so many jobs at a time. Blocks. Log lines keep the form that the process has given them."""
-        if logging.getLogger().handlers:  # or Celery sets the root's level and writes banners
+        """Do so many jobs at a time until SIGTERM. Blocks. Log lines keep the form that the process has configured."""
+        if logging.getLogger().handlers:  # else Celery sets the root's level and writes banners
             setup_logging.connect(_keep_logging)
         parent = os.getppid()
 
         def end_orphan(**_: Any) -> None:
-            """Nobody is left who would end a worker whose parent is gone, and what its jobs wait for may be gone, too."""
+            """End a worker whose parent is gone: no other process would, and its jobs may wait for services that ended too."""
             if os.getppid() != parent:
                 _log.warning("the parent is gone: jobs that do not end go to other workers")
                 timeout = self.app.conf.worker_soft_shutdown_timeout
@@ -121,4 +121,4 @@ class Worker:
 
 
 def _keep_logging(**_: Any) -> None:
-    """Celery sets up no logging where somebody listens to this signal."""
+    """Keep the process's logging: Celery configures none while this signal has a receiver."""

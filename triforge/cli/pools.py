@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import BaseModel
@@ -134,14 +134,10 @@ def pool_approval(
 def pool_export(
     name: PoolName,
     out: Annotated[Path, Option("--out", "-o", help="JSONL file to write.")],
-    content: Annotated[
-        Literal["tasks", "versions", "proposals"],
-        Option(help="Tasks as they are uploaded, all versions, or all rewrites."),
-    ] = "tasks",
     state: StateOption = STATE,
 ) -> None:
     """Save a pool as JSONL, whole or not at all."""
-    ask_pools(state, lambda client: save(client.export(name, content), out))
+    ask_pools(state, lambda client: save(client.export(name), out))
     say(f"wrote {out}")
 
 

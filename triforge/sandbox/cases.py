@@ -1,4 +1,4 @@
-"""Programs against tests: standard input in, standard output compared. Expected outputs never enter the sandbox."""
+"""Runs of programs on tests: standard input in, standard output compared. Expected outputs never enter the sandbox."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ what the program reads
 ```output
 what the program has to print
 ```"""
-"""What a model is told of the form that `read_case` reads."""
+"""Tells a model the form that `read_case` reads."""
 _AT_ONCE: Final = 16  # tests of a program that are handed in together
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test: what the program reads, and what it has to write."""
+    """One test: the program's input and the output that is expected."""
 
     input: str
     output: str
@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a program made of a test; `reason` is "right", "wrong", "error" (a status other than 0) or the limit it met."""
+    """A program's result on a test; `reason` is "right", "wrong", "error" (a status other than 0) or the limit it met."""
 
     passed: bool
     reason: str
@@ -45,23 +45,23 @@ class Verdict:
 
 
 def read_case(text: str) -> Case | None:
-    """The test in an answer, or None: a block is missing, no text of ours, or expects no output at all.
+    """Read the test in a response; None without both blocks, without any expected output, or with lone surrogates.
 
     Outputs are compared word by word, so every program that prints nothing would pass a test without an output.
     """
-    found = dict(_BLOCK.findall(text))
-    if "input" not in found or not found.get("output", "").split():
+    blocks = dict(_BLOCK.findall(text))
+    if "input" not in blocks or not blocks.get("output", "").split():
         return None
     try:
-        (found["input"] + found["output"]).encode()
+        (blocks["input"] + blocks["output"]).encode()
     except UnicodeEncodeError:
         return None
-    return Case(found["input"], found["output"])
+    return Case(blocks["input"], blocks["output"])
 
 
-def same_output(given: str, expected: str) -> bool:
-    """Whether two outputs are equal but for blanks and line ends."""
-    return given.split() == expected.split()
+def same_output(output: str, expected: str) -> bool:
+    """Return whether two outputs are equal but for white space."""
+    return output.split() == expected.split()
 
 
 async def run_case(sandbox: Sandbox, program: str, case: Case, limits: Limits) -> Verdict:
@@ -87,11 +87,11 @@ async def run_cases(
 
     Args:
         stop_at_first: run them one after the other and stop after the first that fails; the verdicts then end with it.
-        total_s: seconds of all runs together, each counted by its processor time, or by its own wall time where that was its limit.
-            The verdicts end with the test that uses them up, counted in the order of the tests, whoever ran first.
+        total_s: seconds of all runs together, each counted by its processor time, or by its wall time where that was its limit.
+            The verdicts end with the test, in the order of the tests, that uses them up.
 
     Raises:
-        SandboxError: a sandbox could not start; there is no verdict at all then.
+        SandboxError: a sandbox could not start; there are no verdicts then.
     """
     verdicts: list[Verdict] = []
     spent = 0.0

@@ -1,4 +1,4 @@
-"""`Sandbox`: where a service hands in a program and gets back what it did."""
+"""`Sandbox`: a service hands in a program and gets its result."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Sandbox:
     One object serves all threads and event loops of a process. It starts a runner process at the first run, and another
     one if that is lost; runs beyond `concurrency` wait their turn. `close` ends everything that runs.
 
-    As root, every run gets a user id that nothing else has. Otherwise runs have the service's own id: a program that
-    broke out of its namespaces would have the service's rights, and a kernel before 5.14 counts the service's
-    own processes against the limit; this is said once in the log.
+    As root, every run gets a user id of its own. Otherwise runs have the service's own id: a program that broke out of
+    its namespaces would have the service's rights, and a kernel before 5.14 counts the service's own processes against
+    the limit; the log says so once.
 
     Args:
         concurrency: runs at a time, at most 64; one a processor by default.
@@ -61,24 +61,20 @@ class Sandbox:
         """Run a Python program as a script. Cancelling the call kills the program.
 
         Args:
-            program: source text; it is `__main__` and finds the standard library, nothing else.
+            program: source text; it is `__main__` and finds only the standard library.
 
         Raises:
-            SandboxError: the sandbox could not start or died; this says nothing about the program.
+            SandboxError: the sandbox could not start or died; the program has no result.
             InputError: program and input are longer than 64 MiB.
         """
         return await asyncio.wrap_future(self._submit(program, stdin, limits))
 
     def run_blocking(self, program: str, stdin: str = "", limits: Limits = _DEFAULT) -> RunResult:
-        """The same for a caller without an event loop. Errors: see `run`."""
+        """Run a program for a caller without an event loop; see `run`."""
         return self._submit(program, stdin, limits).result()
 
     def check(self) -> None:
-        """Whether programs can run here.
-
-        Raises:
-            SandboxError: they cannot; the sentence says what to install or to allow.
-        """
+        """Raise a SandboxError where programs cannot run; it names what to install or to allow."""
         result = self.run_blocking("print(6 * 7)")
         if result.stdout != "42\n":
             raise SandboxError(
@@ -86,7 +82,7 @@ class Sandbox:
             )
 
     def close(self) -> None:
-        """Kill what runs and wait until it is gone. A later run starts afresh."""
+        """Kill all runs and wait until they are gone. A later run starts afresh."""
         with self._lock:
             runner, self._runner = self._runner, None
         if runner is not None:
@@ -96,21 +92,20 @@ class Sandbox:
         size = len(program) + len(stdin)
         if size > MAX_BYTES:
             raise InputError(
-                f"program and standard input have {size} characters, at most {MAX_BYTES}"
+                f"program and standard input: given {size} characters, expected at most {MAX_BYTES}"
             )
         with self._lock:
             if self._runner is None or not self._runner.alive:
-                self._runner = _Runner(
-                    self._concurrency, with_shell=self._shell, groups=self._groups
-                )
+                self._runner = _Runner(self._concurrency, self._shell, self._groups)
             runner = self._runner
-        return runner.submit(program, stdin, limits)
+        request = {"program": program, "stdin": stdin, "limits": asdict(limits)}
+        return runner.submit(request)
 
 
 class _Runner:
-    """Our end of one runner process."""
+    """The service's end of one runner process."""
 
-    def __init__(self, concurrency: int, *, with_shell: bool, groups: bool) -> None:
+    def __init__(self, concurrency: int, with_shell: bool, groups: bool) -> None:
         command, uid = jail.command(with_shell=with_shell), jail.first_uid()
         if uid is None:
             _log.warning(
@@ -136,7 +131,7 @@ class _Runner:
                 env={},
                 start_new_session=True,
             )
-        # of what is pending; never held while sending, or reader and runner could wait for us
+        # never held while sending, or the reader and the runner could wait for each other
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._pending: dict[int, Future[RunResult]] = {}
@@ -151,8 +146,8 @@ class _Runner:
         """Whether it takes programs; never in a fork of the process that started it."""
         return not self._lost and self._owner == os.getpid()
 
-    def submit(self, program: str, stdin: str, limits: Limits) -> Future[RunResult]:
-        """Hand in a program."""
+    def submit(self, request: dict[str, Any]) -> Future[RunResult]:
+        """Hand in a program; its future, when cancelled, kills it."""
         future: Future[RunResult] = Future()
         with self._lock:
             if self._lost:
@@ -160,13 +155,12 @@ class _Runner:
             number = self._next
             self._next += 1
             self._pending[number] = future
-        request = {"id": number, "program": program, "stdin": stdin, "limits": asdict(limits)}
-        self._send(request)
+        self._send({"id": number, **request})
         future.add_done_callback(lambda done: self._cancelled(number, done))
         return future
 
     def close(self) -> None:
-        """End it: it kills what runs, reaps it and leaves."""
+        """Have it kill its programs, reap them and end."""
         if self._owner != os.getpid():
             self._socket.close()
             return
@@ -185,22 +179,18 @@ class _Runner:
                 self._pending.pop(number, None)
             self._send({"cancel": number})
 
-    def _send(self, frame: dict[str, Any]) -> None:
-        data = json.dumps(frame).encode()
+    def _send(self, message: dict[str, Any]) -> None:
         with self._sending:
             try:
-                self._socket.sendall(len(data).to_bytes(4, "big") + data)
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
             except OSError:
                 self._lost = True  # the reader sees the same and fails what is pending
 
     def _read(self) -> None:
-        with self._socket.makefile("rb") as stream:
-            while len(head := stream.read(4)) == 4:
-                size = int.from_bytes(head, "big")
-                data = stream.read(size)
-                if len(data) < size:
-                    break
-                self._answer(json.loads(data))
+        with self._socket.makefile("rb") as stream, contextlib.suppress(OSError):
+            for line in stream:
+                if line.endswith(b"\n"):  # else the runner died while it wrote
+                    self._receive(json.loads(line))
         self._process.wait()
         with self._lock:
             self._lost = True
@@ -210,24 +200,22 @@ class _Runner:
             if future.set_running_or_notify_cancel():
                 future.set_exception(_lost())
 
-    def _answer(self, frame: dict[str, Any]) -> None:
-        if "bounded" in frame:
-            _log.info("programs of a model are bounded by %s", frame["bounded"])
+    def _receive(self, message: dict[str, Any]) -> None:
+        if "bounded" in message:
+            _log.info("programs of a model are bounded by %s", message["bounded"])
             return
         with self._lock:
-            future = self._pending.pop(frame["id"], None)
+            future = self._pending.pop(message["id"], None)
         if future is None or not future.set_running_or_notify_cancel():
             return
-        if "result" in frame:
-            future.set_result(RunResult(**frame["result"]))
+        if "result" in message:
+            future.set_result(RunResult(**message["result"]))
         else:
-            future.set_exception(_not_started(frame["error"]))
+            future.set_exception(_not_started(message["error"]))
 
 
 def _lost() -> SandboxError:
-    return SandboxError(
-        "the process that keeps the sandboxes was lost; the next run starts another"
-    )
+    return SandboxError("the process that runs the sandboxes was lost; the next run starts another")
 
 
 def _not_started(why: str) -> SandboxError:
@@ -242,7 +230,7 @@ def _not_started(why: str) -> SandboxError:
 
 @cache
 def shared(*, with_shell: bool = False) -> Sandbox:
-    """The one sandbox of this process, or the one with a shell; closed when the process ends."""
+    """Return the one sandbox of this process, or the one with a shell; closed when the process ends."""
     sandbox = Sandbox(with_shell=with_shell)
     atexit.register(sandbox.close)
     return sandbox

@@ -1,4 +1,4 @@
-"""What a program may use, and what came of it."""
+"""Limits of a run, and its result."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Limits:
     """Bounds of one run.
 
     Attributes:
-        wall_s: seconds from the program's first statement, less those in which it waited for a processor that others had.
-        cpu_s: seconds of processor time, of all its processes together, from the interpreter's start to the last one's end;
-            the kernel holds each one to it, rounded up.
+        wall_s: seconds from the program's first statement, without those in which it waited for a processor that others had.
+        cpu_s: processor seconds of all its processes together, from the interpreter's start to the last one's end; the
+            kernel holds each process to it, rounded up.
         memory_bytes: address space of each process, and resident memory of all together.
         processes: processes and threads at a time.
         output_bytes: of standard output, and again of standard error; more ends the run.
-        file_bytes: of one file, and of everything in /tmp, the only place that can be written to; there may be 4,096 files.
+        file_bytes: of one file, and of all files in /tmp, the only place that can be written to; at most 4,096 files.
     """
 
     wall_s: float = 10.0
@@ -41,22 +41,20 @@ class Limits:
             "file_bytes": 4096,
         }
         for name, floor in floors.items():
-            given = getattr(self, name)
-            if not floor <= given < 2**40:
-                raise ValueError(
-                    f"limit {name} was {given}, expected at least {floor} and below 2**40"
-                )
+            value = getattr(self, name)
+            if not floor <= value < 2**40:
+                raise ValueError(f"limit {name}: given {value}, expected {floor} to 2**40")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """How a run went.
+    """The result of a run.
 
     Attributes:
-        ended: `exit`: the program ended by itself or was killed from within; else the limit that ended it.
-        stdout, stderr: what it wrote, cut at `output_bytes`; bytes that are no UTF-8 are replaced.
-        seconds: of wall time, from its first statement until it was over.
-        cpu_s: of processor time: all of it where the run had a control group, else as far as it was seen.
+        ended: `exit` when the program ended by itself or was killed from within, else the limit that ended it.
+        stdout, stderr: its output, cut at `output_bytes`; bytes that are not UTF-8 are replaced.
+        seconds: wall time from its first statement to its end.
+        cpu_s: processor time: all of it where the run had a control group, else as much as was seen.
     """
 
     ended: Ended
@@ -68,5 +66,5 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself with status 0."""
+        """Return whether it ended by itself with status 0."""
         return self.exit_code == 0

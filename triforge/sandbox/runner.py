@@ -1,30 +1,29 @@
-"""The runner: a small process beside a service that starts sandboxed programs, bounds them and reaps them.
+"""The runner: a process with one thread that starts sandboxed programs, bounds them and reaps them.
 
-It is started by `Sandbox` in an interpreter of its own and imports nothing but the standard library and this package: a
-worker with threads, an event loop and a broker's connections is a bad parent for processes that must be forked,
-limited, killed and reaped. The runner has one thread. It is the subreaper of everything it starts, so that the init
-process of a dead namespace is reaped by it and not left to whatever runs as PID 1; a run is answered only after every
-process of it is gone, and only then its user id is used again. When its service goes away, by whatever death, it kills
-what runs and ends; when the runner itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
+`Sandbox` starts it in an interpreter of its own, which imports the standard library and this package only: a worker with
+threads and connections to a broker is a bad parent for processes that must be forked, limited, killed and reaped. The runner is
+the subreaper of all that it starts. It answers a request, and uses its user id again, when every process of the run is reaped.
+When the service closes its end of the socket or dies, the runner kills its programs and ends; when the runner itself is killed,
+the kernel kills its programs (bubblewrap's --die-with-parent).
 
-Frames on the socket (its descriptor is the first argument): four bytes of length, then JSON. First the setup; then
-requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"} or {"id", "error"}. The
-setup is answered by {"bounded"}: by what.
+Messages are lines of JSON on the socket whose descriptor is the last argument: first the setup, then requests
+{"id", "program", "stdin", "limits"} and {"cancel"}. The runner sends {"bounded"} once, then {"id", "result"} or {"id", "error"}.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ctypes
 import json
 import os
-import selectors
 import signal
 import socket
 import sys
 import time
 from collections import deque
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from triforge.sandbox.groups import NAME, Group, home, sweep
@@ -41,255 +40,162 @@ from triforge.sandbox.kernel import (
     sealed,
     waited,
 )
-from triforge.sandbox.runs import CHUNK, Run
+from triforge.sandbox.runs import Run
 
 SLOTS: Final = 64  # user ids of one runner
 LOOK_S: Final = 0.1  # between two looks at memory and processor time
 FILES: Final = 4096  # in a run's /tmp: each is a kilobyte of the kernel's memory
 IDLE_S: Final = 2.0  # between two looks at whether the service still lives
+LONGEST: Final = 2**30  # bytes of a message
 SET_CHILD_SUBREAPER: Final = 36
+
+Message = dict[str, Any]
 
 
 class Runner:
-    """The loop: requests in, processes out, answers back."""
+    """Requests in, processes out, responses back."""
 
-    def __init__(self, service: socket.socket) -> None:
-        self._service_socket = service
-        self._inbox = bytearray()
-        self._service = os.getppid()
-        self._command: list[str] = []
-        self._environment: dict[str, str] = {}
-        self._filter = b""
-        self._slots = 1
-        self._uids: deque[int] | None = None
-        self._home: Path | None = None  # where runs have control groups
+    def __init__(self, setup: Message, send: Callable[[Message], None]) -> None:
+        self._setup, self._send = setup, send
+        self._filter = base64.b64decode(setup["filter"])
+        self._slots = asyncio.Semaphore(min(setup["concurrency"], SLOTS))
+        first = setup["first_uid"]
+        self._uids: deque[int | None] = deque([None] * SLOTS)
+        if first is not None:
+            first += os.getpid() * SLOTS  # no two runners share user ids
+            self._uids = deque(range(first, first + SLOTS))
+        self._home, bounded = home() if setup["groups"] else (None, "")
         self._groups = 0  # made so far
-        self._leaving: list[Group] = []  # of runs that are over
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._runs: dict[int, Run] = {}
-        self._selector = selectors.DefaultSelector()
         self._next_look = 0.0
-        self._open = True
+        if self._home is not None:
+            sweep(self._home)
+            bounded = f"control groups below {self._home}: {bounded}"
+        send({"bounded": bounded or "looks at them"})
 
-    def serve(self) -> None:
-        """Until the service is gone and everything is reaped."""
-        ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.SIG_IGN)  # it ends with its service, after the programs
-        self._service_socket.setblocking(False)
-        self._selector.register(self._service_socket, selectors.EVENT_READ)
-        self._selector.register(woken, selectors.EVENT_READ)
-        while self._open or self._runs:
-            for key, _ in self._selector.select(self._patience()):
-                if key.fileobj is self._service_socket:
-                    self._hear()
-                elif key.fd == woken:
-                    os.read(woken, CHUNK)
-                elif not key.data.read(key.fd):
-                    self._forget(key.data, key.fd)
-            self._turn()
-
-    def _turn(self) -> None:
-        if self._open and os.getppid() != self._service:
-            self._leave()
-        now = time.monotonic()
-        old = any(run.began and now >= run.began + LOOK_S for run in self._runs.values())
-        late = any(not run.cause and now >= run.deadline() for run in self._runs.values())
-        if late or (old and now >= self._next_look):
-            self._look()
-            ended = time.monotonic()
-            self._next_look = ended + max(LOOK_S, 9 * (ended - now))  # a tenth of its time at most
-        for run in self._runs.values():  # after the look: it may have moved a deadline
-            if now >= run.deadline():
-                run.kill(run.late())
-        self._reap()
-        self._leaving = [group for group in self._leaving if not group.removed()]
-        while self._waiting and len(self._runs) < self._slots:
-            self._start(self._waiting.popleft())
-
-    def _patience(self) -> float:
-        if not self._runs:
-            return IDLE_S
-        soonest = min(run.deadline() for run in self._runs.values())
-        return max(0.0, min(LOOK_S, soonest - time.monotonic()))
-
-    # ---- the service -------------------------------------------------------------------------------------------
-
-    def _hear(self) -> None:
-        try:
-            part = self._service_socket.recv(2**20)
-        except BlockingIOError:
+    def take(self, message: Message) -> None:
+        """Start a request, or cancel one."""
+        if "cancel" in message:
+            self._cancel(message["cancel"])
             return
-        except OSError:
-            part = b""
-        if not part:
-            self._leave()
-            return
-        self._inbox += part
-        while len(self._inbox) >= 4:
-            end = 4 + int.from_bytes(self._inbox[:4], "big")
-            if len(self._inbox) < end:
-                return
-            frame = json.loads(self._inbox[4:end])
-            del self._inbox[:end]
-            self._take(frame)
+        task = asyncio.create_task(self._serve(message))
+        self._tasks[message["id"]] = task
+        task.add_done_callback(lambda _: self._tasks.pop(message["id"]))
 
-    def _take(self, frame: dict[str, Any]) -> None:
-        if "command" in frame:
-            self._command = frame["command"]
-            self._environment = frame["environment"]
-            self._filter = base64.b64decode(frame["filter"])
-            self._slots = min(frame["concurrency"], SLOTS)
-            first = frame["first_uid"]
-            if first is not None:
-                first += os.getpid() * SLOTS  # no two runners share user ids
-                self._uids = deque(range(first, first + SLOTS))
-            self._find_home(wanted=frame["groups"])
-        elif "cancel" in frame:
-            self._cancel(frame["cancel"])
-        else:
-            self._waiting.append(frame)
-
-    def _find_home(self, *, wanted: bool) -> None:
-        if wanted:
-            self._home, bounded = home()
-        if self._home is None:
-            self._say({"bounded": "looks at them"})
-            return
-        sweep(self._home)
-        self._say({"bounded": f"control groups below {self._home}: {bounded}"})
+    async def close(self) -> None:
+        """Kill every run and wait until all are reaped."""
+        for number in list(self._tasks):
+            self._cancel(number)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _cancel(self, number: int) -> None:
-        for request in self._waiting:
-            if request["id"] == number:
-                self._waiting.remove(request)
-                self._say({"id": number, "error": "the caller went away"})
-                return
-        for run in self._runs.values():
-            if run.id == number:
-                run.kill("cancelled")
-
-    def _say(self, frame: dict[str, Any]) -> None:
-        data = json.dumps(frame).encode()
-        self._service_socket.setblocking(True)
-        try:
-            self._service_socket.sendall(len(data).to_bytes(4, "big") + data)
-        except OSError:
-            self._leave()
-        finally:
-            self._service_socket.setblocking(False)
-
-    def _leave(self) -> None:
-        if self._open:
-            self._open = False
-            self._selector.unregister(self._service_socket)
-        self._waiting.clear()
-        for run in self._runs.values():
+        if run := self._runs.get(number):
             run.kill("cancelled")
+        elif task := self._tasks.get(number):  # it waits for a slot
+            task.cancel()
 
-    # ---- the programs ------------------------------------------------------------------------------------------
+    async def _serve(self, request: Message) -> None:
+        async with self._slots:
+            run = Run(request, self._uids.popleft())
+            await self._play(run, request)
+            self._uids.append(run.uid)
+        self._send(run.response())
+        while run.group is not None and not run.group.removed():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
-    def _start(self, request: dict[str, Any]) -> None:
-        run = Run(request, self._uids.popleft() if self._uids is not None else None)
-        ends = {what: os.pipe2(os.O_CLOEXEC) for what in run.held}
-        theirs = {what: pair[1] for what, pair in ends.items()}
+    async def _play(self, run: Run, request: Message) -> None:
+        self._runs[run.id] = run
+        try:
+            self._start(run, request)
+            over = asyncio.create_task(_ended(run.monitor))
+            while not over.done():
+                pause = min(LOOK_S, run.deadline() - time.monotonic())
+                await asyncio.wait({over}, timeout=None if run.cause else max(0.0, pause))
+                if not over.done():
+                    self._bound(run)
+            await self._reap(run)
+        except OSError as error:
+            run.reaped = True
+            run.held[STDERR] += f"cannot start a process: {error}".encode()
+        finally:
+            for fd in list(run.pipes):
+                run.read(fd)
+                self._close(run, fd)
+            if run.group is not None:
+                run.cpu_s = max(run.cpu_s, run.group.used())
+                if run.group.out_of_memory():
+                    run.cause = run.cause or "memory"
+            del self._runs[run.id]
+
+    def _start(self, run: Run, request: Message) -> None:
+        ends = {stream: os.pipe2(os.O_CLOEXEC) for stream in run.held}
+        theirs = {stream: pair[1] for stream, pair in ends.items()}
+        for stream, (ours, _) in ends.items():
+            os.set_blocking(ours, False)
+            run.pipes[ours] = stream
         theirs[STDIN] = sealed("stdin", request["stdin"].encode("utf-8", "replace"))
         theirs[PROGRAM] = sealed("program", request["program"].encode("utf-8", "replace"))
         theirs[FILTER] = sealed("filter", self._filter)
         try:
-            run.group = self._group(run)
+            if self._home is not None:
+                self._groups += 1
+                folder = self._home / f"{NAME}-{os.getpid()}-{self._groups}"
+                run.group = Group(folder, run.limits)
             run.monitor = os.fork() if run.group is None else run.group.fork()
             if run.monitor == 0:
-                become(self._command, self._environment, theirs, run.uid, run.limits)
-        except OSError as error:
-            run.gone = run.reaped = True
-            run.held[STDERR] += f"cannot fork: {error}".encode()
+                command, environment = self._setup["command"], self._setup["environment"]
+                become(command, environment, theirs, run.uid, run.limits)
         finally:
             for fd in theirs.values():
                 os.close(fd)
-        for what, (ours, _) in ends.items():
-            os.set_blocking(ours, False)
-            run.pipes[ours] = what
-            self._selector.register(ours, selectors.EVENT_READ, run)
-        self._runs[run.id] = run
-        if run.gone:
-            self._end(run)
+        for fd in run.pipes:
+            asyncio.get_running_loop().add_reader(fd, self._read, run, fd)
 
-    def _group(self, run: Run) -> Group | None:
-        if self._home is None:
-            return None
-        self._groups += 1
-        return Group(self._home / f"{NAME}-{os.getpid()}-{self._groups}", run.limits)
+    def _read(self, run: Run, fd: int) -> None:
+        if not run.read(fd):
+            self._close(run, fd)
 
-    def _reap(self) -> None:
-        """Reap the dead: the monitors first, then the init of each namespace, which is ours from then on."""
-        for run in list(self._runs.values()):
-            if not run.reaped:
-                run.reaped, run.exit_status, used = waited(run.monitor)
-                if run.reaped:
-                    run.cpu_s = max(run.cpu_s, used)
-                    run.seconds = time.monotonic() - (run.began or run.forked)
-                    self._drain(run)
-            if run.reaped and not run.gone:
-                self._reap_namespace(run)
-            if run.gone:
-                self._end(run)
+    def _close(self, run: Run, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        del run.pipes[fd]
+        os.close(fd)
 
-    def _reap_namespace(self, run: Run) -> None:
-        # it died before it could say; whoever it left behind is found by its parent
-        if not run.init:
-            kin = [pid for pid, one in processes().items() if one.parent == os.getpid()]
-            strangers = set(kin) - {other.monitor for other in self._runs.values()}
-            known = {other.init for other in self._runs.values()}
-            for pid in strangers - known:
-                os.kill(pid, signal.SIGKILL)
-                waited(pid)
-            run.gone = not strangers - known
-            return
-        try:
-            gone, _, used = waited(run.init)
-            if not gone:
-                # our child and not reaped: its pid is nobody else's
-                os.kill(run.init, signal.SIGKILL)
-                return
-            run.cpu_s = max(run.cpu_s, used)
-        except ChildProcessError:
-            pass  # bubblewrap had reaped it
-        run.gone = True
+    async def _reap(self, run: Run) -> None:
+        """Reap the monitor, then the init of its namespace, which is our child from then on; all others go with it."""
+        _, run.exit_status, used = waited(run.monitor)
+        run.reaped, run.cpu_s = True, max(run.cpu_s, used)
+        run.seconds = time.monotonic() - (run.began or run.forked)
+        for fd in run.pipes:
+            run.read(fd)  # bubblewrap's report among them
+        for pid in [run.init] if run.init else self._orphans():
+            with suppress(ChildProcessError, ProcessLookupError):  # bubblewrap has reaped it
+                reaped, _, used = waited(pid)
+                if not reaped:  # it is our child: its pid is not reused
+                    os.kill(pid, signal.SIGKILL)
+                    await _ended(pid)
+                    _, _, used = waited(pid)
+                run.cpu_s = max(run.cpu_s, used)
 
-    def _drain(self, run: Run) -> None:
-        for fd in list(run.pipes):
-            before = -1
-            while run.pipes.get(fd) is not None and before != len(run.held[run.pipes[fd]]):
-                before = len(run.held[run.pipes[fd]])
-                if not run.read(fd):
-                    self._forget(run, fd)
+    def _orphans(self) -> list[int]:
+        """Return our children that belong to no known run: an init whose monitor died before its report."""
+        children = {pid for pid, one in processes().items() if one.parent == os.getpid()}
+        known = {pid for run in self._runs.values() for pid in (run.monitor, run.init)}
+        return list(children - known)
 
-    def _forget(self, run: Run, fd: int) -> None:
-        if run.pipes.pop(fd, None) is not None:
-            self._selector.unregister(fd)
-            os.close(fd)
-
-    def _end(self, run: Run) -> None:
-        self._drain(run)
-        for fd in list(run.pipes):
-            self._forget(run, fd)
-        run.over()
-        if run.group is not None and not run.group.removed():
-            self._leaving.append(run.group)
-        del self._runs[run.id]
-        if self._uids is not None and run.uid is not None:
-            self._uids.append(run.uid)
-        if self._open and run.cause == "again":  # that run will be its result
-            self._waiting.append({**run.request, "again": True})
-        elif self._open:
-            self._say(run.answer())
+    def _bound(self, run: Run) -> None:
+        """Kill a run at its deadline, and look at all runs from time to time; a look may move a deadline."""
+        now = time.monotonic()
+        late = not run.cause and now >= run.deadline()
+        if late or (run.began and now >= max(run.began + LOOK_S, self._next_look)):
+            self._look()
+            ended = time.monotonic()
+            self._next_look = ended + max(LOOK_S, 9 * (ended - now))  # a tenth of its time at most
+        if now >= run.deadline():
+            run.kill(run.late())
 
     def _look(self) -> None:
-        """Add up memory, processor time and waiting of every tree; a limit of the kernel's holds for one process only."""
+        """Add up memory, processor time and waiting of every process tree; a limit of the kernel's holds for one process only."""
         seen = processes()
         children: dict[int, list[int]] = {}
         for pid, one in seen.items():
@@ -300,9 +206,9 @@ class Runner:
             tree = [run.init]
             for pid in tree:
                 tree += children.get(pid, [])
-            found = [seen[pid] for pid in tree if pid in seen]
-            memory = sum(one.resident for one in found)
-            used = sum(one.cpu_s for one in found)
+            living = [seen[pid] for pid in tree if pid in seen]
+            memory = sum(one.resident for one in living)
+            used = sum(one.cpu_s for one in living)
             if run.group is not None:
                 used = max(used, run.group.used())
                 memory = 0 if run.group.bounds_memory else memory
@@ -316,8 +222,52 @@ class Runner:
                 run.kill("uncounted")
 
 
+async def _ended(pid: int) -> None:
+    """Wait until a child has ended; it stays to be reaped."""
+    loop, fd = asyncio.get_running_loop(), os.pidfd_open(pid)
+    over = asyncio.Event()
+    loop.add_reader(fd, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+async def _leave_with(service: int) -> None:
+    """End this process when the service is gone: a fork of it may keep the socket open."""
+    while os.getppid() == service:  # noqa: ASYNC110
+        await asyncio.sleep(IDLE_S)
+    os._exit(1)
+
+
+async def serve(connection: socket.socket, service: int) -> None:
+    """Serve requests until the service closes its end and every run is reaped."""
+    watch = asyncio.create_task(_leave_with(service))
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST)
+
+    def send(message: Message) -> None:
+        writer.write(json.dumps(message).encode() + b"\n")
+
+    runner = None
+    with suppress(ConnectionError):
+        while line := await reader.readline():
+            message = json.loads(line)
+            if runner is None:
+                runner = Runner(message, send)
+            else:
+                runner.take(message)
+    if runner is not None:
+        await runner.close()
+    watch.cancel()
+
+
 def main() -> None:
     """Serve the socket whose descriptor is the last argument."""
-    service = socket.socket(fileno=int(sys.argv[-1]))
-    service.set_inheritable(False)
-    Runner(service).serve()
+    service = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # it ends with its service, after the programs
+    connection = socket.socket(fileno=int(sys.argv[-1]))
+    connection.set_inheritable(False)
+    asyncio.run(serve(connection, service))

@@ -1,7 +1,4 @@
-"""One sandboxed program as the runner sees it: its limits, its pipes, what it has said, and how it ended.
-
-Imports nothing but the standard library and its neighbours; see runner.py.
-"""
+"""One sandboxed program as the runner sees it: its limits, its pipes, its output, and how it ended. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,62 +12,61 @@ from triforge.sandbox.groups import Group
 from triforge.sandbox.kernel import MARK, STATUS, STDERR, STDOUT, busy
 
 START_S: Final = 30.0  # a program that has not begun by then never will
-STRETCH: Final = 3  # times its limit of wall time, and START_S more, may be waited for a processor that others have
+STRETCH: Final = 3  # times the limit of wall time, plus START_S: the most time that waiting for a processor may add
 CHUNK: Final = 2**16
+_ERRORS: Final = {
+    "cancelled": "the caller left",
+    "starved": "other programs kept it from the processors; run fewer on this machine",
+    "uncounted": "its files cannot be counted: no access to /proc/*/root (a security module, or a filter of system calls)",
+}
 
 
 class Run:
-    """One program, from its fork until everything of it is reaped."""
+    """One program, from its fork until all of its processes are reaped."""
 
     def __init__(self, request: dict[str, Any], uid: int | None) -> None:
-        self.request = request
         self.id: int = request["id"]
         self.limits: dict[str, Any] = request["limits"]
         self.uid = uid
         self.group: Group | None = None  # its control group, where it can have one
         self.monitor = 0  # pid of bubblewrap itself
-        self.reaped = False
+        self.reaped = False  # the monitor is
         self.init = 0  # pid of the namespace's init, 0 while unknown
-        self.gone = False  # the whole namespace is gone
         self.exit_status = 0
         self.cause = ""  # why the runner killed it
         self.pipes: dict[int, int] = {}  # our end of a pipe -> STDOUT, STDERR, MARK or STATUS
-        self.held = {
-            STDOUT: bytearray(),
-            STDERR: bytearray(),
-            MARK: bytearray(),
-            STATUS: bytearray(),
-        }
+        self.held = {stream: bytearray() for stream in (STDOUT, STDERR, MARK, STATUS)}
         self.forked = time.monotonic()
         self.began = 0.0
         self.seconds = 0.0
         self.cpu_s = 0.0
-        self._looked = 0.0  # when, last
-        self._machine = 0.0  # for how long all processors had worked then
-        self._delayed = 0.0  # and its living processes had been ready to run and had none
-        self._waited = 0.0  # for a processor that others had, as far as it was seen
+        self._looked = 0.0  # time of the last look, and at that time
+        self._machine = 0.0  # for how long all processors had worked
+        self._delayed = (
+            0.0  # for how long its living processes had been ready to run without a processor
+        )
+        self._waited = 0.0  # for how long it was seen to wait for a processor that others had
 
     def deadline(self) -> float:
-        """When it is killed if it still runs. Time in which it would have run and was not let is none of its own."""
+        """Return when it is killed if it still runs. Time that it waited for a processor does not count."""
         if not self.began:
             return self.forked + START_S
         wall: float = self.limits["wall_s"]
         return self.began + wall + min(self._waited, self._patience())
 
     def late(self) -> str:
-        """Why it is killed at its deadline: `again` when it waited for longer than anybody waits with it, but once only."""
-        starved = self._waited > self._patience()
-        return "again" if starved and not self.request.get("again") else "wall_time"
+        """Return the cause at its deadline: `starved` if it waited too long for a processor that others had."""
+        return "starved" if self._waited > self._patience() else "wall_time"
 
     def _patience(self) -> float:
         wall: float = self.limits["wall_s"]
         return STRETCH * wall + START_S
 
     def looked(self, now: float, used: float, delayed: float, machine: float) -> None:
-        """Note what a look has shown: processor seconds so far, its own, those it was ready for and did not get, and the machine's.
+        """Note processor seconds so far: its own, those that it was ready for and did not get, and the machine's.
 
-        Since the look before it has waited for no longer than it got no processor, than it was ready to run (the kernel's
-        count, so no state that a program can put itself in is one), and than others had the processors.
+        Since the last look it has waited for at most the time in which it got no processor, in which it was ready to run
+        (by the kernel's count, which no state that a program chooses can raise), and in which others had the processors.
         """
         got = max(0.0, used - self.cpu_s)
         idle = now - self._looked - got
@@ -78,75 +74,61 @@ class Run:
         self._looked, self._delayed, self._machine = now, delayed, machine
         self.cpu_s = max(self.cpu_s, used)
 
-    def over(self) -> None:
-        """Take the last count of its control group: everything of it is gone."""
-        if self.group is not None:
-            self.cpu_s = max(self.cpu_s, self.group.used())
-            if self.group.out_of_memory():
-                self.cause = self.cause or "memory"
-
     def kill(self, cause: str) -> None:
-        """End it; the first cause counts, unless nobody waits for it any more. The monitor's pid is nobody else's: our child."""
+        """End it; the first cause counts, unless its caller has left. The monitor is our child, so its pid is not reused."""
         if not self.cause or cause == "cancelled":
             self.cause = cause
         if not self.reaped:
             os.kill(self.monitor, signal.SIGKILL)
 
     def read(self, fd: int) -> bool:
-        """Take in what a pipe holds; False at its end. A flood is cut off and ends the run."""
-        what = self.pipes[fd]
-        held = self.held[what]
-        try:
-            part = os.read(fd, CHUNK)
-        except BlockingIOError:
-            return True
-        if not part:
-            return False
-        if what == MARK and not self.began:
-            self.began = self._looked = time.monotonic()
-            self._machine = busy()
-        held += part
-        limit = self.limits["output_bytes"] if what in (STDOUT, STDERR) else CHUNK
-        if len(held) > limit:
-            del held[limit:]
-            self.kill("output")
-        if what == STATUS and not self.init:
-            self.init = int(self.status().get("child-pid", 0))
-        return True
+        """Read what a pipe holds; return False at its end. Output above its limit is cut off and ends the run."""
+        stream = self.pipes[fd]
+        held = self.held[stream]
+        while True:
+            try:
+                part = os.read(fd, CHUNK)
+            except BlockingIOError:
+                return True
+            if not part:
+                return False
+            if stream == MARK and not self.began:
+                self.began = self._looked = time.monotonic()
+                self._machine = busy()
+            held += part
+            if stream == STATUS and not self.init:
+                self.init = int(self._status().get("child-pid", 0))
+            limit = self.limits["output_bytes"] if stream in (STDOUT, STDERR) else CHUNK
+            if len(held) > limit:
+                del held[limit:]
+                self.kill("output")
+                return True
 
-    def status(self) -> dict[str, Any]:
-        """What bubblewrap has said of the run so far: `child-pid`, later `exit-code`."""
-        said: dict[str, Any] = {}
+    def _status(self) -> dict[str, Any]:
+        """Return bubblewrap's report on the run: `child-pid`, later `exit-code`."""
+        report: dict[str, Any] = {}
         for line in bytes(self.held[STATUS]).split(b"\n")[:-1]:
-            said.update(json.loads(line))
-        return said
+            report.update(json.loads(line))
+        return report
 
-    def answer(self) -> dict[str, Any]:
-        """The frame that ends it."""
-        if self.cause == "cancelled":
-            return {"id": self.id, "error": "the caller went away"}
-        if self.cause == "uncounted":
-            why = "its files cannot be counted: no access to /proc/*/root (a security module, or a filter of system calls)"
-            return {"id": self.id, "error": why}
-        said = self.held[STDERR].decode("utf-8", "replace")
-        code = self.status().get("exit-code")
+    def response(self) -> dict[str, Any]:
+        """Return the message that answers its request."""
+        errors = self.held[STDERR].decode("utf-8", "replace")
+        code, ended = int(self._status().get("exit-code", -1)), self.cause or "exit"
+        if self.cause in _ERRORS:
+            return {"id": self.id, "error": _ERRORS[self.cause]}
         if not self.began:
-            why = (
-                said.strip()[-500:]
-                or f"nothing began within {START_S:g} s, wait status {self.exit_status}"
-            )
-            return {"id": self.id, "error": why}
-        ended = self.cause or "exit"
-        if not self.cause:
-            if code is None:
-                return {"id": self.id, "error": f"bubblewrap died, wait status {self.exit_status}"}
-            if code - 128 == signal.SIGXCPU or self.cpu_s > self.limits["cpu_s"]:
-                ended = "cpu_time"
+            why = f"nothing began within {START_S:g} s, wait status {self.exit_status}"
+            return {"id": self.id, "error": errors.strip()[-500:] or why}
+        if not self.cause and code < 0:
+            return {"id": self.id, "error": f"bubblewrap died, wait status {self.exit_status}"}
+        if not self.cause and (code - 128 == signal.SIGXCPU or self.cpu_s > self.limits["cpu_s"]):
+            ended = "cpu_time"
         result = {
             "ended": ended,
             "exit_code": code if ended == "exit" else None,
             "stdout": self.held[STDOUT].decode("utf-8", "replace"),
-            "stderr": said,
+            "stderr": errors,
             "seconds": self.seconds,
             "cpu_s": self.cpu_s,
         }

@@ -73,7 +73,7 @@ def plan_layout(
     state, ports, unused = state.resolve(), Ports(auto=auto_ports), _unused(config, environ)
     changes: dict[str, object] = {"config": str(config_path.resolve())}
     changes |= {f"{name}_url": NOWHERE for name in _APIS if name in unused}
-    changes |= {"adapt_workers": config.adaptation.changes_tasks, **places(state, environ)}
+    changes |= {"adapt_workers": config.adaptation.adapts, **places(state, environ)}
     if auto_ports:
         changes |= {
             f"{name}_url": f"http://127.0.0.1:{ports.free()}"
@@ -150,21 +150,21 @@ def _broker(port: int, folder: Path) -> ProcessSpec:
 
 def _unused(config: RunConfig, environ: Mapping[str, str]) -> set[str]:
     """Return the APIs and workers that the document does without."""
-    changes_tasks = config.adaptation.changes_tasks
+    adapts = config.adaptation.adapts
     rewriter = "TRIFORGE_REWRITER_MODEL_URL" in environ or config.models.rewriter.path
     used = {
         "reward_model": config.votes,
         "reward": config.votes or config.judge_is_policy,
         "judge-worker": config.votes,
-        "rewriter_model": changes_tasks and rewriter,
-        "adapt-worker": changes_tasks,
+        "rewriter_model": adapts and rewriter,
+        "adapt-worker": adapts,
     }
     return {name for name, is_used in used.items() if not is_used}
 
 
 def _demand_rewriter(config: RunConfig, environ: Mapping[str, str]) -> None:
     """Raise ConfigError where tasks are to be rewritten and no model can; each rewrite would fail after a minute."""
-    if not config.adaptation.rewrites or config.models.rewriter.path:
+    if not config.adaptation.chosen.rewrites or config.models.rewriter.path:
         return
     if "TRIFORGE_REWRITER_MODEL_URL" not in environ:
         raise ConfigError(

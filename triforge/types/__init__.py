@@ -7,7 +7,6 @@ a run's document travel as they are (`triforge.config`).
 
 from triforge.config.base import (
     Approval,
-    ControllerName,
     Direction,
     Params,
     PoolStatus,
@@ -23,7 +22,6 @@ from triforge.types.base import ErrorInfo, Extra, Message, Page
 from triforge.types.env_adapter import (
     MAX_TASKS,
     AcceptanceTest,
-    AuditEntry,
     CheckResult,
     DiagnosisNote,
     GenerateSpec,
@@ -36,7 +34,6 @@ from triforge.types.env_adapter import (
     ProposalDetail,
     TaskDetail,
     TaskOutcome,
-    TaskPlay,
     TaskUpload,
     mean_score,
 )

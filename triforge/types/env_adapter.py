@@ -10,7 +10,6 @@ from pydantic import Field
 
 from triforge.config.base import (
     Approval,
-    ControllerName,
     Direction,
     Params,
     PoolStatus,
@@ -19,8 +18,7 @@ from triforge.config.base import (
     Split,
 )
 from triforge.types.base import Message
-from triforge.types.policy import ChatMessage
-from triforge.types.rollout import Task, Trajectory
+from triforge.types.rollout import Task
 
 MAX_TASKS: Final = 100_000  # of a pool
 
@@ -119,7 +117,7 @@ def mean_score(groups: Iterable[Measurement]) -> dict[str, float]:
 
 
 class ProposalDetail(Message):
-    """A rewrite with the groups that measured it, oldest first, and what people did about it.
+    """A rewrite with the groups that measured it, oldest first.
 
     Produced by: env_adapter (`GET /v1/proposals/{id}`). Groups with purpose `measure_parent` played the parent, the
     others the candidate.
@@ -127,7 +125,6 @@ class ProposalDetail(Message):
 
     proposal: Proposal
     measurements: tuple[Measurement, ...] = ()
-    changes: tuple[AuditEntry, ...] = ()
 
 
 class TaskDetail(Message):
@@ -144,29 +141,17 @@ class TaskDetail(Message):
     attempts: tuple[Proposal, ...] = ()
 
 
-class TaskPlay(Message):
-    """A task played by given responses. Produced by: env_adapter (`POST /v1/tasks/{id}/play`). Consumed by: dashboard.
-
-    `asked` is the conversation that wants the next response. Without it the episode has ended, with the trajectory's outcome.
-    """
-
-    trajectory: Trajectory
-    asked: tuple[ChatMessage, ...] = ()
-
-
 class Lineage(Message):
     """All versions of a slot, the root first. Produced by: env_adapter (`GET /v1/tasks/{id}/lineage`).
 
     The tree is a list whose nodes name their children, because a slot may be hundreds of versions deep. A version with a
     parent that no rewrite made is a roll-back: a copy of its parent. `active_id` is None while the slot is not played.
-    `changes` is what people did to the slot.
     """
 
     slot: str
     pool_id: str
     active_id: str | None
     versions: tuple[TaskDetail, ...]
-    changes: tuple[AuditEntry, ...] = ()
 
 
 class PlanRequest(Message):
@@ -190,28 +175,6 @@ class PlanRequest(Message):
     adopt: bool = False
     max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     refill: Annotated[int, Field(ge=0, le=1000)] = 0
-
-
-class AuditEntry(Message):
-    """A change that a person made to a pool, a slot or a rewrite.
-
-    Produced by: env_adapter (in `Lineage` and `ProposalDetail`). Consumed by: people.
-
-    `action` is the thing and the verb (`task.pin`), `subject` the id of the thing, `detail` the values before and after.
-    `by` is the name that the request gave, else that of its key.
-    """
-
-    id: int
-    at: float
-    tenant: str
-    key_id: str
-    by: str
-    action: str
-    subject: str
-    pool_id: str | None = None
-    slot: str | None = None
-    reason: str = ""
-    detail: Params = Field(default_factory=dict)
 
 
 class DiagnosisNote(Message):
@@ -300,7 +263,7 @@ class Proposal(Message):
     verdict: Literal["", "accepted", "rejected"] = ""
     null_control: bool = False
     reason: str = ""
-    controller: ControllerName = "llm_rewrite"
+    controller: str = "llm_rewrite"
     drift: float | None = None
     discarded: tuple[str, ...] = ()
     decided_step: int | None = None

@@ -1,49 +1,75 @@
-"""What people change by hand: pools and slots are paused, retired and pinned, rewrites approved, rejected and undone.
+"""Changes that people make: pools and slots are paused, retired and pinned, rewrites approved, rejected and undone.
 
-One transaction a change, with its row in the record. Asking for what is so already changes nothing and records nothing,
-so every call may be repeated; what contradicts the present state is a `ConflictError`. `match` are the entity tags that
-the caller knows, as in If-Match: what was changed since is a `PreconditionError`; None changes whatever is there.
+Each change is one transaction and is logged. A request for the present state changes nothing, so every request may be
+repeated; one that contradicts the present state is a ConflictError.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Annotated, Final, Literal
 
+from pydantic import Field
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from services.env_adapter.pools.requests import Change, PoolChange, Rollback
 from services.env_adapter.pools.rows import (
     change_proposal,
     lock_pool,
     pool_row,
     pool_states,
     proposal_row,
-    record_change,
     task_row,
 )
-from services.env_adapter.pools.slots import (
-    current,
-    pool_tag,
-    replace,
-    slot_tag,
-    successor,
-    withdraw,
-)
-from triforge.errors import ConflictError, PreconditionError
+from services.env_adapter.pools.slots import current, replace, successor, withdraw
+from triforge.access.callers import caller
+from triforge.errors import ConflictError
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
-from triforge.types import PoolState, PoolStatus, ProposalState
+from triforge.types import Approval, Message, PoolState, ProposalState
 
+PoolAction = Literal["pause", "resume", "retire"]
 TaskAction = Literal["pause", "resume", "retire", "pin", "unpin"]
 Decision = Literal["approve", "reject"]
 
-# The state after a verb, and what is then said of the thing.
-_STATE_AFTER = {"pause": "paused", "resume": "active", "retire": "retired"}
-_VERB = {state: verb for verb, state in _STATE_AFTER.items()}
+_STATE_AFTER: Final = {"pause": "paused", "resume": "active", "retire": "retired"}
+_log = logging.getLogger(__name__)
+
+
+class Change(Message):
+    """The author of a change and the reason for it; both may be empty, and so may the whole body.
+
+    Produced by: people. Consumed by: env_adapter (`POST` of pause, resume, retire, pin, unpin, approve, reject).
+    """
+
+    by: Annotated[str, Field(max_length=200)] = ""
+    reason: Annotated[str, Field(max_length=2000)] = ""
+
+    def sentence(self, event: str) -> str:
+        """Describe an event with its author and reason."""
+        by = f" by {self.by}" if self.by else ""
+        return f"{event}{by}: {self.reason}" if self.reason else event + by
+
+
+class PoolChange(Change):
+    """A change of a pool's settings. Produced by: people. Consumed by: env_adapter (`PATCH /v1/pools/{pool}`).
+
+    Candidates that wait for a person when `approval` becomes "automatic" keep waiting.
+    """
+
+    approval: Approval
+
+
+class Rollback(Change):
+    """A request to undo rewrites. Produced by: people. Consumed by: env_adapter (`POST /v1/tasks/{id}/rollback`).
+
+    `to` is an ancestor of the slot's current version.
+    """
+
+    to: Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Changes:
@@ -52,82 +78,63 @@ class Changes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def set_pool(
-        self, pool: str, to: PoolStatus, who: Change, *, match: str | None = None
-    ) -> PoolState:
-        """Pause, resume or retire a pool, by id or name. Retiring withdraws its open proposals and is for good."""
-        with self._pool(pool, match) as (session, row):
-            if row.state != to:
-                before = _move(row, f"pool {row.name!r}", to)
-                gone: list[str] = []
-                if to == "retired":
-                    why = _said("the pool was retired", who)
-                    gone = withdraw(session, ProposalRow.pool_id == row.id, why)
-                change = {"state": [before, to], "withdrawn": gone}
-                record_change(session, f"pool.{_VERB[to]}", row, who, **change)
+    def set_pool(self, pool: str, action: PoolAction, change: Change) -> PoolState:
+        """Pause, resume or retire a pool, by id or name. Retiring is final and withdraws the pool's open proposals."""
+        with self._pool(pool) as (session, row):
+            if _move(row, f"pool {row.name!r}", _STATE_AFTER[action]) and action == "retire":
+                reason = change.sentence("the pool was retired")
+                withdraw(session, ProposalRow.pool_id == row.id, reason)
+            _log_change(f"pool {row.id}: {action}", change)
             return _shown(session, row)
 
-    def set_approval(self, pool: str, wanted: PoolChange, *, match: str | None = None) -> PoolState:
-        """Say whether rewrites wait for a person."""
-        with self._pool(pool, match) as (session, row):
-            if row.approval != wanted.approval:
-                before, row.approval = row.approval, wanted.approval
-                change = [before, row.approval]
-                record_change(session, "pool.approval", row, wanted, approval=change)
+    def set_approval(self, pool: str, change: PoolChange) -> PoolState:
+        """Choose whether rewrites of a pool wait for a person."""
+        with self._pool(pool) as (session, row):
+            row.approval = change.approval
+            _log_change(f"pool {row.id}: approval {row.approval}", change)
             return _shown(session, row)
 
     @contextmanager
-    def _pool(self, pool: str, match: str | None) -> Iterator[tuple[Session, PoolRow]]:
+    def _pool(self, pool: str) -> Iterator[tuple[Session, PoolRow]]:
         with self._database.write() as session:
-            row = lock_pool(session, pool_row(session, pool).id)
-            _demand(match, pool_tag(row))
-            yield session, row
+            yield session, lock_pool(session, pool_row(session, pool).id)
 
-    def set_task(
-        self, task_id: str, action: TaskAction, who: Change, *, match: str | None = None
-    ) -> str:
-        """Pause, resume, retire, pin or unpin the slot that a version belongs to; returns the current version's id.
+    def set_task(self, task_id: str, action: TaskAction, change: Change) -> str:
+        """Pause, resume, retire, pin or unpin the slot of a version; return the id of its current version.
 
-        A slot that is paused, retired or pinned loses its open proposal. Retiring is for good.
+        A slot that is paused, retired or pinned loses its open proposal. Retiring is final.
         """
-        with self._slot(task_id, match) as (session, row):
+        with self._slot(task_id) as (session, row):
+            pinned = action == "pin"
             if action in ("pin", "unpin"):
-                pinned = action == "pin"
-                if row.pinned == pinned:
-                    return row.id
-                session.execute(
-                    update(TaskRow).where(TaskRow.slot == row.slot).values(pinned=pinned)
-                )
-                detail: dict[str, list[object]] = {"pinned": [not pinned, pinned]}
+                changed = row.pinned != pinned
+                slot = update(TaskRow).where(TaskRow.slot == row.slot)
+                session.execute(slot.values(pinned=pinned))
             else:
-                after = _STATE_AFTER[action]
-                if row.state == after:
-                    return row.id
-                detail = {"state": [_move(row, f"task {row.slot}", after), after]}
-            gone: list[str] = []
-            if action in ("pause", "retire", "pin"):
-                done = {"pin": "pinned", **_STATE_AFTER}[action]
-                why = _said(f"the task was {done}", who)
-                gone = withdraw(session, ProposalRow.slot == row.slot, why)
-            record_change(session, f"task.{action}", row, who, **detail, withdrawn=gone)
+                changed = _move(row, f"task {row.slot}", _STATE_AFTER[action])
+            if changed and action in ("pause", "retire", "pin"):
+                done = "pinned" if pinned else _STATE_AFTER[action]
+                reason = change.sentence(f"the task was {done}")
+                withdraw(session, ProposalRow.slot == row.slot, reason)
+            _log_change(f"task {row.id}: {action}", change)
             return row.id
 
-    def roll_back(self, task_id: str, wanted: Rollback, *, match: str | None = None) -> str:
-        """Undo the rewrites between an ancestor and the current version of a slot; returns the new version's id.
+    def roll_back(self, task_id: str, rollback: Rollback) -> str:
+        """Undo the rewrites between an ancestor and the current version of a slot; return the id of the new version.
 
-        The ancestor's content becomes a new version whose parent is the ancestor, so that the versions of a slot stay
-        the order of what it has played. The versions that are undone, and the proposals that made them, become
-        `rolled_back`; an open proposal is withdrawn. A slot that plays the ancestor's content already stays as it is.
+        The ancestor's content becomes a new version whose parent is the ancestor, so the versions of a slot stay in the
+        order in which they were played. The versions that are undone, and their proposals, become `rolled_back`; an open
+        proposal is withdrawn. A slot that plays the ancestor's content already stays as it is.
         """
-        with self._slot(task_id, match) as (session, row):
+        with self._slot(task_id) as (session, row):
             if row.state == "retired":
-                raise ConflictError(f"task {row.slot} is retired, which is for good")
-            undone, ancestor = _path(session, row, wanted.to)
+                raise _final(f"task {row.slot}")
+            undone, ancestor = _path(session, row, rollback.to)
             if row.parent_id == ancestor.id and row.params == ancestor.params:
                 return row.id
-            why = _said("the task was rolled back", wanted)
-            gone = withdraw(session, ProposalRow.slot == row.slot, why)
-            state, ids = row.state, sorted(version.id for version in undone)
+            reason = rollback.sentence("the task was rolled back")
+            withdraw(session, ProposalRow.slot == row.slot, reason)
+            state, ids = row.state, {version.id for version in undone}
             for version in undone:
                 version.state = "rolled_back"
             session.flush()  # a slot has one active version at any moment
@@ -136,44 +143,45 @@ class Changes:
             )
             restored = successor(session, ancestor, draft, state=state)
             session.add(restored)
-            taken = (ProposalRow.slot == row.slot, ProposalRow.state == "accepted")
-            for made in session.scalars(select(ProposalRow).where(*taken)).all():
+            accepted = (ProposalRow.slot == row.slot, ProposalRow.state == "accepted")
+            for made in session.scalars(select(ProposalRow).where(*accepted)).all():
                 if made.document["candidate_id"] in ids:
-                    change_proposal(made, state="rolled_back", reason=_said("rolled back", wanted))
-            change = {"from": row.id, "to": ancestor.id, "undone": ids, "withdrawn": gone}
-            record_change(session, "task.rollback", restored, wanted, **change)
+                    reason = rollback.sentence("rolled back")
+                    change_proposal(made, state="rolled_back", reason=reason)
+            _log_change(f"task {row.id}: rolled back to {ancestor.id}", rollback)
             return restored.id
 
     @contextmanager
-    def _slot(self, task_id: str, match: str | None) -> Iterator[tuple[Session, TaskRow]]:
-        """The current version of the slot of `task_id`, with its pool locked."""
+    def _slot(self, task_id: str) -> Iterator[tuple[Session, TaskRow]]:
+        """Lock the pool of a version, and yield the current version of its slot."""
         with self._database.write() as session:
-            found = task_row(session, task_id)
-            lock_pool(session, found.pool_id)
-            session.expire_all()  # whoever had locked the pool may have moved the slot
-            row = current(session, found.slot)
-            _demand(match, slot_tag(row))
-            yield session, row
+            version = task_row(session, task_id)
+            lock_pool(session, version.pool_id)
+            session.expire_all()  # the slot may have changed while the lock was waited for
+            yield session, current(session, version.slot)
 
-    def decide(self, proposal_id: str, decision: Decision, who: Change) -> None:
+    def decide(self, proposal_id: str, decision: Decision, change: Change) -> None:
         """Approve a rewrite that waits for a person, so that it replaces its task, or reject an open one."""
         with self._database.write() as session:
-            lock_pool(session, proposal_row(session, proposal_id).pool_id)
             row = proposal_row(session, proposal_id)
-            session.refresh(row)  # whoever had locked the pool may have moved it
-            before = row.state
+            lock_pool(session, row.pool_id)
+            session.refresh(row)  # the proposal may have changed while the lock was waited for
             after: ProposalState = "accepted" if decision == "approve" else "rejected"
-            if before == after:
+            if row.state == after:
                 return
-            if before != "awaiting" and (before, decision) != ("pending", "reject"):
+            if row.state != "awaiting" and (row.state, decision) != ("pending", "reject"):
                 raise ConflictError(_undecidable(row, decision))
             candidate = session.get_one(TaskRow, row.document["candidate_id"])
             if decision == "approve":
                 replace(session, session.get_one(TaskRow, row.document["parent_id"]), candidate)
             else:
                 candidate.state = "rejected"
-            change_proposal(row, state=after, reason=_said(f"{after} by hand", who))
-            record_change(session, f"proposal.{decision}", row, who, state=[before, after])
+            change_proposal(row, state=after, reason=change.sentence(f"{after} by hand"))
+            _log_change(f"proposal {row.id}: {after}", change)
+
+
+def _log_change(event: str, change: Change) -> None:
+    _log.info("%s (key %r)", change.sentence(event), caller().name)
 
 
 def _shown(session: Session, row: PoolRow) -> PoolState:
@@ -181,49 +189,34 @@ def _shown(session: Session, row: PoolRow) -> PoolState:
     return pool_states(session, [row])[0]
 
 
-def _move(row: PoolRow | TaskRow, name: str, after: str) -> str:
-    """Give a thing another state, unless it is retired; returns the one before."""
+def _move(row: PoolRow | TaskRow, name: str, after: str) -> bool:
+    """Set a state and return whether it changed; raise ConflictError if the present one is final."""
+    if row.state == after:
+        return False
     if row.state == "retired":
-        raise ConflictError(f"{name} is retired, which is for good")
-    before, row.state = row.state, after
-    return before
+        raise _final(name)
+    row.state = after
+    return True
+
+
+def _final(name: str) -> ConflictError:
+    return ConflictError(f"{name} is retired, which is final")
 
 
 def _path(session: Session, row: TaskRow, to: str) -> tuple[list[TaskRow], TaskRow]:
-    """The versions from the current one up to the ancestor `to`, and the ancestor."""
+    """Return the versions from the current one up to the ancestor `to`, and the ancestor."""
     below = [row]
     while (above := below[-1].parent_id) is not None:
-        found = session.get_one(TaskRow, above)
-        if found.id == to:
-            return below, found
-        below.append(found)
+        version = session.get_one(TaskRow, above)
+        if version.id == to:
+            return below, version
+        below.append(version)
     known = ", ".join(version.id for version in below[1:]) or "none"
-    raise ConflictError(
-        f"to: given {to!r}, which is no ancestor of {row.id}; its ancestors: {known}"
-    )
+    raise ConflictError(f"to: given {to!r}, expected an ancestor of {row.id}: {known}")
 
 
 def _undecidable(row: ProposalRow, decision: Decision) -> str:
-    if row.state == "pending":
-        return (
-            f"proposal {row.id} is still being measured; only one that is awaiting can be approved"
-        )
     if row.state == "accepted":
         return f"proposal {row.id} is accepted already; roll its task back instead"
-    can = "one that is awaiting" if decision == "approve" else "a pending or awaiting one"
-    return f"proposal {row.id} is {row.state}; only {can} can still be decided"
-
-
-def _said(what: str, who: Change) -> str:
-    by = f" by {who.by}" if who.by else ""
-    return f"{what}{by}: {who.reason}" if who.reason else what + by
-
-
-def _demand(match: str | None, tag: str) -> None:
-    if match is None or match.strip() == "*":
-        return
-    known = [item.strip().removeprefix("W/") for item in match.split(",")]
-    if tag not in known:
-        raise PreconditionError(
-            f"If-Match: given {match}, but the present tag is {tag}: somebody changed it since; read it again"
-        )
+    allowed = "awaiting" if decision == "approve" else "pending or awaiting"
+    return f"{decision}: proposal {row.id} is {row.state}, expected one that is {allowed}"

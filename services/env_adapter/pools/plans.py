@@ -1,4 +1,4 @@
-"""Which task versions a step plays. Decided once a (run, step, kind) and kept, so a resumed step plays the same."""
+"""Plans: the task versions that a step plays. A plan is decided once and stored, so a resumed step plays the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -17,7 +18,7 @@ from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Page, PlannedGroup, PlanRequest, Purpose
 
-_BLOCK = 1_000  # positions a look; SQLite takes 32,766 at most
+_BLOCK: Final = 1_000  # positions of one query; SQLite takes 32,766 at most
 
 
 class Planner:
@@ -27,28 +28,27 @@ class Planner:
         self._database = database
 
     def plan(self, pool: str, request: PlanRequest) -> Page[PlannedGroup]:
-        """The plan of a step; the first request for it decides, later ones read.
+        """Return the plan of a step; the first request decides it, later requests read it.
 
-        Train: a pair of groups (parent, candidate) for each pending proposal, oldest first, at most `max_pending`, and
-        `groups` active training tasks without one (or, not `pairs_on_top`, what the pairs leave of them), drawn without
-        replacement by a permutation that moves on from step to step. No slot is drawn twice, or beside its pair, so a
-        small pool gives fewer groups. What other runs have left pending is taken over or withdrawn first, see
-        `PlanRequest`. A refill draws on, as many as it finds. Evaluate: the first held-out tasks.
-
-        A paused pool is planned from no more; what was decided before is still answered.
+        A plan to train has a pair of groups (parent, candidate) for each pending proposal, oldest first, at most
+        `max_pending` of them, and `groups` active training tasks without a proposal. Without `pairs_on_top` each pair takes
+        the place of two groups. The tasks are drawn without replacement by a permutation that goes on from step to step. No
+        slot is played twice in a plan, so a small pool gives fewer groups. Proposals that other runs left pending are taken
+        over or withdrawn first, see `PlanRequest`. A refill draws further tasks, as many as there are. A plan to evaluate
+        has the first held-out tasks.
 
         Raises:
             NotFoundError: there is no such pool.
-            InputError: a train plan of a pool without training tasks.
+            InputError: a plan to train on a pool without training tasks.
             ConflictError: this step was planned for another pool, the pool is retired, or no training task of it can be
                 played now.
-            PausedError: the pool is paused.
+            PausedError: the pool is paused, and this step has no plan yet.
         """
         with self._database.write() as session:
             owner = lock_pool(session, pool_row(session, pool).id)
             row = session.get(PlanRow, (request.run_id, request.step, _kind(request)))
             if row is None:
-                _demand_open(owner)
+                _require_open(owner)
                 row = _decide(session, owner.id, request)
                 session.add(row)
             if row.pool_id != owner.id:
@@ -65,17 +65,17 @@ def _kind(request: PlanRequest) -> str:
     return f"{request.kind}-{request.refill}" if request.refill else request.kind
 
 
-def _demand_open(pool: PoolRow) -> None:
+def _require_open(pool: PoolRow) -> None:
     if pool.state == "paused":
         raise PausedError(
-            f"pool {pool.name!r} is paused; `triforge pool resume {pool.name}` lets its runs go on"
+            f"pool {pool.name!r} is paused; continue its runs with `triforge pool resume {pool.name}`"
         )
     if pool.state == "retired":
-        raise ConflictError(f"pool {pool.name!r} is retired; nothing is played from it any more")
+        raise ConflictError(f"pool {pool.name!r} is retired: no run can play it")
 
 
 def _decide(session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
-    # How many positions of the permutations the run went through; refills of a step may come after the next one's plan.
+    # The cursor counts positions of the permutations; a refill of a step may come after the plan of the next step.
     earlier = select(func.max(PlanRow.cursor)).where(PlanRow.run_id == request.run_id)
     cursor = session.scalar(earlier) or 0
     if request.kind == "evaluate":
@@ -135,11 +135,11 @@ def _pairs(session: Session, pool_id: str, request: PlanRequest) -> list[Planned
 def _draw(
     session: Session, pool_id: str, request: PlanRequest, groups: int, cursor: int
 ) -> tuple[list[PlannedGroup], int]:
-    """Draw `groups` training tasks from the position `cursor` on; the new position comes with them.
+    """Draw `groups` training tasks from the position `cursor` on; return them with the new position.
 
-    A slot that cannot be played when its turn comes (pending, paused, or drawn a moment ago at the end of the previous
-    permutation) waits for the next permutation. A run that measures no proposals (`max_pending` 0) plays the active
-    version of pending slots like any other: it must not lose tasks to the proposals of another run.
+    A slot that cannot be played when its turn comes (pending, paused, or drawn already at the end of the previous
+    permutation) waits for the next permutation. A run that measures no proposals (`max_pending` 0) also plays the active
+    version of pending slots, so the proposals of another run take no tasks from it.
     """
     in_split = (TaskRow.pool_id == pool_id, TaskRow.split == "train")
     last = session.scalar(select(func.max(TaskRow.position)).where(*in_split))
@@ -155,32 +155,32 @@ def _draw(
     positions = _positions(last + 1, request.seed, cursor)
     end = cursor + 2 * (last + 1)  # the rest of one permutation and all of the next hold every slot
     drawn: dict[int, PlannedGroup] = {}
-    size = 2 * wanted
+    size = 2 * wanted  # doubles, so few queries find the tasks where few slots are playable
     while len(drawn) < wanted and cursor < end:
         block = list(islice(positions, min(size, _BLOCK)))
-        size *= 2  # where few slots are playable, few looks must find them
+        size *= 2
         rows = session.execute(played.where(TaskRow.position.in_(block)))
-        found = {place: (id_, slot) for place, id_, slot in rows if slot not in busy}
+        playable = {place: (id_, slot) for place, id_, slot in rows if slot not in busy}
         for position in block:
             if len(drawn) == wanted:
                 break
             cursor += 1
-            if position in found and position not in drawn:
-                id_, slot = found[position]
+            if position in playable and position not in drawn:
+                id_, slot = playable[position]
                 drawn[position] = PlannedGroup(task_id=id_, slot=slot, purpose="train")
     return list(drawn.values()), cursor
 
 
 def limit_rewritten(groups: Sequence[PlannedGroup], max_adapted: float) -> list[PlannedGroup]:
-    """The groups of a plan with so many rewritten versions as are allowed; the slots beyond that play their roots."""
-    left = len(groups) if max_adapted >= 1.0 else int(max_adapted * len(groups))
-    out: list[PlannedGroup] = []
+    """Keep the share `max_adapted` of a plan's rewritten versions; the other slots play their roots."""
+    left = int(max_adapted * len(groups))
+    limited: list[PlannedGroup] = []
     for group in groups:
         adapted = group.task_id != group.slot
-        root = adapted and left <= 0
+        to_root = adapted and left <= 0
         left -= adapted
-        out.append(group.model_copy(update={"task_id": group.slot}) if root else group)
-    return out
+        limited.append(group.model_copy(update={"task_id": group.slot}) if to_root else group)
+    return limited
 
 
 def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> ConflictError:
@@ -192,8 +192,8 @@ def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> Co
     )
     states = ", ".join(f"{count} {state}" for state, count in counts)
     pair = (
-        "; a pending rewrite is measured by a pair of groups, so run.groups_per_step must be at least 2 without "
-        "adaptation.pairs_on_top"
+        "; without adaptation.pairs_on_top, run.groups_per_step must be at least 2: a pending rewrite is measured by a "
+        "pair of groups"
         if request.groups < 2 and not request.pairs_on_top
         else ""
     )
@@ -203,7 +203,7 @@ def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> Co
 
 
 def _positions(slots: int, seed: int, cursor: int) -> Iterator[int]:
-    """Positions from `cursor` on in an endless row of permutations."""
+    """Yield the positions from `cursor` on in an endless sequence of permutations."""
     while True:
         epoch, offset = divmod(cursor, slots)
         yield from _permutation(slots, seed, epoch)[offset:]

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, get_args
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, Annotated, Any, Final, get_args
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from services.env_adapter.pools.changes import Changes, TaskAction
+from services.env_adapter.pools.changes import (
+    Change,
+    Changes,
+    PoolAction,
+    PoolChange,
+    Rollback,
+    TaskAction,
+)
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.requests import Change, PoolChange, Rollback
-from services.env_adapter.pools.slots import pool_tag
-from services.env_adapter.pools.store import Content, PoolStore
-from services.env_adapter.pools.uploads import Upload, receive
+from services.env_adapter.pools.store import PoolStore
 from triforge.access.callers import Rule
 from triforge.environments.rows import JSONL, object_of, read_json, read_lines
 from triforge.environments.tasks import request_of
@@ -30,7 +36,6 @@ from triforge.types import (
     PlanRequest,
     PoolRequest,
     PoolState,
-    PoolStatus,
     Split,
     Task,
     TaskDetail,
@@ -38,9 +43,9 @@ from triforge.types import (
 )
 from triforge.web.description import answers, files
 
-_READ = Rule(requires="read")
-_SUBMIT = Rule(requires="submit")
-_ADMIN = Rule(requires="admin")  # what is for good
+_READ: Final = Rule(requires="read")
+_SUBMIT: Final = Rule(requires="submit")
+_ADMIN: Final = Rule(requires="admin")  # changes that are final
 
 RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools": _READ,
@@ -65,12 +70,12 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Version = Annotated[int | None, Query(ge=0, le=10**9)]
 Text = Annotated[str, Query(max_length=200)]
 OptionsText = Annotated[str, Query(max_length=16_000)]
-IfMatch = Annotated[str | None, Header(max_length=1000)]
+Key = Annotated[str | None, Header(alias="idempotency-key", max_length=200)]
 
-_UPLOAD: dict[str, Any] = {
+_IN_MEMORY: Final = 2**20  # bytes of an upload; the rest goes to a temporary file
+_UPLOAD: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -79,202 +84,163 @@ _UPLOAD: dict[str, Any] = {
         },
     }
 }
-_MADE: dict[int | str, dict[str, Any]] = {
+_CREATED: Final[dict[int | str, dict[str, Any]]] = {
     **answers(409),
     200: {"model": PoolState, "description": "Made before"},
 }
-_CHANGE = answers(409, 412)
-_NAMED = answers(409)  # several tenants have a pool of that name
-_POOL_STATES: dict[str, PoolStatus] = {"pause": "paused", "resume": "active", "retire": "retired"}
+_CONFLICT: Final = answers(409)  # the state forbids it, or several tenants have a pool of that name
 
 
-def pool_routes(
-    store: PoolStore, maker: PoolMaker, planner: Planner, changes: Changes
-) -> APIRouter:
-    """Return the routes of pools and tasks."""
-    router = APIRouter()
-    router.include_router(_making(store, maker, planner))
-    router.include_router(_reading(store))
-    router.include_router(_pool_changes(changes))
-    router.include_router(_tasks(store, changes))
-    return router
-
-
-def _making(store: PoolStore, maker: PoolMaker, planner: Planner) -> APIRouter:
+def pool_routes(store: PoolStore, maker: PoolMaker, planner: Planner) -> APIRouter:
+    """Return the routes that make, read and plan pools."""
     router = APIRouter(prefix="/v1/pools", tags=["pools"])
 
-    @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=_MADE)
+    @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=_CREATED)
     async def create_pool(
         request: Request,
         response: Response,
         name: Text = "",
         environment: Text = "",
         approval: Approval = "automatic",
-        idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+        idempotency_key: Key = None,
     ) -> PoolState:
         """Make a pool from JSON, or from JSONL with `name`, `environment` and `approval` in the query."""
-        try:
-            upload = await receive(request.stream())
-        except ClientDisconnect:
-            raise InputError("body: the upload broke off; nothing was stored") from None
         head = {"name": name, "environment": environment, "approval": approval}
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        try:
+        given = head if kind == JSONL else None
+        async with _upload(request.stream()) as (file, digest):
             pool, new = await asyncio.to_thread(
-                _create, maker, upload, head if kind == JSONL else None, idempotency_key
+                _create, maker, file, digest, given, idempotency_key
             )
-        finally:
-            upload.close()
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/pools/{pool.id}"
-        return _tagged(pool, response)
+        return pool
 
-    @router.get("/{pool}/check", responses=_NAMED)
+    @router.get("")
+    def list_pools(cursor: str = "", limit: Limit = 100) -> Page[PoolState]:
+        """List pools by name."""
+        return store.pools(cursor=cursor, limit=limit)
+
+    @router.get("/{pool}", responses=_CONFLICT)
+    def show_pool(pool: str) -> PoolState:
+        """Return a pool with its counts, by id or name."""
+        return store.pool(pool)
+
+    @router.get("/{pool}/tasks", responses=_CONFLICT)
+    def list_tasks(
+        pool: str,
+        state: TaskState | None = None,
+        split: Split | None = None,
+        search: Text = "",
+        cursor: str = "",
+        limit: Limit = 100,
+    ) -> Page[Task]:
+        """List the task versions of a pool; `search` is a part of the instruction."""
+        return store.tasks(
+            pool, state=state, split=split, search=search, cursor=cursor, limit=limit
+        )
+
+    @router.get("/{pool}/check", responses=_CONFLICT)
     def check_pool(pool: str, options: OptionsText = "{}") -> PoolState:
-        """The pool, if its tasks can be played here with its own options and a run's over them, a JSON object; the family refuses what it does not know."""
+        """Return the pool if its tasks can be played with its own options and `options`, a JSON object, over them."""
         return maker.check(store.pool(pool), object_of(options, "options"))
 
-    @router.get("/{pool}/export", response_class=StreamingResponse, responses=files(JSONL) | _NAMED)
-    def export_pool(
-        pool: str, content: Content = "tasks", split: Split | None = None
-    ) -> StreamingResponse:
-        """A pool as JSONL: its tasks as they are uploaded, all versions, or all proposals."""
-        return StreamingResponse(store.export(pool, content, split), media_type=JSONL)
+    @router.get(
+        "/{pool}/export", response_class=StreamingResponse, responses=files(JSONL) | _CONFLICT
+    )
+    def export_pool(pool: str, split: Split | None = None) -> StreamingResponse:
+        """Return the tasks of a pool as JSONL, in the form in which they are uploaded."""
+        return StreamingResponse(store.export(pool, split), media_type=JSONL)
 
-    @router.post("/{pool}/plans", responses=_NAMED)
+    @router.post("/{pool}/plans", responses=_CONFLICT)
     def make_plan(pool: str, request: PlanRequest) -> Page[PlannedGroup]:
-        """What a step plays; asking again gives the same plan."""
+        """Return the groups that a step plays; a repeated request gives the same plan."""
         return planner.plan(pool, request)
 
     return router
 
 
-def _create(
-    maker: PoolMaker, upload: Upload, head: dict[str, str] | None, key: str | None
-) -> tuple[PoolState, bool]:
-    """Make a pool of an upload: JSONL with its head, or JSON that brings one."""
-    if head is None:
-        document, rows = read_json(upload.start())
-        request, digest = request_of(document), upload.digest
-    else:
-        request, rows = request_of(head), read_lines(upload.start())
-        digest = hashlib.sha256(f"{request.model_dump_json()}{upload.digest}".encode()).hexdigest()
-    return maker.create(request, rows, key=key or None, digest=digest)
-
-
-def _tagged(pool: PoolState, response: Response) -> PoolState:
-    response.headers["ETag"] = pool_tag(pool)
-    return pool
-
-
-def _reading(store: PoolStore) -> APIRouter:
-    router = APIRouter(prefix="/v1")
-
-    @router.get("/pools", tags=["pools"])
-    def list_pools(
-        state: PoolStatus | None = None,
-        approval: Approval | None = None,
-        environment: Text = "",
-        search: Text = "",
-        cursor: str = "",
-        limit: Limit = 100,
-    ) -> Page[PoolState]:
-        """Pools by name; `search` is a part of it."""
-        wanted = {"state": state, "approval": approval, "environment": environment}
-        return store.pools(**wanted, search=search, cursor=cursor, limit=limit)
-
-    @router.get("/pools/{pool}", tags=["pools"], responses=_NAMED)
-    def show_pool(pool: str, response: Response) -> PoolState:
-        """A pool, by id or name, with its counts."""
-        return _tagged(store.pool(pool), response)
-
-    @router.get("/pools/{pool}/tasks", tags=["pools"], responses=_NAMED)
-    def list_tasks(
-        pool: str,
-        state: TaskState | None = None,
-        split: Split | None = None,
-        slot: Text = "",
-        kind: Text = "",
-        version: Version = None,
-        pinned: bool | None = None,
-        search: Text = "",
-        cursor: str = "",
-        limit: Limit = 100,
-    ) -> Page[Task]:
-        """A pool's task versions; `search` is a part of the instruction."""
-        wanted = {"state": state, "split": split, "slot": slot, "kind": kind}
-        return store.tasks(
-            pool, **wanted, version=version, pinned=pinned, search=search, cursor=cursor, limit=limit
-        )  # fmt: skip
-
-    return router
-
-
-def _pool_changes(changes: Changes) -> APIRouter:
+def pool_changes(changes: Changes) -> APIRouter:
+    """Return the routes that change pools."""
     router = APIRouter(prefix="/v1/pools/{pool}", tags=["pools"])
 
-    @router.patch("", responses=_CHANGE)
-    def change_pool(
-        pool: str, change: PoolChange, response: Response, if_match: IfMatch = None
-    ) -> PoolState:
-        """Say whether rewrites wait for a person before they replace their tasks."""
-        return _tagged(changes.set_approval(pool, change, match=if_match), response)
+    @router.patch("", responses=_CONFLICT)
+    def change_pool(pool: str, change: PoolChange) -> PoolState:
+        """Choose whether rewrites wait for a person before they replace their tasks."""
+        return changes.set_approval(pool, change)
 
-    def add_verb(name: str, to: PoolStatus) -> None:
+    def add_action(action: PoolAction) -> None:
         @router.post(
-            f"/{name}",
-            name=f"{name}_pool",
-            description=f"{name.capitalize()} a pool; asking again changes nothing.",
-            responses=_CHANGE,
+            f"/{action}",
+            name=f"{action}_pool",
+            description=f"{action.capitalize()} a pool; a repeated request changes nothing.",
+            responses=_CONFLICT,
         )
-        def act(
-            pool: str, response: Response, who: Change | None = None, if_match: IfMatch = None
-        ) -> PoolState:
-            found = changes.set_pool(pool, to, who or Change(), match=if_match)
-            return _tagged(found, response)
+        def act(pool: str, change: Change | None = None) -> PoolState:
+            return changes.set_pool(pool, action, change or Change())
 
-    for name, to in _POOL_STATES.items():
-        add_verb(name, to)
+    for action in get_args(PoolAction):
+        add_action(action)
     return router
 
 
-def _tasks(store: PoolStore, changes: Changes) -> APIRouter:
+def task_routes(store: PoolStore, changes: Changes) -> APIRouter:
+    """Return the routes of tasks."""
     router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["tasks"])
 
-    def shown(task_id: str, response: Response) -> TaskDetail:
-        response.headers["ETag"] = store.slot_tag(task_id)
-        return store.detail(task_id)
-
     @router.get("")
-    def show_task(task_id: str, response: Response) -> TaskDetail:
-        """A task version with its measurements."""
-        return shown(task_id, response)
+    def show_task(task_id: str) -> TaskDetail:
+        """Return a task version with its measurements."""
+        return store.detail(task_id)
 
     @router.get("/lineage")
     def show_lineage(task_id: str) -> Lineage:
-        """All versions of the task's slot, with their rewrites and measurements, and what people did."""
+        """Return all versions of the task's slot, with their rewrites and measurements."""
         return store.lineage(task_id)
 
-    @router.post("/rollback", responses=_CHANGE)
-    def roll_back(
-        task_id: str, wanted: Rollback, response: Response, if_match: IfMatch = None
-    ) -> TaskDetail:
-        """Undo the rewrites between an ancestor and what the task's slot plays; answers with the new version."""
-        return shown(changes.roll_back(task_id, wanted, match=if_match), response)
+    @router.post("/rollback", responses=_CONFLICT)
+    def roll_back(task_id: str, rollback: Rollback) -> TaskDetail:
+        """Undo the rewrites between an ancestor and the slot's current version; return the new version."""
+        return store.detail(changes.roll_back(task_id, rollback))
 
-    def add_verb(action: TaskAction) -> None:
+    def add_action(action: TaskAction) -> None:
         @router.post(
             f"/{action}",
             name=f"{action}_task",
-            description=f"{action.capitalize()} the slot that a version belongs to; answers with its current version.",
-            responses=_CHANGE,
+            description=f"{action.capitalize()} the slot that a version belongs to; return its current version.",
+            responses=_CONFLICT,
         )
-        def act(
-            task_id: str, response: Response, who: Change | None = None, if_match: IfMatch = None
-        ) -> TaskDetail:
-            current = changes.set_task(task_id, action, who or Change(), match=if_match)
-            return shown(current, response)
+        def act(task_id: str, change: Change | None = None) -> TaskDetail:
+            return store.detail(changes.set_task(task_id, action, change or Change()))
 
     for action in get_args(TaskAction):
-        add_verb(action)
+        add_action(action)
     return router
+
+
+@asynccontextmanager
+async def _upload(parts: AsyncIterator[bytes]) -> AsyncIterator[tuple[IO[bytes], str]]:
+    """Receive a body in a temporary file; yield the file at its first byte, and the SHA-256 of the body."""
+    digest = hashlib.sha256()
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
+        try:
+            async for part in parts:
+                digest.update(part)
+                await asyncio.to_thread(file.write, part)
+        except ClientDisconnect:
+            raise InputError("body: the upload broke off; nothing was stored") from None
+        file.seek(0)
+        yield file, digest.hexdigest()
+
+
+def _create(
+    maker: PoolMaker, file: IO[bytes], digest: str, head: dict[str, str] | None, key: str | None
+) -> tuple[PoolState, bool]:
+    """Make a pool of an upload: JSONL with a separate head, or JSON that holds its own."""
+    if head is None:
+        document, rows = read_json(file)
+        request = request_of(document)
+    else:
+        request, rows = request_of(head), read_lines(file)
+        digest = hashlib.sha256(f"{request.model_dump_json()}{digest}".encode()).hexdigest()
+    return maker.create(request, rows, key=key or None, digest=digest)

@@ -1,4 +1,4 @@
-"""Rows of the database: how they are found and locked, as messages, and the record of what people change."""
+"""Rows of the database: find and lock them, and convert them to messages and back."""
 
 from __future__ import annotations
 
@@ -10,61 +10,64 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.pools.requests import Change
 from triforge.access.callers import caller, own
 from triforge.environments import registry
 from triforge.errors import ConflictError, NotFoundError
-from triforge.store.tables import AuditRow, PoolRow, ProposalRow, TaskRow
+from triforge.store.tables import PoolRow, ProposalRow, TaskRow
 from triforge.types import Approval, PoolState, PoolStatus, Proposal, Task
 
 _Row = TypeVar("_Row", TaskRow, ProposalRow)
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:
-    """A pool's row by id or name, as the caller sees it.
+    """Return the row of a pool by id or name, among the pools that the caller may see.
 
     Raises:
-        NotFoundError: there is no such pool for this caller.
-        ConflictError: the caller sees several of this name and none is its own.
+        NotFoundError: the caller sees no such pool.
+        ConflictError: the name belongs to pools of several tenants, none of them the caller's.
     """
     row = session.get(PoolRow, pool)
     if row is not None and caller().sees(row.tenant):
         return row
     named = session.scalars(select(PoolRow).where(PoolRow.name == pool, *own(PoolRow.tenant))).all()
-    found = [row for row in named if row.tenant == caller().tenant] or list(named)
-    if not found:
-        raise NotFoundError(f"pool {pool!r} does not exist; `triforge pool list` lists all")
-    if len(found) > 1:
-        ids = ", ".join(sorted(row.id for row in found))
+    rows = [row for row in named if row.tenant == caller().tenant] or list(named)
+    if not rows:
+        raise _missing_pool(pool)
+    if len(rows) > 1:
+        ids = ", ".join(sorted(row.id for row in rows))
         raise ConflictError(
-            f"pool {pool!r}: several tenants have one of this name; give an id: {ids}"
+            f"pool {pool!r}: several tenants have a pool of this name; give one of the ids {ids}"
         )
-    return found[0]
+    return rows[0]
 
 
 def lock_pool(session: Session, pool_id: str) -> PoolRow:
-    """Lock a pool until the end of the transaction; raises NotFoundError. Whoever moves its slots or plans does so.
+    """Lock a pool until the end of the transaction; every change of its slots or plans needs the lock.
 
-    SQLite's writers take turns anyway; PostgreSQL locks the row.
+    PostgreSQL locks the row; SQLite has one writer at a time.
     """
     row = session.scalars(
         select(PoolRow)
         .where(PoolRow.id == pool_id)
         .with_for_update()
-        .execution_options(populate_existing=True)  # as it is under the lock
+        .execution_options(populate_existing=True)
     ).one_or_none()
     if row is None:
-        raise NotFoundError(f"pool {pool_id!r} does not exist; `triforge pool list` lists all")
+        raise _missing_pool(pool_id)
     return row
 
 
+def _missing_pool(pool: str) -> NotFoundError:
+    return NotFoundError(f"pool {pool!r} does not exist; `triforge pool list` lists all")
+
+
 def task_row(session: Session, task_id: str) -> TaskRow:
-    """The row of a task version; raises NotFoundError."""
+    """Return the row of a task version; raise NotFoundError if there is none."""
     return _row(session, TaskRow, "task", task_id)
 
 
 def proposal_row(session: Session, proposal_id: str) -> ProposalRow:
-    """The row of a proposal; raises NotFoundError."""
+    """Return the row of a proposal; raise NotFoundError if there is none."""
     return _row(session, ProposalRow, "proposal", proposal_id)
 
 
@@ -78,25 +81,25 @@ def _row(session: Session, kind: type[_Row], what: str, name: str) -> _Row:
 
 
 def task_in(session: Session, task_id: str) -> Task:
-    """A task version; raises NotFoundError."""
+    """Return a task version; raise NotFoundError if there is none."""
     row = task_row(session, task_id)
     return task_of(row, session.get_one(PoolRow, row.pool_id).family)
 
 
 def task_of(row: TaskRow, family: str) -> Task:
-    """A row as a message."""
+    """Convert a row to a message."""
     fields = {name: getattr(row, name) for name in Task.model_fields if name != "family"}
     return Task.model_validate({**fields, "family": family})
 
 
 def versions_of(session: Session, task: Task) -> tuple[Task, ...]:
-    """All versions of a task's slot, the root first."""
+    """Return all versions of a task's slot, the root first."""
     query = select(TaskRow).where(TaskRow.slot == task.slot).order_by(TaskRow.version)
     return tuple(task_of(row, task.family) for row in session.scalars(query))
 
 
 def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
-    """Pools with their counts."""
+    """Convert rows of pools to messages, with the counts of their tasks and proposals."""
     ids = [row.id for row in rows]
     tasks: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: {"train": {}, "heldout": {}})
     for pool_id, split, state, count in session.execute(
@@ -108,7 +111,7 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
     proposals: dict[str, Counter[str]] = defaultdict(Counter)
     controls: dict[str, Counter[str]] = defaultdict(Counter)
     # The JSON paths are named in a subquery: PostgreSQL does not see that two bound paths are the same expression.
-    said = (
+    verdicts = (
         select(
             ProposalRow.pool_id,
             ProposalRow.state,
@@ -118,10 +121,10 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
         .where(ProposalRow.pool_id.in_(ids))
         .subquery()
     )
-    grouped = session.execute(select(*said.c, func.count()).group_by(*said.c))
-    for pool_id, state, word, control, count in map(tuple, grouped):
+    grouped = session.execute(select(*verdicts.c, func.count()).group_by(*verdicts.c))
+    for pool_id, state, verdict, control, count in map(tuple, grouped):
         if control:
-            controls[pool_id][word or state] += count
+            controls[pool_id][verdict or state] += count
         else:
             proposals[pool_id][state] += count
     return [
@@ -144,7 +147,7 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
 
 
 def new_row(proposal: Proposal) -> ProposalRow:
-    """A proposal's first row."""
+    """Make the row of a new proposal."""
     return ProposalRow(
         id=proposal.id,
         pool_id=proposal.pool_id,
@@ -157,12 +160,12 @@ def new_row(proposal: Proposal) -> ProposalRow:
 
 
 def proposal_of(row: ProposalRow) -> Proposal:
-    """A row as a message."""
+    """Convert a row to a message."""
     return Proposal.model_validate(row.document)
 
 
 def change_proposal(row: ProposalRow, *, reason: str = "", **fields: Any) -> Proposal:
-    """Store a proposal with other fields; a reason stands behind what was said about it before."""
+    """Store a proposal with other fields; `reason` is appended to the reasons before it."""
     proposal = proposal_of(row)
     if reason:
         fields["reason"] = f"{proposal.reason}; {reason}" if proposal.reason else reason
@@ -170,31 +173,3 @@ def change_proposal(row: ProposalRow, *, reason: str = "", **fields: Any) -> Pro
     row.document = proposal.model_dump(mode="json")
     row.state, row.run_id = proposal.state, proposal.run_id
     return proposal
-
-
-def record_change(
-    session: Session,
-    action: str,
-    subject: PoolRow | TaskRow | ProposalRow,
-    who: Change,
-    **detail: Any,
-) -> None:
-    """Record a change that a person made, in the transaction that makes it.
-
-    `action` is the thing and the verb, for example `task.pin`; `detail` the values before and after.
-    """
-    asking = caller()
-    session.add(
-        AuditRow(
-            at=time.time(),
-            tenant=asking.tenant,
-            key_id=asking.key_id,
-            by=who.by or asking.name,
-            action=action,
-            subject=subject.id,
-            pool_id=subject.id if isinstance(subject, PoolRow) else subject.pool_id,
-            slot=None if isinstance(subject, PoolRow) else subject.slot,
-            reason=who.reason,
-            detail=detail,
-        )
-    )

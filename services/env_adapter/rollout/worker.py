@@ -75,12 +75,12 @@ class RolloutWorker:
             UnavailableError: the broker or the database does not answer; deliver the job again later.
             NotFoundError: the store has no such task; delivering again would not help.
         """
-        async with self.broker.take_group(group) as taken:
-            if not taken.ours:
-                _log.info("%s is dropped: %s", group.group_id, taken.state)
+        async with self.broker.claim_group(group) as claim:
+            if not claim.granted:
+                _log.info("%s is dropped: %s", group.group_id, claim.state)
                 return
-            if taken.payload is not None:
-                await self._send_missing(taken.payload)
+            if claim.payload is not None:
+                await self._send_missing(claim.payload)
             elif (played := await self._played(group)) is not None:
                 await self._send_tests(played)
             await self._retry(lambda: self.broker.announce_if_complete(group.group_id))

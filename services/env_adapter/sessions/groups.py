@@ -1,4 +1,4 @@
-"""A group that agents play: its places are opened, and it is complete when all of them are settled."""
+"""Groups that agents play: their places are opened, and a group is complete when all places are settled."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from triforge.broker.sessions import SessionLog
 from triforge.rollout.protocols import KeepImage
 from triforge.types import GroupTask, ImageRef, Task, Trajectory, TrajectoryGroup
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
 
 
 class SessionGroups:
-    """Waits for sessions, in place of playing episodes."""
+    """Waits for sessions instead of playing episodes."""
 
     def __init__(
-        self, store: SessionStore, log: SessionLog, *, keep: KeepImage | None = None, look_s: float = _LOOK_S
+        self, store: SessionStore, log: SessionLog, *, keep: KeepImage | None = None, poll_s: float = _POLL_S
     ) -> None:  # fmt: skip
-        self._store, self._log, self._keep, self._look_s = store, log, keep, look_s
+        self._store, self._log, self._keep, self._poll_s = store, log, keep, poll_s
         self._seen: dict[str, list[tuple[str, ImageRef]]] = defaultdict(list)  # by group
 
     async def play(
@@ -36,7 +36,7 @@ class SessionGroups:
         ended: Ended,
         over: Callable[[], Awaitable[bool]],
     ) -> TrajectoryGroup | None:
-        """Wait for the K sessions of a group; None if nobody waits for it any more. See `triforge.rollout.episode.run_group`."""
+        """Wait for the K sessions of a group; return None once `over`. See `triforge.rollout.episode.run_group`."""
         loop = asyncio.get_running_loop()
         started, played = loop.time(), dict(known)
         attempt = await asyncio.to_thread(self._store.open_group, group)
@@ -50,7 +50,7 @@ class SessionGroups:
                 kept = await self._with_images(settled)
                 played[settled.index] = await ended(trajectory_of(kept, task, group))
             if len(played) < group.rollouts:
-                await asyncio.sleep(self._look_s)
+                await asyncio.sleep(self._poll_s)
         return TrajectoryGroup(
             group=group,
             task=task,
@@ -59,7 +59,7 @@ class SessionGroups:
         )
 
     async def _with_images(self, settled: Settled) -> Settled:
-        """Bring what a session has seen to where it lasts; nothing is measured if it is lost."""
+        """Store the images of a session for good; a session with a lost image is not measured."""
         seen = {placed.image for turn in settled.turns for placed in turn.images}
         for image in seen:
             data = await self._log.image(settled.state.id, image)
@@ -73,7 +73,7 @@ class SessionGroups:
         return settled
 
     async def close(self, group: GroupTask) -> None:
-        """Take no more sessions; if the group is played again, it begins anew."""
+        """Accept no more sessions; a group that is played again begins anew."""
         for session_id in await asyncio.to_thread(self._store.close_group, group.group_id):
             await self._log.close(session_id, OVER)
         await self._log.forget_images(self._seen.pop(group.group_id, []))

@@ -1,20 +1,13 @@
-"""Sessions of agents: what the routes call, and the trajectories that rollout workers make of them.
-
-A reward is answered when it lies in SQL together with the turns that it is for. The turns of sessions that go on lie in Redis.
-"""
+"""The trajectory of a session, one step a turn."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from services.env_adapter.pools.requests import SessionEnd, SessionRequest
-from services.env_adapter.sessions.store import SessionStore, Settled, demand_open_to
-from triforge.broker.sessions import SessionLog, Turns
-from triforge.errors import ConflictError, InputError, NotFoundError
+from services.env_adapter.sessions.store import Settled
+from triforge.errors import InputError
 from triforge.rollout.lineages import Place, pack
 from triforge.rollout.protocols import Observation, StepResult
 from triforge.rollout.scoring import outcome
@@ -22,11 +15,8 @@ from triforge.rollout.transcript import trajectory_id
 from triforge.types import (
     ErrorInfo,
     GroupTask,
-    MadeSession,
     Outcome,
-    SessionReward,
     SessionState,
-    SessionTrace,
     Step,
     Task,
     Trajectory,
@@ -37,86 +27,10 @@ from triforge.types import (
 _ANSWER: Final = re.compile(r"(?:.*-)?(\d{1,9})(?:\.(\d{1,4}))?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sessions:
-    """Sessions over REST.
-
-    Attributes:
-        url: address of the policy service, as agents reach it.
-    """
-
-    store: SessionStore
-    log: SessionLog
-    task: Callable[[str], Task]
-    url: str
-
-    async def create(self, wanted: SessionRequest, asked: str | None) -> MadeSession:
-        """Make a session and let it ask the model."""
-        state, opened, key, group = await asyncio.to_thread(self.store.create, wanted, asked)
-        await self.log.open(opened)
-        return MadeSession(
-            session=state,
-            base_url=f"{self.url}/sessions/{state.id}/v1",
-            key=key,
-            task=await asyncio.to_thread(self.task, state.task_id) if state.task_id else None,
-            options=group.env_adapter.options if group else {},
-        )
-
-    async def get(self, session_id: str, key: str) -> SessionState:
-        """How a session stands."""
-        return await asyncio.to_thread(self.store.get, session_id, key)
-
-    async def trace(self, session_id: str, key: str) -> SessionTrace:
-        """All turns of a session so far."""
-        state = await self.get(session_id, key)
-        kept = await asyncio.to_thread(self.store.turns, session_id)
-        if kept is None and state.status == "finished":
-            raise NotFoundError(
-                f"session {session_id}: its turns were kept for a while and are gone; its run's record has them"
-            )
-        turns = await self.log.all(session_id) if kept is None or state.status == "open" else kept
-        return SessionTrace(session=state, turns=turns)
-
-    async def reward(self, session_id: str, key: str, reward: SessionReward) -> SessionState:
-        """Give a session its reward.
-
-        Raises:
-            InputError: it says nothing, or rewards an answer that there is not.
-            ConflictError: the session has another reward, or takes none any more, or has asked the model nothing.
-        """
-        if reward.score is None and reward.success is None and not reward.steps:
-            raise InputError("reward: given none, expected `score`, `success` or `steps`")
-        state = await self.get(session_id, key)
-        demand_open_to(state, reward)
-        if state.reward is not None and (state.status == "finished" or not reward.end):
-            return state
-        turns = await self.log.all(session_id)
-        if turns:
-            step_rewards(turns, reward.steps)
-            if reward.end:
-                await self.log.close(session_id, "it has its reward")
-                turns = await self.log.all(session_id)
-        elif (await self.get(session_id, key)).reward is None:  # or the same request was faster
-            raise ConflictError(
-                f"session {session_id} has asked the model nothing: there is nothing that a reward could be for"
-            )
-        state = await asyncio.to_thread(self.store.give, session_id, reward, turns)
-        if state.status == "finished":
-            await self.log.forget(session_id)
-        return state
-
-    async def end(self, session_id: str, key: str, how: SessionEnd) -> SessionState:
-        """Let the agent ask no more; ending twice is the same as once."""
-        await self.get(session_id, key)
-        await self.log.close(session_id, how.error or "it was ended")
-        turns = await self.log.all(session_id)
-        return await asyncio.to_thread(self.store.end, session_id, how.error, turns)
-
-
-def step_rewards(turns: Turns, given: Mapping[str, float]) -> dict[str, float]:
-    """Rewards by turn; InputError for one of an answer that there is not."""
-    found: dict[str, float] = {}
-    for name, reward in given.items():
+def step_rewards(turns: tuple[Turn, ...], rewards: Mapping[str, float]) -> dict[str, float]:
+    """Return the rewards by turn; raise InputError for an unknown answer."""
+    by_turn: dict[str, float] = {}
+    for name, reward in rewards.items():
         match = _ANSWER.fullmatch(name)
         answer, choice = (int(match[1]), match[2]) if match else (0, None)
         named = [t.id for t in turns if t.answer == answer and choice in (None, str(t.choice))]
@@ -125,21 +39,17 @@ def step_rewards(turns: Turns, given: Mapping[str, float]) -> dict[str, float]:
             raise InputError(
                 f"steps: given {name[:80]!r}, expected ids of this session's responses or their numbers: {known}"
             )
-        found |= dict.fromkeys(named, reward)
-    return found
+        by_turn |= dict.fromkeys(named, reward)
+    return by_turn
 
 
 def trajectory_of(settled: Settled, task: Task, group: GroupTask) -> Trajectory:
-    """A session as a rollout of its group, one step a turn."""
+    """Convert a session to a rollout of its group."""
     state, turns = settled.state, settled.turns
     segments, places = pack(turns)
     rewards = step_rewards(turns, state.reward.steps) if state.reward else {}
     shown = sorted((t for t in turns if t.id in places), key=lambda t: (t.answer, t.choice))
     followed = {turn.parent: turn for turn in reversed(shown)}
-    steps = tuple(
-        _step(number, turn, places[turn.id], followed.get(turn.id), rewards.get(turn.id))
-        for number, turn in enumerate(shown)
-    )
     return Trajectory(
         id=trajectory_id(group.group_id, settled.index),
         group_id=group.group_id,
@@ -148,7 +58,10 @@ def trajectory_of(settled: Settled, task: Task, group: GroupTask) -> Trajectory:
         task_version=task.version,
         instruction=task.instruction,
         system=next((turn.system for turn in shown if turn.system), ""),
-        steps=steps,
+        steps=tuple(
+            _step(number, turn, places[turn.id], followed.get(turn.id), rewards.get(turn.id))
+            for number, turn in enumerate(shown)
+        ),
         segments=segments,
         outcome=_outcome(state, group, rewards.values()),
         seconds=max((turn.at for turn in shown), default=state.created_at) - state.created_at,
@@ -176,15 +89,23 @@ def _step(
 
 
 def _outcome(state: SessionState, group: GroupTask, rewards: Collection[float]) -> Outcome:
-    """As an environment's episode ends; success follows from `success_at` of the run's options if nobody has said it."""
-    given, at = state.reward, group.env_adapter.options.get("success_at")
-    if given is None:
-        reason = ErrorInfo(kind="session", detail=f"session {state.id}: {state.reason}")
-        return Outcome(value=None, error=reason)
+    """Return the outcome that an environment's episode would have.
+
+    If the reward states no success, the option `success_at` of the run's environment decides it from the score.
+    """
+    reward, at = state.reward, group.env_adapter.options.get("success_at")
+    if reward is None:
+        error = ErrorInfo(kind="session", detail=f"session {state.id}: {state.reason}")
+        return Outcome(value=None, error=error)
     last = StepResult(
-        observation=Observation(text=""), action="", action_valid=True, done=True, success=given.success, score=given.score
-    )  # fmt: skip
-    found = outcome(last, list(rewards)).model_copy(update={"metrics": given.metrics})
-    if found.value is None and found.score is not None and isinstance(at, int | float):
-        return found.model_copy(update={"value": 1 if found.score >= at else -1})
-    return found
+        observation=Observation(text=""),
+        action="",
+        action_valid=True,
+        done=True,
+        success=reward.success,
+        score=reward.score,
+    )
+    result = outcome(last, list(rewards)).model_copy(update={"metrics": reward.metrics})
+    if result.value is None and result.score is not None and isinstance(at, int | float):
+        return result.model_copy(update={"value": 1 if result.score >= at else -1})
+    return result

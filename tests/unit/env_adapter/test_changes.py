@@ -1,4 +1,4 @@
-"""What people do to pools, slots and proposals, each on record, each whole or not at all."""
+"""Changes that people make to pools, slots and proposals, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event
 
-from services.env_adapter.pools.changes import Changes, TaskAction
-from services.env_adapter.pools.requests import Change, PoolChange, Rollback
-from services.env_adapter.pools.rows import task_row
-from services.env_adapter.pools.slots import pool_tag, slot_tag
+from services.env_adapter.pools.changes import Change, Changes, PoolChange, Rollback, TaskAction
 from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service
-from triforge.errors import ConflictError, NotFoundError, PreconditionError
+from triforge.errors import ConflictError, NotFoundError
 from triforge.rollout.protocols import TaskDraft
-from triforge.store.tables import AuditRow
 from triforge.types import Proposal
 
 DANA = Change(by="dana", reason="a test")
@@ -27,12 +23,6 @@ PAPER = adapt_settings(acceptance="paper", max_pending=9)
 @pytest.fixture
 def changes(service: Service) -> Changes:
     return Changes(service.database)
-
-
-def trail(service: Service) -> list[AuditRow]:
-    query = select(AuditRow).where(AuditRow.action != "pool.create").order_by(AuditRow.id)
-    with service.database.read() as session:
-        return list(session.scalars(query))
 
 
 def accepted(service: Service, parent: str, shelf: int, group: str) -> Proposal:
@@ -56,46 +46,26 @@ def current(service: Service) -> Any:
 
 
 def test_a_pool_is_paused_resumed_and_retired_for_good(service: Service, changes: Changes) -> None:
-    assert changes.set_pool("p", "paused", DANA).state == "paused"
-    assert changes.set_pool("p", "paused", DANA).state == "paused"
-    assert changes.set_pool("p", "active", DANA).state == "active"
-    assert changes.set_pool("p", "retired", DANA).state == "retired"
-    with pytest.raises(ConflictError, match="retired, which is for good"):
-        changes.set_pool("p", "active", DANA)
-    assert [entry.action for entry in trail(service)] == [
-        "pool.pause",
-        "pool.resume",
-        "pool.retire",
-    ]
-    first = trail(service)[0]
-    assert (first.by, first.reason, first.detail["state"]) == (
-        "dana", "a test", ["active", "paused"],
-    )  # fmt: skip
+    assert changes.set_pool("p", "pause", DANA).state == "paused"
+    assert changes.set_pool("p", "pause", DANA).state == "paused"
+    assert changes.set_pool("p", "resume", DANA).state == "active"
+    assert changes.set_pool("p", "retire", DANA).state == "retired"
+    with pytest.raises(ConflictError, match="final"):
+        changes.set_pool("p", "resume", DANA)
 
 
 def test_retiring_a_pool_withdraws_what_is_open(service: Service, changes: Changes) -> None:
     proposal = service.pending(service.first)
-    changes.set_pool("p", "retired", DANA)
+    changes.set_pool("p", "retire", DANA)
     stored = service.stored(proposal)
     assert (stored.state, stored.verdict) == ("rejected", "")
     assert stored.reason == "withdrawn: the pool was retired by dana: a test"
     assert service.states() == {"v0": "active", "v1": "rejected"}
-    assert trail(service)[-1].detail["withdrawn"] == [proposal.id]
 
 
 def test_a_paused_pool_gets_no_proposals(service: Service, changes: Changes) -> None:
-    changes.set_pool("p", "paused", DANA)
+    changes.set_pool("p", "pause", DANA)
     assert "the pool is paused" in str(service.propose(service.first))
-
-
-def test_a_tag_that_somebody_made_old_is_refused(service: Service, changes: Changes) -> None:
-    tag = pool_tag(service.store.pool("p"))
-    changes.set_approval("p", PoolChange(approval="manual"), match=tag)
-    with pytest.raises(PreconditionError, match="somebody changed it since"):
-        changes.set_pool("p", "paused", DANA, match=tag)
-    newer = pool_tag(service.store.pool("p"))
-    assert changes.set_pool("p", "paused", DANA, match=f'"other", W/{newer}').state == "paused"
-    assert changes.set_pool("p", "active", DANA, match="*").state == "active"
 
 
 # ---- slots ----
@@ -109,13 +79,8 @@ def test_a_task_is_paused_resumed_and_retired_for_good(service: Service, changes
     changes.set_task(service.first, "retire", DANA)
     changes.set_task(service.first, "retire", DANA)
     for action in ("resume", "pause"):
-        with pytest.raises(ConflictError, match="retired, which is for good"):
+        with pytest.raises(ConflictError, match="final"):
             changes.set_task(service.first, action, DANA)
-    assert [entry.action for entry in trail(service)] == [
-        "task.pause",
-        "task.resume",
-        "task.retire",
-    ]
 
 
 @pytest.mark.parametrize("action", ["pause", "retire", "pin"])
@@ -149,17 +114,6 @@ def test_a_slot_may_be_named_by_any_of_its_versions(service: Service, changes: C
     assert service.states() == {"v0": "replaced", "v1": "paused"}
 
 
-def test_a_slot_that_moved_since_it_was_looked_at_is_not_changed(
-    service: Service, changes: Changes
-) -> None:
-    with service.database.read() as session:
-        tag = slot_tag(task_row(session, service.first))
-    accepted(service, service.first, 5, "g")
-    with pytest.raises(PreconditionError):
-        changes.set_task(service.first, "retire", DANA, match=tag)
-    assert service.states() == {"v0": "replaced", "v1": "active"}
-
-
 # ---- roll back ----
 
 
@@ -185,7 +139,6 @@ def test_rolling_back_plays_the_ancestor_as_a_new_version(
     lineage = service.store.lineage(service.first)
     assert lineage.versions[0].children == (f"{service.first}-v1", f"{service.first}-v3")
     assert lineage.versions[3].made_by is None
-    assert [entry.action for entry in lineage.changes] == ["task.rollback"]
 
 
 def test_rolling_back_to_the_middle_undoes_only_what_came_after(
@@ -206,7 +159,6 @@ def test_rolling_back_twice_is_rolling_back_once(service: Service, changes: Chan
     made = changes.roll_back(service.first, rollback(service.first))
     assert changes.roll_back(service.first, rollback(service.first)) == made
     assert len(service.states()) == 3
-    assert len(trail(service)) == 1
 
 
 def test_rolling_back_withdraws_the_open_rewrite_of_what_is_undone(
@@ -233,14 +185,12 @@ def test_a_paused_slot_is_rolled_back_and_stays_paused(service: Service, changes
 def test_only_to_an_ancestor_can_be_rolled_back(service: Service, changes: Changes) -> None:
     accepted(service, service.first, 5, "g")
     for to in (f"{service.first}-v1", service.second, "nothing"):
-        with pytest.raises(
-            ConflictError, match=f"no ancestor of .*; its ancestors: {service.first}"
-        ):
+        with pytest.raises(ConflictError, match=f"expected an ancestor of .*: {service.first}"):
             changes.roll_back(service.first, rollback(to))
     with pytest.raises(NotFoundError):
         changes.roll_back("nothing", rollback(service.first))
     changes.set_task(service.first, "retire", DANA)
-    with pytest.raises(ConflictError, match="for good"):
+    with pytest.raises(ConflictError, match="final"):
         changes.roll_back(service.first, rollback(service.first))
 
 
@@ -265,7 +215,6 @@ def test_what_the_test_accepts_waits_for_a_person_where_the_pool_asks_for_one(
     stored = service.stored(waiting)
     assert stored.state == "accepted"
     assert stored.reason == f"{waiting.reason}; accepted by hand by dana: a test"
-    assert [entry.action for entry in trail(service)] == ["pool.approval", "proposal.approve"]
     with pytest.raises(ConflictError, match="roll its task back instead"):
         changes.decide(waiting.id, "reject", DANA)
 
@@ -278,7 +227,7 @@ def test_what_a_person_rejects_is_not_taken(
     assert service.states() == {"v0": "active", "v1": "rejected"}
     stored = service.stored(waiting)
     assert (stored.state, stored.verdict) == ("rejected", "accepted")
-    with pytest.raises(ConflictError, match="is rejected; only one that is awaiting"):
+    with pytest.raises(ConflictError, match="rejected"):
         changes.decide(waiting.id, "approve", DANA)
 
 
@@ -286,7 +235,7 @@ def test_what_is_still_measured_can_be_rejected_but_not_approved(
     service: Service, changes: Changes
 ) -> None:
     proposal = service.pending(service.first)
-    with pytest.raises(ConflictError, match="still being measured"):
+    with pytest.raises(ConflictError, match="pending"):
         changes.decide(proposal.id, "approve", DANA)
     changes.decide(proposal.id, "reject", DANA)
     assert service.states() == {"v0": "active", "v1": "rejected"}
@@ -316,7 +265,7 @@ def crash_at(service: Service, statement: str) -> Iterator[None]:
         event.remove(service.database.engine, "before_cursor_execute", die)
 
 
-@pytest.mark.parametrize("statement", ["UPDATE tasks", "UPDATE proposals", "INSERT INTO audit"])
+@pytest.mark.parametrize("statement", ["UPDATE tasks", "UPDATE proposals"])
 def test_a_crash_while_a_rewrite_replaces_its_task_leaves_the_old_one(
     service: Service, waiting: Proposal, changes: Changes, statement: str
 ) -> None:
@@ -324,12 +273,11 @@ def test_a_crash_while_a_rewrite_replaces_its_task_leaves_the_old_one(
         changes.decide(waiting.id, "approve", DANA)
     assert service.states() == {"v0": "active", "v1": "awaiting"}
     assert service.stored(waiting) == waiting
-    assert [entry.action for entry in trail(service)] == ["pool.approval"]
     changes.decide(waiting.id, "approve", DANA)
     assert service.states() == {"v0": "replaced", "v1": "active"}
 
 
-@pytest.mark.parametrize("statement", ["INSERT INTO tasks", "INSERT INTO audit"])
+@pytest.mark.parametrize("statement", ["INSERT INTO tasks", "UPDATE proposals"])
 def test_a_crash_while_a_task_is_rolled_back_leaves_it_as_it_was(
     service: Service, changes: Changes, statement: str
 ) -> None:

@@ -137,7 +137,7 @@ def test_an_accepted_candidate_takes_its_parents_place(service: Service) -> None
 @pytest.mark.parametrize(
     ("rule", "after"), [("confident", 4), ("confident", 8), ("paper", 4), ("paper", 0)]
 )
-def test_a_verdict_is_recomputed_from_the_export_alone(
+def test_a_verdict_is_recomputed_from_the_proposal_alone(
     service: Service, rule: str, after: int
 ) -> None:
     settings = adapt_settings(acceptance=rule, alpha_high=0.85, max_rollouts=32)
@@ -145,7 +145,7 @@ def test_a_verdict_is_recomputed_from_the_export_alone(
     while decided is None:
         step += 1
         decided = service.measure(made, step, 8, after, settings)
-    lines = "".join(service.store.export("p", "proposals")).splitlines()
+    lines = [found.model_dump_json() for found in service.store.proposals("p").items]
     [told] = [Proposal.model_validate_json(line) for line in lines]
     test = told.test
     assert test is not None

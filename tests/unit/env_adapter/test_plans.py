@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.pools.changes import Changes
+from services.env_adapter.pools.changes import Change, Changes
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
-from services.env_adapter.pools.requests import Change
 from services.env_adapter.pools.rows import new_row
 from services.env_adapter.pools.store import PoolStore
 from triforge.errors import ConflictError, InputError, PausedError
@@ -266,12 +265,12 @@ def test_a_paused_pool_keeps_its_runs_waiting_but_not_the_step_that_is_under_way
     make_pool(database, shelf_family)
     planner, changes = Planner(database), Changes(database)
     first = planner.plan("p", ask(0, 3))
-    changes.set_pool("p", "paused", Change())
+    changes.set_pool("p", "pause", Change())
     assert planner.plan("p", ask(0, 3)) == first
     for kind in ("train", "evaluate"):
         with pytest.raises(PausedError, match="'p' is paused"):
             planner.plan("p", ask(1, 3, kind=kind))
-    changes.set_pool("p", "active", Change())
+    changes.set_pool("p", "resume", Change())
     assert len(planner.plan("p", ask(1, 3)).items) == 3
 
 
@@ -279,7 +278,7 @@ def test_a_retired_pool_is_not_planned_from(
     database: Database, shelf_family: EnvironmentFamily
 ) -> None:
     make_pool(database, shelf_family)
-    Changes(database).set_pool("p", "retired", Change())
+    Changes(database).set_pool("p", "retire", Change())
     with pytest.raises(ConflictError, match="'p' is retired"):
         Planner(database).plan("p", ask(0, 3))
 

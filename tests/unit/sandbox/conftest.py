@@ -1,4 +1,4 @@
-"""Every test here runs programs in a real sandbox; without bubblewrap they are skipped and say what to install."""
+"""Real sandboxes for the tests here; without bubblewrap they are skipped with the package to install."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FOREIGN = {"SANDBOX_TEST_SECRET": "a token of the service"}
 
 @pytest.fixture(scope="package")
 def sandbox() -> Iterator[Sandbox]:
-    """One sandbox whose service has a secret in its environment."""
+    """Make a sandbox whose service has a secret in its environment."""
     yield from _sandbox(groups=True)
 
 
 @pytest.fixture(scope="package")
 def looking() -> Iterator[Sandbox]:
-    """One whose runs have no control groups, wherever they could."""
+    """Make a sandbox whose runs have no control groups."""
     yield from _sandbox(groups=False)
 
 

@@ -1,18 +1,15 @@
-"""A busy machine is no fault of the program: waiting for a processor is not its time. Nor can a program make it its excuse."""
+"""Time on a busy machine: waiting for a processor does not count, and a program cannot pretend to wait."""
 
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.kernel import busy, delayed
 from triforge.sandbox.limits import Limits
-from triforge.sandbox.runner import Runner
 from triforge.sandbox.runs import START_S, STRETCH, Run
 
 # a parent stands in state D, which looks like waiting for the machine, for as long as its vforked child pleases
@@ -25,16 +22,16 @@ if ctypes.CDLL(None).syscall(number, 0x4000 | 17, 0, 0, 0, 0) == 0:
 """
 
 
-def run_of(wall_s: float, **request: Any) -> Run:
-    """A run that began at second 100, when all processors together had worked for 1,000."""
-    run = Run({"id": 7, "limits": asdict(Limits(wall_s=wall_s)), **request}, None)
+def run_of(wall_s: float) -> Run:
+    """Make a run that began at second 100, when all processors together had worked for 1,000."""
+    run = Run({"id": 7, "limits": asdict(Limits(wall_s=wall_s))}, None)
     run.began = run._looked = 100.0
     run._machine = 1000.0
     return run
 
 
-def starved(**request: Any) -> Run:
-    run = run_of(10.0, **request)
+def starved() -> Run:
+    run = run_of(10.0)
     waited = STRETCH * 10.0 + START_S + 1.0
     run.looked(100.0 + waited, 0.1, delayed=waited, machine=1000.0 + 2 * waited)
     return run
@@ -67,28 +64,20 @@ def test_a_program_that_others_do_not_hold_up_has_its_own_time_and_no_more(
     assert run.late() == "wall_time"
 
 
-def test_a_program_that_got_no_processor_runs_once_more_and_then_has_failed() -> None:
-    ours, service = socket.socketpair()
-    with ours, service:
-        runner = Runner(service)
-        first = starved()
-        assert first.deadline() == pytest.approx(100 + 10 + STRETCH * 10 + START_S)
-        for run in (first, starved(again=True)):
-            run.reaped = True
-            run.kill(run.late())
-            runner._runs[run.id] = run
-            runner._end(run)
-        assert [request["again"] for request in runner._waiting] == [True]
-        ours.settimeout(10.0)
-        assert b'"result": {"ended": "wall_time"' in ours.recv(2**16)
+def test_a_program_that_got_no_processor_is_an_error_and_no_result() -> None:
+    run = starved()
+    assert run.deadline() == pytest.approx(100 + 10 + STRETCH * 10 + START_S)
+    run.reaped = True
+    run.kill(run.late())
+    assert "run fewer" in run.response()["error"]
 
 
-def test_one_that_is_given_up_does_not_run_once_more() -> None:
+def test_a_cancelled_run_is_cancelled_whatever_ended_it() -> None:
     run = starved()
     run.reaped = True
     run.kill(run.late())
     run.kill("cancelled")
-    assert run.answer() == {"id": 7, "error": "the caller went away"}
+    assert run.response() == {"id": 7, "error": "the caller left"}
 
 
 def test_a_state_that_a_program_chooses_is_no_waiting(sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""Control groups of version 2: what the kernel counts and bounds for a run, where this process may make them."""
+"""Control groups of version 2, where this process may make them: the kernel counts and bounds a run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HELD = 96 * MIB
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    found, _ = groups.home()
-    if found is None:
+    home, _ = groups.home()
+    if home is None:
         pytest.skip("no control group of version 2 can be made: run as root, or delegate one")
-    return found
+    return home
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def inside(group: Group, work: Callable[[], None]) -> int:
-    """The wait status of a process in the group that does some work."""
+    """Return the wait status of a process in the group that does some work."""
     child = os.fork()
     if child == 0:
         try:
@@ -74,14 +74,14 @@ def hide() -> None:
     pages.close()
 
 
-def test_processor_time_that_nobody_waits_for_is_counted(group: Group) -> None:
+def test_processor_time_of_children_that_are_never_waited_for_is_counted(group: Group) -> None:
     assert group.used() == 0.0
     assert inside(group, burn) == 0
     until(lambda: group.used() >= 0.4)  # the last may still be at it
     assert not group.out_of_memory()
 
 
-def test_memory_that_nobody_has_mapped_is_bounded(group: Group) -> None:
+def test_memory_that_is_no_longer_mapped_is_bounded(group: Group) -> None:
     if not group.bounds_memory:
         pytest.skip("the controller memory is not in the hierarchy of version 2 here")
     assert inside(group, hide) == signal.SIGKILL
@@ -110,9 +110,9 @@ def test_groups_of_runners_that_were_killed_are_removed(folder: Path) -> None:
     kept.rmdir()
 
 
-def test_a_group_that_somebody_has_removed_counts_nothing(folder: Path) -> None:
+def test_a_group_that_was_removed_from_outside_counts_nothing(folder: Path) -> None:
     gone = Group(folder / f"{NAME}-{os.getpid()}-3", asdict(LIMITS))
     gone.folder.rmdir()
     assert gone.used() == 0.0
     assert not gone.out_of_memory()
-    assert not gone.removed()
+    assert gone.removed()

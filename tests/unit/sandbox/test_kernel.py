@@ -1,4 +1,4 @@
-"""What the kernel may refuse for a moment: to seal a file in memory, to show the files of a process that ends."""
+"""Moments in which the kernel refuses: to seal a file in memory, to show the files of a process that ends."""
 
 import contextlib
 import errno
@@ -36,15 +36,15 @@ def test_a_busy_page_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         os.close(fd)
 
 
-def test_what_stays_busy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_stays_busy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _busy(1_000, monkeypatch)
     with pytest.raises(OSError, match="busy"):
         sealed("x", b"held")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="asks as another user")
-def test_files_of_a_process_that_nobody_may_see_are_none_once_it_has_ended() -> None:
-    """A process of root's, about which another user asks."""
+def test_files_of_a_hidden_process_are_none_once_it_has_ended() -> None:
+    """Another user asks about a process of root."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         with pytest.raises(PermissionError):
             files(process.pid, 65534)
@@ -57,7 +57,7 @@ def test_files_of_a_process_that_nobody_may_see_are_none_once_it_has_ended() -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="asks as another user")
 def test_files_of_a_process_that_is_giving_back_its_memory_are_none() -> None:
-    """Which takes a while, in which its root is refused and it is no zombie yet."""
+    """The kernel refuses its root for a while, before it is a zombie."""
     heavy = "import sys; held = bytearray(2**28); held[::4096] = bytes(2**16); sys.stdin.read(); import os; os._exit(0)"
     with subprocess.Popen([sys.executable, "-c", heavy], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -1,14 +1,12 @@
-"""Uploads: JSONL is read line by line, JSON whole, and what is wrong with them is said with its place."""
+"""Rows of a pool: JSONL is read line by line, JSON whole, and errors name their place."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
-from services.env_adapter.pools.uploads import receive
 from triforge.environments.rows import MAX_JSON, Unreadable, read_json, read_lines
 from triforge.errors import InputError
 
@@ -66,24 +64,3 @@ def test_a_line_that_is_too_long_is_named_and_passed_over() -> None:
         ("line 3", 7),
         ("line 4", Unreadable("longer than 10 bytes")),
     ]
-
-
-async def parts(*given: bytes | Exception) -> AsyncIterator[bytes]:
-    for part in given:
-        if isinstance(part, Exception):
-            raise part
-        yield part
-
-
-async def test_an_upload_is_what_was_sent_however_it_was_cut() -> None:
-    first = await receive(parts(b"x" * 3_000_000, b"y"))
-    second = await receive(parts(*[b"x" * 30_000] * 100, b"", b"y"))
-    assert first.digest == second.digest
-    assert first.start().read() == second.start().read() == b"x" * 3_000_000 + b"y"
-    first.close()
-    second.close()
-
-
-async def test_an_upload_that_breaks_off_is_none() -> None:
-    with pytest.raises(ConnectionError):
-        await receive(parts(b"x" * 3_000_000, ConnectionError()))
