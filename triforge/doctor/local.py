@@ -101,7 +101,7 @@ def sandbox(program: str = "bwrap") -> list[Finding]:
         if trial.returncode == 0:
             return [ok("sandbox", f"{found} starts")]
         said = trial.stderr.decode(errors="replace").strip()[:200]
-    mend = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operations.md)"
+    mend = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operate.md)"
     return [warning("sandbox", f"{found} does not start: {said}", mend)]
 
 
