@@ -416,8 +416,8 @@ def algorithms_page() -> str:
                 lines += [f"`{name}`:", "", *_options(part.options, ("rlanything",)), ""]
         lines.pop()
     rows = (
-        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in options.items()))
-        for name, options in ((name, preset_of(name)) for name in preset_names())
+        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in preset_of(name).items()))
+        for name in preset_names()
         if name != "rlanything"
     )
     lines += ["", "### The presets, by what they set over the defaults", ""]
