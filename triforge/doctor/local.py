@@ -84,7 +84,7 @@ def sandbox(program: str = "bwrap") -> list[Finding]:
         reason = str(error)
     else:
         return [Finding("sandbox", "ok", f"{path} starts")]
-    mend = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operations.md)"
+    mend = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operate.md)"
     return [Finding("sandbox", "warning", f"{path} does not start: {reason}", mend)]
 
 
