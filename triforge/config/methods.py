@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ConfigDict, SerializeAsAny, ValidationError, model_validator
@@ -25,14 +24,6 @@ class MethodOptions(Section):
     def reads_success(self) -> bool:
         """Whether the method needs episodes that succeed or fail; scores alone are not enough."""
         return False
-
-    def conflicts(self, config: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
-        """Yield whether each impossible combination is given, and the sentence that refuses it.
-
-        Args:
-            config: the `RunConfig` in which the method is used.
-        """
-        yield from ()
 
 
 class MethodsSection(Section):
