@@ -27,7 +27,7 @@ ARMS = {
         "O_adapted",
         "A, half of the slots as they began",
         "boldest",
-        {**_ADAPTATION, "controller": "mixed", "original_share": 0.5},
+        {**_ADAPTATION, "original_share": 0.5},
     ),
     "A_lot": adapted("O_adapted", "A, the change of the room drawn by lot", "random", _ADAPTATION),
 }

@@ -27,7 +27,7 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
 from triforge.algorithms.judge_targets import JUDGE_TARGETS
 from triforge.algorithms.losses import LOSSES
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names, preset_of
 from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
 from triforge.config.methods import MethodsSection, options_of
@@ -330,7 +330,7 @@ def settings_section() -> list[str]:
 
 
 def configuration_page() -> str:
-    presets = ", ".join(f"`{name}`" for name in sorted(PRESETS))
+    presets = ", ".join(f"`{name}`" for name in preset_names())
     lines = [
         "# Configuration",
         "",
@@ -378,7 +378,7 @@ def _options(kind: type[Options], presets: tuple[str, ...]) -> list[str]:
         for name, field in kind.model_fields.items():
             if name == "name":
                 continue
-            values = [PRESETS[preset].get(name, field.default) for preset in presets]
+            values = [preset_of(preset).get(name, field.default) for preset in presets]
             needs = [f"Read only with {o.needs}." for o in field.metadata if isinstance(o, Only)]
             text = " ".join([field.description or "", *needs]).replace("\n", " ")
             yield (f"`{name}`", allowed(field), *map(_plain, values), text)
@@ -418,8 +418,8 @@ def algorithms_page() -> str:
                 lines += [f"`{name}`:", "", *_options(part.options, ("rlanything",)), ""]
         lines.pop()
     rows = (
-        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in options.items()))
-        for name, options in PRESETS.items()
+        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in preset_of(name).items()))
+        for name in preset_names()
         if name != "rlanything"
     )
     lines += ["", "### The presets, by what they set over the defaults", ""]

@@ -214,16 +214,14 @@ def _left_out(config: RunConfig, given: Mapping[str, str]) -> dict[str, object]:
     if config.reward.mode == "shared":  # the policy answers the reward service
         without.remove("reward_url")
     rewriter = "TRIFORGE_REWRITER_MODEL_URL" in given or config.models.rewriter.path
-    if config.adaptation.controller == "none" or not rewriter:
+    if not config.adaptation.adapts or not rewriter:
         without.append("rewriter_model_url")
-    return dict.fromkeys(without, NOWHERE) | {
-        "adapt_workers": config.adaptation.controller != "none"
-    }
+    return dict.fromkeys(without, NOWHERE) | {"adapt_workers": config.adaptation.adapts}
 
 
 def _check_rewriter(config: RunConfig, given: Mapping[str, str]) -> None:
     """Without a rewriter every rewrite would fail, a minute each, and the run would say nothing of it."""
-    if not config.adaptation.rewrites or config.models.rewriter.path:
+    if not config.adaptation.chosen.rewrites or config.models.rewriter.path:
         return
     if "TRIFORGE_REWRITER_MODEL_URL" not in given:
         raise ConfigError(
@@ -311,7 +309,7 @@ def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> 
     without = [] if config.votes else ["reward", "judge-worker"]
     if config.reward.mode == "shared":
         without.remove("reward")
-    without += ["adapt-worker"] * (config.adaptation.controller == "none")
+    without += ["adapt-worker"] * (not config.adaptation.adapts)
     commands = {name: command for name, command in commands.items() if name not in without}
     urls = {name: getattr(settings, f"{name}_url", "") for name in commands}
     ready = {name: f"{url}/readyz" if url else "" for name, url in urls.items()}

@@ -7,7 +7,6 @@ a run's document travel as they are (`triforge.config`).
 
 from triforge.config.base import (
     Approval,
-    ControllerName,
     Direction,
     Params,
     PoolStatus,

@@ -19,6 +19,7 @@ from services.trainer.runs.rollback import RunRollback, roll_back
 from services.trainer.runs.runs import RunRequest, Runs, RunsDep
 from triforge.access.callers import Rule
 from triforge.broker import EVENTS_STREAM
+from triforge.config import AdaptationSection
 from triforge.errors import ConflictError, NotFoundError
 from triforge.store.step_records import export_step_records, steps_csv, steps_jsonl, steps_parquet
 from triforge.types import ENDED, Event, Page, Proposal, RunState, RunStep, WeightsRecord
@@ -212,7 +213,7 @@ async def export(
             f"step: given {step}, expected a finished one of run {run_id}: {steps[0].step} to {steps[-1].step}"
         )
     proposals = list[Proposal]()
-    if run.config.get("adaptation", {}).get("controller") != "none":
+    if AdaptationSection.model_validate(run.config.get("adaptation", {})).adapts:
         proposals = await runs.pools.proposals(run.pool_id, run_id=run_id)
     texts = [proposal.model_dump(mode="json", exclude=_TEXTS) for proposal in proposals]
     folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=runs.exports))

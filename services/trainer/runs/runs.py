@@ -156,6 +156,10 @@ def _require_allowed(config: dict[str, Any], allowed: Allowed) -> None:
         for text in value.values() if isinstance(value, dict) else (value,):
             if isinstance(text, str) and ":" in text:
                 allowed.demand(text, f"{section}.{name}")
+    methods = config.get("methods")
+    for path in methods if isinstance(methods, dict) else ():
+        if ":" in path:
+            allowed.demand(path, "methods")
 
 
 def require_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
@@ -174,12 +178,12 @@ def _require_deployed(config: RunConfig, settings: Settings) -> None:
     """Reject a run that needs a model or workers that this deployment does not have."""
     controller, reward = config.adaptation.controller, config.reward
     require_served(config.trained, settings)
-    if controller != "none" and not settings.adapt_workers:
+    if config.adaptation.adapts and not settings.adapt_workers:
         raise ConfigError(
             f"adaptation.controller: given {controller!r}, and this deployment has no adapt workers: expected 'none'; or start "
             "the deployment with this controller in the document of `triforge up`"
         )
-    if config.adaptation.rewrites and not settings.has("rewriter_model"):
+    if config.adaptation.chosen.rewrites and not settings.has("rewriter_model"):
         raise ConfigError(
             f"adaptation.controller: given {controller!r}, and this deployment has no rewriter: expected 'none'; or set "
             "models.rewriter.path in the document of `triforge up`"

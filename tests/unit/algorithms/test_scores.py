@@ -9,7 +9,7 @@ from triforge.algorithms.advantages import ZERO_SPREAD
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import NO_OUTCOME
 from triforge.algorithms.filters import ONE_SIDED
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.algorithms.theory import mean_interval
 
 SCORES = (0.2, 0.7, 0.7, 1.0)
@@ -47,7 +47,7 @@ def test_dr_grpo_takes_off_the_mean_and_maxrl_divides_by_it():
     )
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", preset_names())
 def test_scores_of_1_and_0_are_what_won_and_lost_are(preset):
     outcomes, votes = [1, -1, None, -1], [[(1, 1)], [(-1, 1)], [(1, 0)], [()]]
     algorithm, scores = resolve(preset), [1.0, 0.0, None, 0.0]
@@ -79,7 +79,7 @@ def test_the_rewards_of_steps_stand_on_their_steps_where_returns_are_summed_up()
     assert whole.rewards == ((0.5, 0.5), (3.0, 3.0))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_says_whether_it_needs_success(preset):
     needs = resolve(preset).needs_success
     judged = preset in ("rlanything", "rlanything_paper", "istar")

@@ -6,7 +6,7 @@ from tests.rollouts import step_credit, unit_credit
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import NOT_TRAINED
 from triforge.algorithms.filters import OUTSIDE_REWARD_BAND
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.algorithms.unit_tests import (
     NO_GOOD_PROGRAM,
     count_unit_tests,
@@ -131,7 +131,7 @@ def test_all_programs_of_a_trajectory_with_several_turns_share_its_reward_and_sh
     assert credit.advantages == ((1.0, 1.0), (-1.0,))
 
 
-@pytest.mark.parametrize("name", sorted(n for n in PRESETS if not resolve(n).needs_critic))
+@pytest.mark.parametrize("name", sorted(n for n in preset_names() if not resolve(n).needs_critic))
 def test_every_preset_without_a_critic_can_credit_programs(name):
     credit = program_credit([1, -1], [1.0, 0.5], [1, 1], algorithm=resolve(name))
     assert credit.rewards == ((1.0,), (0.5,))

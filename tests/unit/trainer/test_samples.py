@@ -20,7 +20,7 @@ from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.loop.measures import sample_measures
 from tests.unit.trainer.played import CONTEXT, group_task, judged, task_of, trajectory, votes_on
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import export_step_records, write_step_records
@@ -101,8 +101,8 @@ def steps(draw: st.DrawFn) -> list[JudgedGroup]:
 
 
 limits = st.builds(Limits, max_tokens=st.sampled_from([6, 1000]), max_rows=st.integers(0, 3))
-presets = st.sampled_from(sorted(PRESETS))
-means = st.sampled_from(sorted(n for n in PRESETS if resolve(n).aggregation != "step_sum"))
+presets = st.sampled_from(preset_names())
+means = st.sampled_from(sorted(n for n in preset_names() if resolve(n).aggregation != "step_sum"))
 thorough = settings(max_examples=60)
 
 

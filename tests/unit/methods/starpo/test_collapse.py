@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from methods.starpo.collapse import Dependence, dependence, jump, left
 from triforge.algorithms.alarms import COLLAPSE, READ, alarms
-from triforge.algorithms.collapse import Dependence, dependence, jump, left
 from triforge.errors import InputError
 
 
@@ -36,7 +36,7 @@ def test_what_is_left_is_a_share_of_the_first_values() -> None:
     assert left([0.0, 0.0, 1.0], 2, recent=1) is None
 
 
-def test_a_jump_is_told_against_the_median_of_the_values_before() -> None:
+def test_a_jump_is_measured_against_the_median_of_the_values_before() -> None:
     assert jump([1.0, 1.0], 2) is None
     assert jump([9.0, 1.0, 2.0, 9.0, 20.0], 3) == 10.0
 

@@ -28,7 +28,7 @@ async def test_a_forced_collapse_raises_the_alarm_and_stops_the_run_that_is_to(
 
     loop.learners["policy"].before = collapse
     monitor = {"window": 1, "stop": stop}
-    document = CONFIG | {"run": CONFIG["run"] | {"steps": 3}, "monitor": monitor}
+    document = CONFIG | {"run": CONFIG["run"] | {"steps": 3}, "methods": {"starpo": monitor}}
     document |= {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
     config = parse(document).model_dump(mode="json")
     run = await loop.conduct(loop.store.create(name="run", pool_id="pool", config=config))
@@ -36,8 +36,8 @@ async def test_a_forced_collapse_raises_the_alarm_and_stops_the_run_that_is_to(
     assert [step.metrics["collapse/alarm"] for step in steps][:3] == [0.0, 0.0, 1.0]
     assert steps[2].metrics["collapse/alarm/spread"] == 0.0
     assert steps[1].metrics["collapse/spread"] == 1.0
-    told: list[Any] = [event for _, event in await broker.read_events("0", block_s=0.01)]
-    said = [event.data["alarm"] for event in told if event.kind == "step" and event.step == 2]
-    assert "in-group spread of rewards is 0%" in said[0]
+    events: list[Any] = [event for _, event in await broker.read_events("0", block_s=0.01)]
+    alarms = [event.data["alarm"] for event in events if event.kind == "step" and event.step == 2]
+    assert "in-group spread of rewards is 0%" in alarms[0]
     assert (run.status, len(steps)) == (("stopped", 3) if stop else ("finished", 4))
     assert "in-group spread" in run.reason or not stop

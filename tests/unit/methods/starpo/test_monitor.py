@@ -7,26 +7,34 @@ from typing import Any
 
 import pytest
 
-from services.trainer.loop.collapse import CollapseMonitor, information, thoughts_of
+from methods.starpo.loop import CollapseMonitor, information, thoughts_of
+from methods.starpo.options import StarPOOptions
+from services.trainer.loop.hooks import MethodContext
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.alarms import alarms
-from triforge.config import MonitorSection
+from triforge.config import RunConfig
 from triforge.errors import UnavailableError
 from triforge.types import GenerateReply, GenerateRequest, JudgedGroup
 
-SMALL = MonitorSection(window=2, evaluations=2)
+SMALL = StarPOOptions(window=2, evaluations=2)
 
 
-def monitored(steps: list[dict[str, float]], limits: MonitorSection = SMALL) -> list[set[str]]:
+def monitor(notes: dict[str, Any], limits: StarPOOptions) -> CollapseMonitor:
+    parts: Any = None
+    run = MethodContext(name="starpo", parts=parts, run_id="run", config=RunConfig(), notes=notes)
+    return CollapseMonitor(run, limits)
+
+
+async def monitored(steps: list[dict[str, float]], limits: StarPOOptions = SMALL) -> list[set[str]]:
     """The rules that are on at each step; a restart before every step changes nothing."""
     notes: dict[str, Any] = {}
     found = []
     for step, measures in enumerate(steps, 1):
         notes = json.loads(json.dumps(notes))
         before = json.loads(json.dumps(notes))
-        first = CollapseMonitor(notes, limits).measure(step, measures)
-        assert CollapseMonitor(notes, limits).measure(step, measures) == first, "repeated"
-        assert CollapseMonitor(before, limits).measure(step, measures) == first
+        first = await monitor(notes, limits).after_step(step, measures)
+        assert await monitor(notes, limits).after_step(step, measures) == first, "repeated"
+        assert await monitor(before, limits).after_step(step, measures) == first
         assert first["collapse/alarm"] == len(first) - 1
         found.append({name.split("/")[2] for name in first if name.count("/") == 2})
     return found
@@ -43,41 +51,42 @@ def monitored(steps: list[dict[str, float]], limits: MonitorSection = SMALL) -> 
         ("eval/greedy", [0.0, 0.5, 0.5, 0.0, 0.0], "held_out"),
     ],
 )
-def test_a_collapse_that_is_forced_raises_the_alarm_and_only_then(
+async def test_a_collapse_that_is_forced_raises_the_alarm_and_only_then(
     measure: str, values: list[float], rule: str
 ) -> None:
-    found = monitored([{measure: value} for value in values])
+    found = await monitored([{measure: value} for value in values])
     assert found == [set(), set(), set(), set(), {rule} - {""}]
 
 
-def test_success_is_alarming_when_its_interval_lies_below_half_of_what_was_certain() -> None:
+async def test_success_is_alarming_when_its_interval_lies_below_half_of_what_was_certain() -> None:
     fine = {"success": 0.8, "success/low": 0.6, "success/high": 0.9}
-    assert monitored([fine, fine | {"success/high": 0.31}, fine | {"success/high": 0.29}])[1:] == [
+    found = await monitored([fine, fine | {"success/high": 0.31}, fine | {"success/high": 0.29}])
+    assert found[1:] == [
         set(), {"success"},
     ]  # fmt: skip
     held = fine | {"eval/greedy": 0.5, "eval/greedy/low": 0.4, "eval/greedy/high": 0.6}
-    assert monitored([held, fine | {"success/high": 0.1}]) == [set(), set()], (
+    assert await monitored([held, fine | {"success/high": 0.1}]) == [set(), set()], (
         "training tasks change"
     )
 
 
-def test_only_the_rules_of_ragen_2_end_a_run_and_only_if_they_are_to() -> None:
+async def test_only_the_rules_of_ragen_2_end_a_run_and_only_if_they_are_to() -> None:
     for stop, name, ends in (
         (True, "collapse/spread", True), (True, "policy/entropy", False), (False, "collapse/spread", False),
     ):  # fmt: skip
-        monitor = CollapseMonitor({}, MonitorSection(window=1, stop=stop))
+        hooks = monitor({}, StarPOOptions(window=1, stop=stop))
         for step, value in enumerate((1.0, 0.01), 1):
-            measures = monitor.measure(step, {name: value})
+            measures = await hooks.after_step(step, {name: value})
         assert alarms(measures)["C"].startswith("the policy collapses: ")
-        assert monitor.ends == (alarms(measures)["C"] if ends else "")
+        assert hooks.stop == (alarms(measures)["C"] if ends else "")
 
 
-def test_a_run_that_is_resumed_goes_on_for_as_long_again() -> None:
-    limits, notes, ends = MonitorSection(window=3, evaluations=2, stop=True), dict[str, Any](), []
+async def test_a_run_that_is_resumed_goes_on_for_as_long_again() -> None:
+    limits, notes, ends = StarPOOptions(window=3, evaluations=2, stop=True), dict[str, Any](), []
     for step, spread in enumerate([1.0] * 3 + [0.01] * 5, 1):
-        monitor = CollapseMonitor(notes, limits)
-        monitor.measure(step, {"collapse/spread": spread, "eval/sampled": spread - 0.01})
-        if monitor.ends:
+        hooks = monitor(notes, limits)
+        await hooks.after_step(step, {"collapse/spread": spread, "eval/sampled": spread - 0.01})
+        if hooks.stop:
             ends.append(step)
     assert ends == [5, 7]
 

@@ -28,7 +28,7 @@ def test_a_table_learns_to_find_its_way(game: str, preset: str) -> None:
 
 
 def test_on_the_bandit_a_critic_finds_the_better_arm_and_comparing_few_pulls_does_not() -> None:
-    """Of eight pulls most groups have no large pay: standardised within them, the calm arm looks better than it is."""
+    """Most groups of eight pulls have no large pay: standardised within them, the calm arm looks better than it is."""
     (_, compared), (before, after) = (trained("bandit", p, 20, 0) for p in ("starpo", "starpo_s"))
     assert after > before + 0.2 > compared, (compared, before, after)
 
