@@ -65,7 +65,8 @@ class RunConfig(Section):
     @property
     def judge_is_policy(self) -> bool:
         """Whether the policy answers for the reward model."""
-        return any(options.judge_is_policy for options in self.methods_used.values())
+        used = self.methods_used.values()
+        return self.reward.mode == "shared" or any(options.judge_is_policy for options in used)
 
     @property
     def trained(self) -> tuple[Role, ...]:
