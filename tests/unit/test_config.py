@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.config import (
     RunConfig,
     Settings,
@@ -67,7 +67,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("env_adapter.max_steps", 0, "greater than or equal to 1"),
     ("env_adapter.episode_deadline_s", 0, "greater than 0"),
     ("env_adapter.episode_retries", -1, "greater than or equal to 0"),
-    ("adaptation.controller", "magic", "'mixed' or 'none'"),
+    ("adaptation.controller", "magic", "'llm_rewrite'"),
     ("adaptation.candidates", 17, "less than or equal to 16"),
     ("adaptation.max_rollouts", 7, "greater than or equal to 8"),
     ("adaptation.null_control", 1.5, "less than or equal to 1"),
@@ -206,7 +206,7 @@ def test_step_scores_that_train_no_judge_are_votes_of_a_frozen_one(kind: str) ->
     assert config.votes == 3
 
 
-@pytest.mark.parametrize("name", sorted(n for n in PRESETS if resolve(n).needs_critic))
+@pytest.mark.parametrize("name", sorted(n for n in preset_names() if resolve(n).needs_critic))
 def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
     document = {"reward": {"kind": "unit_tests"}, "algorithm": {"preset": name}}
     with pytest.raises(ConfigError, match="'unit_tests' with algorithm estimator"):
@@ -329,7 +329,7 @@ def test_every_problem_has_a_sentence_of_its_own() -> None:
 
 def test_the_empty_document_is_a_config_and_every_preset_resolves() -> None:
     assert parse({}) == RunConfig()
-    for name in PRESETS:
+    for name in preset_names():
         document = {"algorithm": {"preset": name}}
         document |= TREE if resolve(name).estimator_part.siblings else {}
         assert parse(document).algorithm.resolved.name == name

@@ -69,7 +69,6 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("reason", pa.string()),
     ("judge_prompt_ids", _IDS),
     ("votes", pa.list_(_VOTE)),
-    ("privileged", pa.list_(pa.int8())),
     ("images", _HASHES),
     ("next_images", _HASHES),
     ("judge_images", _HASHES),
@@ -87,6 +86,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("step_score", pa.float64()),
     ("step_score_version", pa.int64()),
     ("model", pa.string()),
+    ("extra", pa.string()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.

@@ -243,15 +243,14 @@ class Vote(Message):
 class StepVotes(Message):
     """The m votes on one step; all share `prompt_ids` and the `images` in them.
 
-    `privileged` are m votes of the same judge which saw the trajectory's reference; they teach it and credit nobody.
-    `score` stands where the mean vote would, of a source that casts no votes; a model that gave it had `score_version`.
+    `score` stands for the mean vote, of a scorer that casts no votes; `score_version` is that of the model that gave it.
+    `extra["privileged"]` holds the values of m votes that the same judge cast with the trajectory's reference in its prompt.
     """
 
     step: int
     prompt_ids: tuple[int, ...]
     votes: tuple[Vote, ...]
     images: tuple[PlacedImage, ...] = ()
-    privileged: tuple[Literal[-1, 0, 1], ...] = ()
     score: Annotated[float, Field(allow_inf_nan=False)] | None = None
     score_version: int | None = None
     extra: Extra = Field(default_factory=dict)

@@ -17,10 +17,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from services.trainer.loop.collapse import CollapseMonitor
 from services.trainer.loop.parts import WeightsApi
 from services.trainer.runs.store import RunStore
-from triforge.config import MonitorSection, parse
+from triforge.config import parse
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.methods import load_part
 from triforge.store.artifacts import ArtifactStore
@@ -213,9 +212,5 @@ def _notes_after(
     for method, options in parse(config).methods_used.items():
         if method.loop and method.name in notes:
             hooks = load_part(method.loop, f"methods.{method.name}.loop")
-            own = hooks.rolled_back(notes[method.name], options, role, number, new)
-            found[method.name] = own
-    if role == "policy" and CollapseMonitor.NOTE in notes:
-        found[CollapseMonitor.NOTE] = notes[CollapseMonitor.NOTE]
-        CollapseMonitor(found, MonitorSection.model_validate(config.get("monitor", {}))).forget()
+            found[method.name] = hooks.rolled_back(notes[method.name], options, role, number, new)
     return found

@@ -174,16 +174,16 @@ async def test_loops_and_the_monitor_forget_what_was_given_up(
     scene: Scene, back: int, first: int | None
 ) -> None:
     scene.store.note(scene.run.id, "rloop", LOOPS)
-    scene.store.note(scene.run.id, "collapse", WATCHED)
+    scene.store.note(scene.run.id, "starpo", WATCHED)
     await scene.back(back)
     found = scene.store.run_state(scene.run.id)
     assert found["rloop"] == {"loop": 1, "first": first}
-    assert found["collapse"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
+    assert found["starpo"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
 
 
 async def test_what_the_service_refuses_has_not_happened(scene: Scene) -> None:
     scene.store.note(scene.run.id, "rloop", LOOPS)
-    scene.store.note(scene.run.id, "collapse", WATCHED)
+    scene.store.note(scene.run.id, "starpo", WATCHED)
     before = scene.store.run_state(scene.run.id)
     scene.service.refuses = True
     for version in (FIRST, VERSION):
