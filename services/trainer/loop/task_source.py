@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from services.trainer.credit.judged_groups import accepted, played_by
+from services.trainer.credit.judged_groups import accepted, judges, played_by, players
 from services.trainer.loop.measures import level_measures
 from services.trainer.loop.parts import Parts
 from triforge.algorithms.credit import accuracy
@@ -21,7 +21,6 @@ from triforge.types import (
     JudgedGroup,
     PlannedGroup,
     PlanRequest,
-    Player,
     RunState,
     TaskOutcome,
     Trajectory,
@@ -138,21 +137,6 @@ class TaskSource:
             return {}
         tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)
         return level_measures(tops)
-
-
-def players(config: RunConfig, *, greedy: bool = False) -> dict[str, Player]:
-    """Who plays the agents that the policy does not."""
-    known, agents = config.models.players, config.models.agents
-    return {
-        agent: Player(model=name, sampling=known[name].sampling(greedy=greedy))
-        for agent, name in agents.items()
-    }
-
-
-def judges(config: RunConfig) -> dict[str, Player]:
-    """Who judges the agents that the reward model does not."""
-    known, judged = config.models.judging, config.models.judges
-    return {a: Player(model=name, sampling=known[name].sampling()) for a, name in judged.items()}
 
 
 def task_outcome(
