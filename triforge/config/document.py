@@ -20,6 +20,8 @@ _S = TypeVar("_S", bound=BaseModel)
 MOVED: Final = {
     "phases": "methods.rloop",
     "monitor": "methods.starpo",
+    "reward.mode": "methods.spark",
+    "reward.recycled": "methods.spark.questions",
 }
 """Sections and options of older versions, and where each is now."""
 

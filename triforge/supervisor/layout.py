@@ -211,7 +211,7 @@ def places(state: Path, given: Mapping[str, str]) -> dict[str, str]:
 def _left_out(config: RunConfig, given: Mapping[str, str]) -> dict[str, object]:
     """What the document does without: votes, and tasks that change."""
     without = [] if config.votes else ["reward_model_url", "reward_url"]
-    if config.reward.mode == "shared":  # the policy answers the reward service
+    if config.judge_is_policy:  # and answers the reward service
         without.remove("reward_url")
     rewriter = "TRIFORGE_REWRITER_MODEL_URL" in given or config.models.rewriter.path
     if config.adaptation.controller == "none" or not rewriter:
@@ -309,7 +309,7 @@ def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> 
         f"learner-{r}": ("services.trainer", "learner", "--role", r) for r in config.trained
     }
     without = [] if config.votes else ["reward", "judge-worker"]
-    if config.reward.mode == "shared":
+    if config.judge_is_policy:
         without.remove("reward")
     without += ["adapt-worker"] * (config.adaptation.controller == "none")
     commands = {name: command for name, command in commands.items() if name not in without}

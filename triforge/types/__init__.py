@@ -82,7 +82,6 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
-    Recycled,
     Segment,
     Step,
     StepVotes,
