@@ -150,7 +150,7 @@ class Run:
         result.tasks = self._tasks.counts()
         kinds = [task.kind for task in (await self._tasks.accepted()).values()]
         result.tasks["accepted_kinds"] = dict(Counter(kinds))
-        if self._given.strong and self._config.adaptation.controller != "none":
+        if self._given.strong and self._config.adaptation.adapts:
             result.tasks["solved"] = await self._solved(self._given.strong)
         if self._given.keep:
             shutil.rmtree(self._given.keep, ignore_errors=True)  # of a run that did not end
@@ -186,7 +186,7 @@ class Run:
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
-        if self._config.adaptation.controller != "none":
+        if self._config.adaptation.adapts:
             offer = Offer(round=step, step=step, versions=(sampled["policy"], sampled["reward"]))
             settings = AdaptSettings.of(self._config)
             for group in groups:

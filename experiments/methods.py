@@ -1,6 +1,6 @@
 """The experiment on the methods beside RLAnything: each one's tiny learning curve beside that of its own baseline.
 
-docs/experiments/methods.md is its plan. What a table can learn a table learns (`experiments.toys`); the others train the tiny policy of the
+experiments/results/methods.md is its plan. What a table can learn a table learns (`experiments.toys`); the others train the tiny policy of the
 household as the experiment on tasks does.
 """
 

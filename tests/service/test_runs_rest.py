@@ -24,7 +24,7 @@ from triforge.config import Settings, parse
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
 from triforge.store.step_records import read_origin
 from triforge.store.tables import RunRow
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import Params, PoolState, Proposal, ProposalDetail, RunStep
 
 BASE = """

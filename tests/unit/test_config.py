@@ -67,7 +67,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("env_adapter.max_steps", 0, "greater than or equal to 1"),
     ("env_adapter.episode_deadline_s", 0, "greater than 0"),
     ("env_adapter.episode_retries", -1, "greater than or equal to 0"),
-    ("adaptation.controller", "magic", "'mixed' or 'none'"),
+    ("adaptation.controller", "magic", "'llm_rewrite'"),
     ("adaptation.candidates", 17, "less than or equal to 16"),
     ("adaptation.max_rollouts", 7, "greater than or equal to 8"),
     ("adaptation.null_control", 1.5, "less than or equal to 1"),

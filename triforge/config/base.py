@@ -28,19 +28,6 @@ Approval = Literal["automatic", "manual"]
 Split = Literal["train", "heldout"]
 Params = dict[str, JsonValue]
 
-
-def _controller(name: str) -> str:
-    if name not in ("llm_rewrite", "ladder", "mixed", "none") and not re.fullmatch(
-        r"[A-Za-z_][\w.]*:\w+", name
-    ):
-        raise ValueError(
-            "expected 'llm_rewrite', 'ladder', 'mixed' or 'none', or the path of another, 'package.module:function'"
-        )
-    return name
-
-
-ControllerName = Annotated[str, AfterValidator(_controller)]
-
 Positive = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Seconds = Annotated[float, Field(gt=0)]

@@ -50,7 +50,7 @@ class RunConfig(Section):
     def methods_used(self) -> dict[Method, MethodOptions]:
         """Each method that the run uses, in the order of their names, with its options.
 
-        A method is used if the document has its section or names one of its presets, or if it is a default.
+        A method is used if the document has its section, names one of its presets or its controller, or if it is a default.
         """
         used = {find(name): options for name, options in self.methods.named.items()}
         owner = preset_owner(self.algorithm.preset)
@@ -58,6 +58,8 @@ class RunConfig(Section):
         for method in installed:
             if method.default or method is owner:
                 used.setdefault(method, options_of(method)())
+        if (named := self.adaptation.method) is not None:
+            used.setdefault(named, options_of(named)())
         return dict(sorted(used.items(), key=lambda item: item[0].name))
 
     @property
@@ -130,7 +132,11 @@ class RunConfig(Section):
                 f"env_adapter.rollouts = {self.env_adapter.rollouts}: a proposal is measured in whole groups"
             )
         adaptation = self.adaptation
-        if adaptation.rewrites and not adaptation.pairs_on_top and self.run.groups_per_step < 2:
+        if (
+            adaptation.chosen.rewrites
+            and not adaptation.pairs_on_top
+            and self.run.groups_per_step < 2
+        ):
             raise ValueError(
                 f"run.groups_per_step: given {self.run.groups_per_step}, expected at least 2 with adaptation.controller = "
                 f'"{adaptation.controller}" and pairs_on_top = false: a rewrite is measured by a pair of groups, so none '
@@ -177,7 +183,7 @@ class RunConfig(Section):
             )
         others = {
             "env_adapter.played_by": section.played_by != "workers",
-            "adaptation.controller": self.adaptation.controller != "none",
+            "adaptation.controller": self.adaptation.adapts,
             "trainer.aux": self.trainer.aux.wanted,
         }
         if tree and any(others.values()):
@@ -207,7 +213,7 @@ class RunConfig(Section):
                 f"env_adapter.edits: given {section.edits} with an expression of models.policy.regex, allowed 0: it holds from a "
                 "response's first token on, and not for a tail"
             )
-        if section.played_by != "workers" or self.adaptation.controller != "none":
+        if section.played_by != "workers" or self.adaptation.adapts:
             raise ValueError(
                 f"env_adapter.strategy: given 'critic_best_of_k' with env_adapter.played_by = {section.played_by!r} and "
                 f"adaptation.controller = {self.adaptation.controller!r}, allowed only with 'workers' and 'none': agents of "

@@ -86,7 +86,7 @@ def demand_known(folder: Path, config: Mapping[str, Any]) -> None:
         code = ", and code of the folder (auto_map) is never run" if "auto_map" in config else ""
         raise WeightsError(
             f"model folder {folder}: config.json: model_type is {kind!r:.80}, which the installed transformers does not know "
-            f"as a causal language model{code}; expected one that it knows (docs/training.md lists those that are tried)"
+            f"as a causal language model{code}; expected one that it knows (docs/train.md lists those that are tried)"
         )
 
 
@@ -102,5 +102,5 @@ def demand_full_attention(config: Mapping[str, Any]) -> None:
     if kinds != {"full_attention"}:
         raise WeightsError(
             f"model_type {text.get('model_type')!r} has layers of kind {sorted(kinds)}; the local engine serves full attention only, "
-            "for others name engines of SGLang (TRIFORGE_POLICY_ENGINES and the like, docs/engines.md)"
+            "for others name engines of SGLang (TRIFORGE_POLICY_ENGINES and the like, docs/operate.md#sglang-and-gpus)"
         )

@@ -14,14 +14,13 @@ offer meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.controllers import CONTROLLERS
+from services.env_adapter.adaptation.controllers import ControllerParts
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import lock_pool, new_row, task_in
@@ -30,9 +29,8 @@ from triforge.algorithms.ladder import Ladder
 from triforge.config import LadderSection
 from triforge.errors import InputError
 from triforge.rollout.adapting import Kinds, Levels
-from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
+from triforge.rollout.protocols import TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.store.database import Database
 from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Proposal, Task
 
@@ -52,9 +50,8 @@ class _Fresh:
 class LadderController:
     """Replaces tasks."""
 
-    def __init__(self, database: Database, family: Callable[[str], EnvironmentFamily]) -> None:
-        self._database = database
-        self._family = family
+    def __init__(self, parts: ControllerParts) -> None:
+        self._database, self._family = parts.database, parts.family
         # levels that the generator cannot make
         self._refused: set[tuple[str, str, int, str]] = set()
 
@@ -182,6 +179,3 @@ def _why_not(session: Session, task: Task) -> str:
         what = "held out" if task.split != "train" else "pinned" if task.pinned else task.state
         return f"the task is {what}, so it is not replaced"
     return ""
-
-
-CONTROLLERS.add("ladder", lambda parts: LadderController(parts.database, parts.family))

@@ -55,7 +55,7 @@ class TaskSource:
 
     async def _draw_training(self, step: int, groups: int, **how: Any) -> list[PlannedGroup]:
         adaptation = self._config.adaptation
-        pending = adaptation.max_pending if adaptation.rewrites else 0
+        pending = adaptation.max_pending if adaptation.chosen.rewrites else 0
         how |= {"max_pending": pending, "max_adapted": adaptation.max_adapted}
         return await self._draw("train", step, groups, **how)
 
@@ -123,7 +123,7 @@ class TaskSource:
         of_pool = [group for group in groups if group.played.group.purpose != "method"]
         named = [(group, offers[group.played.group.group_id]) for group in of_pool]
         outcomes = [task_outcome(group, offer, run=run, config=config) for group, offer in named]
-        if config.adaptation.controller == "none":  # there is no adapt worker that would count them
+        if not config.adaptation.adapts:  # there is no adapt worker that would count them
             await asyncio.to_thread(self._parts.store.measure, outcomes)
             return
         await together(
@@ -134,7 +134,7 @@ class TaskSource:
 
     async def levels(self) -> dict[str, float]:
         """Where the run's windows of difficulty levels stand as far as adaptation has come; nothing without the ladder."""
-        if not self._config.adaptation.climbs:
+        if not self._config.adaptation.chosen.needs_levels:
             return {}
         tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)
         return level_measures(tops)
@@ -164,7 +164,7 @@ def task_outcome(
     """
     played = group.played
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
-    read = played.group.purpose == "train" and config.adaptation.reads_notes
+    read = played.group.purpose == "train" and config.adaptation.chosen.reads_notes
     versions = played_by(group) or {offer.versions[0]}
     scores = [
         trajectory.score for trajectory in played.trajectories if trajectory.score is not None

@@ -72,6 +72,10 @@ def _demand_allowed(config: dict[str, Any], allowed: Allowed) -> None:
         for text in value.values() if isinstance(value, dict) else (value,):
             if isinstance(text, str) and ":" in text:
                 allowed.demand(text, f"{section}.{field}")
+    methods = config.get("methods")
+    for name in methods if isinstance(methods, dict) else ():
+        if ":" in name:
+            allowed.demand(name, "methods")
 
 
 async def _demand_models(config: RunConfig, apis: Mapping[TrainedRole, WeightsApi]) -> None:
@@ -192,12 +196,12 @@ class Runs:
         """Refuse what asks for a model that this deployment does without."""
         controller = config.adaptation.controller
         demand_served(config.trained, self._settings)
-        if controller != "none" and not self._settings.adapt_workers:
+        if config.adaptation.adapts and not self._settings.adapt_workers:
             raise ConfigError(
                 f"adaptation.controller: given {controller!r}, and this deployment has no adapt workers: allowed 'none'; or start "
                 "the deployment with this controller in the document of `triforge up`"
             )
-        if config.adaptation.rewrites and not self._settings.has("rewriter_model"):
+        if config.adaptation.chosen.rewrites and not self._settings.has("rewriter_model"):
             raise ConfigError(
                 f"adaptation.controller: given {controller!r}, and this deployment has no rewriter: allowed "
                 "'none'; or name models.rewriter.path in the document of `triforge up`"
@@ -256,7 +260,7 @@ class Runs:
                 f"step: given {only}, expected a finished one of run {run_id}: {known[0]} to {known[-1]}"
             )
         made = list[Proposal]()
-        if run.config.get("adaptation", {}).get("controller") != "none":
+        if parse(run.config).adaptation.adapts:
             made = await self._pools.proposals(run.pool_id, run_id=run_id)
         proposals = [proposal.model_dump(mode="json", exclude=_TEXTS) for proposal in made]
         folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=self._exports))

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
-from triforge.supervisor.layout import Layout, check_port, plan_layout
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.ports import check_port
 
 
 def planned(
