@@ -119,7 +119,7 @@ class TaskSource:
     async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
         """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
         run, config = self._run, self._config
-        of_pool = [group for group in groups if not group.played.group.recycled]
+        of_pool = [group for group in groups if group.played.group.purpose != "method"]
         named = [(group, offers[group.played.group.group_id]) for group in of_pool]
         outcomes = [task_outcome(group, offer, run=run, config=config) for group, offer in named]
         if not config.adaptation.adapts:  # there is no adapt worker that would count them
