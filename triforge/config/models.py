@@ -135,19 +135,18 @@ class ModelsSection(Section):
                 "advantage is left to learn from",
             )
         yield from self._served_by_others(config)
-        sessions, shared = config.env_adapter.by_sessions, config.reward.mode == "shared"
+        sessions = config.env_adapter.by_sessions
         for name in list(self.judging)[1:]:
             yield (
-                sessions or shared or not config.reward.chosen.by_agent,
-                f"models.{name}.judges: given with reward.kind = {config.reward.kind!r}, mode = {config.reward.mode!r} and "
-                f"env_adapter.played_by = {config.env_adapter.played_by!r}, allowed only with 'votes', 'separate' and 'workers': "
-                "other step scores ask no model of an agent's own",
+                sessions or not config.reward.chosen.by_agent,
+                f"models.{name}.judges: given with reward.kind = {config.reward.kind!r} and env_adapter.played_by = "
+                f"{config.env_adapter.played_by!r}, allowed only with 'votes' and 'workers': other step scores ask no model of an "
+                "agent's own",
             )
         for name in list(self.players)[1:]:
             for what, given in {
                 "env_adapter.played_by = 'sessions'": sessions,
                 "trainer.aux": config.trainer.aux.wanted,
-                "reward.mode = 'shared'": shared,
                 f"reward.kind = {config.reward.kind!r}": config.reward.chosen.one_player,
                 "a critic (algorithm.overrides.estimator)": config.algorithm.resolved.needs_critic,
             }.items():
@@ -166,8 +165,7 @@ class ModelsSection(Section):
             )
             trained = fits and name in config.trained and model.engines_of in config.trained
             yield (
-                bool(model.engines_of)
-                and not (trained and all(ranks) and not config.run.colocate),
+                bool(model.engines_of) and not (trained and all(ranks) and not config.run.colocate),
                 f"models.{name}.engines_of: given {model.engines_of!r}, expected another trained model with engines of its own "
                 "and the same path, both with lora_rank above 0, and run.colocate = false: engines serve several models only as "
                 "adapters over one base",

@@ -25,6 +25,7 @@ from triforge.config.training import CriticSection, LearnerSection, TrainerSecti
 from triforge.errors import ConfigError
 from triforge.methods import Method, find, known, preset_owner
 
+
 class RunConfig(Section):
     """The whole document."""
 
@@ -57,8 +58,7 @@ class RunConfig(Section):
     @property
     def judge_is_policy(self) -> bool:
         """Whether the policy answers for the reward model."""
-        used = self.methods_used.values()
-        return self.reward.mode == "shared" or any(options.judge_is_policy for options in used)
+        return any(options.judge_is_policy for options in self.methods_used.values())
 
     @property
     def trained(self) -> tuple[Role, ...]:
