@@ -38,7 +38,7 @@ from services.trainer.loop.task_source import TaskSource, task_outcome
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
-from triforge.rollout.copies import environment_of
+from triforge.rollout.live import environment_of
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
 from triforge.rollout.seeds import derive_seed, nth_seed

@@ -97,6 +97,7 @@ class Method:
             Importing them brings neither torch nor a service.
         default: whether each run uses the method, without being asked.
         presets: overrides of the algorithm by the name of the preset.
+        estimators: paths of `triforge.algorithms.estimators.Estimator`s by name.
         loop: hooks of the training loop, a subclass of `services.trainer.loop.hooks.LoopHooks`; in the orchestrator.
         strategy: how rollouts are drawn in runs whose `env_adapter.strategy` is the method's name or path.
         scorer: step scores of runs whose `reward.kind` is the method's name or path.
@@ -110,6 +111,7 @@ class Method:
     options: type[Any] | None = None
     default: bool = False
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    estimators: Mapping[str, str] = field(default_factory=dict)
     loop: str = ""
     strategy: Strategy | None = None
     scorer: Scorer | None = None

@@ -42,16 +42,6 @@ def total(last: StepResult, rewards: Rewards) -> float | None:
     return math.fsum(given) if given and last.score is None else last.score
 
 
-def candidate_reward(result: StepResult, team_weight: float) -> float:
-    """`team_weight * r_team + r_local` of a candidate for a turn (arXiv 2510.11062).
-
-    r_team is what its step earned, at the end of an episode without rewards the score or success; r_local `StepResult.local`.
-    """
-    end = result.score if result.score is not None else float(result.success or 0.0)
-    team = result.reward if result.reward is not None else end if result.done else 0.0
-    return team_weight * team + (result.local or 0.0)
-
-
 def outcome(last: StepResult, rewards: Rewards, cut: ErrorInfo | None = None) -> Outcome:
     """The outcome of an episode that is done, or cut off (perhaps with a reason) after its `last` result.
 

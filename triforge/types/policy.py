@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triforge.config import Sampling
-from triforge.types.base import Message
+from triforge.types.base import Extra, Message
 
 
 class ImageRef(Message):
@@ -115,7 +115,7 @@ class GenerateReply(Message):
 
     `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, if they were asked
     for, are those of all its ids but the first, at temperature 1, by the weights of `prompt_version`; `outputs` is empty then.
-    `considered` are texts that a critic chose the output from.
+    `extra` has the fields of methods that select the output.
     """
 
     prompt_ids: tuple[int, ...]
@@ -124,4 +124,4 @@ class GenerateReply(Message):
     cached_tokens: int = 0
     prompt_logprobs: tuple[float, ...] = ()
     prompt_version: int | None = None
-    considered: tuple[str, ...] = ()
+    extra: Extra = Field(default_factory=dict)

@@ -118,7 +118,7 @@ class Step(Message):
 
     In tree rollouts step i of the K trajectories of a group are candidates for one turn: `state` names what was played before
     it, `chosen` the candidate that was played on, and `reward` is what the candidate was compared by. `readings` are
-    numbers of the state that followed, `considered` the responses that a critic chose from.
+    numbers of the state that followed, `extra` the fields of methods.
     """
 
     index: int
@@ -140,7 +140,7 @@ class Step(Message):
     state: str = ""
     chosen: bool = True
     readings: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
-    considered: tuple[str, ...] = ()
+    extra: Extra = Field(default_factory=dict)
 
 
 class Segment(Message):

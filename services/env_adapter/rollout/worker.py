@@ -20,7 +20,7 @@ from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
 from triforge.rollout.best_of_k import Artifacts, BestOfK, read_critic
-from triforge.rollout.copies import environment_of
+from triforge.rollout.live import environment_of
 from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily

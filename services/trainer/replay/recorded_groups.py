@@ -101,7 +101,7 @@ def _step(record: Record, segment: int, start: int, end: int) -> Step:
         segment=segment, start=start, end=end, finish=record.get("finish", "stop"), admissible=tuple(record.get("admissible", ())),
         images=_images(record["images"]), next_images=_images(record["next_images"]),
         state=record.get("state") or "", chosen=record.get("chosen") is not False,
-        considered=tuple(record.get("considered") or ()),
+        extra=json.loads(record.get("step_extra") or "{}"),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Acting by a critic: several responses are sampled, and the one that it values most is played (PA-RL, arXiv 2412.06685)."""
+"""Rollouts whose responses a critic selects: several are sampled, and the one that it values most is played."""
 
 from __future__ import annotations
 
@@ -6,48 +6,54 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Protocol
 
 import numpy as np
 
-from triforge.algorithms.action_critic import CriticEnsemble, CriticOptions, text_features
+from methods.pa_rl.critic import CriticEnsemble, CriticOptions, text_features
+from methods.pa_rl.options import PaRlOptions
 from triforge.rollout.protocols import Generate
 from triforge.rollout.seeds import derive_seed
-from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
-
-
-def critic_state(instruction: str, past: Sequence[str], observation: str) -> str:
-    """What the critic reads of a state, when it learns and when it is asked; `past` are observations and responses in turn."""
-    return "\n".join((*past[-2 * _TURNS :], instruction, observation))
-
-
-def critic_name(run_id: str, step: int) -> str:
-    """Where the critic of a run lies after a step."""
-    return f"runs/{run_id}/action_critic/{step:05d}.npz"
+from triforge.rollout.strategies import Artifacts, RolloutStrategy
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Task, VersionSpan
 
 
 _TURNS = 3  # of the past that the critic reads
 OTHERS = 8  # actions of the policy in one state that the critic learns from
 
 
-class Artifacts(Protocol):
-    """The part of the artifact store that is read here."""
+def critic_state(instruction: str, past: Sequence[str], observation: str) -> str:
+    """Return the text of a state as the critic reads it; `past` are observations and responses in turn."""
+    return "\n".join((*past[-2 * _TURNS :], instruction, observation))
 
-    def exists(self, name: str) -> bool:
-        """Whether there is one of that name."""
 
-    def read(self, name: str) -> bytes:
-        """Its bytes."""
+def critic_name(run_id: str, step: int) -> str:
+    """Return the name of the artifact that holds the critic of a run after a step."""
+    return f"runs/{run_id}/action_critic/{step:05d}.npz"
 
 
 def read_critic(
     artifacts: Artifacts, run_id: str, step: int, options: CriticOptions | None = None
 ) -> CriticEnsemble | None:
-    """The newest critic of a run up to a step, none before its first. Blocking."""
+    """Return the newest critic of a run up to a step, None before its first. Blocking."""
     for earlier in range(step, -1, -1):
         if artifacts.exists(name := critic_name(run_id, earlier)):
             return CriticEnsemble.restored(artifacts.read(name), options)
     return None
+
+
+class BestOfKRollouts(RolloutStrategy):
+    """Each rollout is an episode; its responses are the run's critic's choice, once there is a critic."""
+
+    async def sampler(self, policy: Generate, task: Task) -> Generate:
+        """Return a source of responses that the critic selects from the policy's."""
+        group, artifacts = self.group, self.artifacts
+        if artifacts is None:
+            return policy
+        critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
+        options = PaRlOptions.model_validate(group.extra.get("pa_rl", {}))
+        if critic is None:
+            return policy
+        return BestOfK(policy, critic, task.instruction, options.candidates, options.edits)
 
 
 def _digest(ids: Sequence[int]) -> bytes:
@@ -55,7 +61,10 @@ def _digest(ids: Sequence[int]) -> bytes:
 
 
 class BestOfK:
-    """A `Generate` that answers with the best of `candidates` samples, then of `edits`; ids and log-probabilities are the engine's own."""
+    """A `Generate` that returns the best of `candidates` samples, then of `edits`.
+
+    Ids and log-probabilities are the engine's own. The reply lists the texts of the candidates in `extra["pa_rl"]`.
+    """
 
     def __init__(
         self,
@@ -70,7 +79,7 @@ class BestOfK:
         self._past: dict[bytes, tuple[str, ...]] = {}  # of the conversations that are played
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        """Sample; of equal values the first is taken. Then the tail of the best is sampled again, and kept if it is worth more."""
+        """Sample and select; of equal values the first. Then sample the tail of the best again, and take it if its value is higher."""
         reply = await self._generate(request.model_copy(update={"n": self._candidates}))
         whole = [output for output in reply.outputs if output.finish != "abort"]
         if not whole:
@@ -87,13 +96,14 @@ class BestOfK:
             values += await asyncio.to_thread(self.values, state, [edit.text])
             best = len(whole) - 1 if values[-1] > values[best] else best
         self._past[_digest(reply.prompt_ids + whole[best].ids)] = (*past, seen, whole[best].text)
-        said = tuple(dict.fromkeys(output.text for output in whole))[:OTHERS]
-        return reply.model_copy(update={"outputs": (whole[best],), "considered": said})
+        texts = [*dict.fromkeys(output.text for output in whole)][:OTHERS]
+        extra = {**reply.extra, "pa_rl": texts}
+        return reply.model_copy(update={"outputs": (whole[best],), "extra": extra})
 
     async def _edited(
         self, request: GenerateRequest, reply: GenerateReply, kept: GenerateOutput, number: int
     ) -> GenerateOutput | None:
-        """A response with another tail by the same model; None of one token, and of a tail that the engine aborts."""
+        """Return a response with another tail by the same model; None for one token, or if the engine aborts the tail."""
         if len(kept.ids) < 2:
             return None
         seed = derive_seed(request.sampling.seed or 0, "edit", number)
@@ -120,6 +130,6 @@ class BestOfK:
         )  # fmt: skip
 
     def values(self, state: str, responses: Sequence[str]) -> list[float]:
-        """Q of each response."""
+        """Return Q of each response."""
         rows = [text_features(state, text, self._critic.width) for text in responses]
         return [float(value) for value in self._critic.values(np.stack(rows))]

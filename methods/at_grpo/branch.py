@@ -1,4 +1,4 @@
-"""`branch`: compare the candidates that were drawn for one turn in one state (AT-GRPO, arXiv 2510.11062)."""
+"""The estimator `branch`: candidates that were drawn for one turn in one state, compared with each other."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from triforge.algorithms.registry import NoOptions
 
 @estimator("branch", siblings=True)
 def branch(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
-    """Candidates of one environment, agent and turn against each other; one without a sibling is worth nothing."""
+    """Compare candidates of one environment, agent and turn; a candidate without a sibling has no advantage."""
     return by_state(group.rewards, group.states("branch"), algorithm)
