@@ -33,7 +33,7 @@ from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, post_json
 from triforge.config import EnvAdapterSection
 from triforge.rollout.episode import play_episode
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.testing import FakeEnvironment
 from triforge.testing.model_folders import chatml_folder
 from triforge.types import GroupTask, Sampling, Task

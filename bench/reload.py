@@ -36,7 +36,7 @@ from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.store.manifests import load_manifest, write_manifest
 from triforge.store.weight_folders import atomic_folder
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
 
 NEW_TOKENS = 8

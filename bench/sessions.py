@@ -35,7 +35,8 @@ from bench.machine import cpu_s, machine, process, rss_mib
 from bench.serving import Row, show_rows
 from triforge.clients.transport import get_json, http_client, post_json
 from triforge.store.database import open_database
-from triforge.supervisor.layout import free_port, server_command
+from triforge.supervisor.layout import server_command
+from triforge.supervisor.ports import free_port
 from triforge.testing.model_folders import chatml_folder
 
 SOAK, ADDED_MS, RATIO = 4096, 2.0, 1.0

@@ -37,7 +37,7 @@ from services.trainer.learner.parallel.ranks import Ranks, Sharding
 from services.trainer.learner.step_cost import Shape
 from triforge.algorithms.algorithm import resolve
 from triforge.config import LearnerSection
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import TrainBatch, TrainRow, WeightVersion
 
 ANSWERS = 8  # of a group

@@ -22,7 +22,8 @@ from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
 from triforge.config import Settings, load
 from triforge.errors import UnavailableError
-from triforge.supervisor.layout import Layout, free_port, plan_layout
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.supervisor.supervise import Supervisor
 

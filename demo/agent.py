@@ -17,11 +17,18 @@ from demo import warm_start
 from demo.prepare import clear
 from demo.settings import ROOT, DemoSettings
 from demo.world import World
-from triforge.cli import pool_file
 from triforge.cli.agent import Agents
+from triforge.cli.pools import send_pool
 from triforge.cli.terminal import say
-from triforge.cli.train import show
-from triforge.cli.training import Tell, Trained, Training, clients_of, conduct, deployment
+from triforge.cli.training import (
+    Tell,
+    Trained,
+    Training,
+    clients_of,
+    conduct,
+    deployment,
+    show,
+)
 from triforge.config import Settings, merge, with_assignments
 from triforge.errors import TriforgeError
 
@@ -110,7 +117,7 @@ async def _submitted(wanted: Training, document: dict[str, Any], where: Settings
     """A run on a pool of its own."""
     name, body = wanted.request(document)
     async with clients_of(where) as (pools, trainer):
-        pool = await pool_file.send(pools, name, body, environment=wanted.env)
+        pool = await send_pool(pools, name, body, environment=wanted.env)
         return (await trainer.submit(pool.id, config=document)).id
 
 

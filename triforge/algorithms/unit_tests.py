@@ -101,7 +101,7 @@ def generated_test_rewards(good_programs: Sequence[bool], accepts: Accepts) -> l
 
     A program is good when it passes all dataset tests; a test is good when it accepts every good program. A good test
     earns 1 for each bad program it rejects; any other loses 1 for each bad program it accepts. Without bad programs a
-    good test earns +1, any other -1. An unparsable test accepts nothing (the released rule; docs/algorithms.md says what
+    good test earns +1, any other -1. An unparsable test accepts nothing (the released rule; docs/methods.md says what
     follows from it).
     """
     if not any(good_programs):

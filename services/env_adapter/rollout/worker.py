@@ -20,10 +20,10 @@ from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
 from triforge.rollout.best_of_k import Artifacts, BestOfK, read_critic
+from triforge.rollout.copies import environment_of
 from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
-from triforge.rollout.recycled import asking
 from triforge.rollout.transcript import trajectory_id
 from triforge.telemetry import about, stamp, tracing
 from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
@@ -115,8 +115,8 @@ class RolloutWorker:
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(
-            lambda: asking(
-                group.recycled,
+            lambda: environment_of(
+                group,
                 lambda: fresh_environment(self.family(task.family), group.env_adapter.options),
             ),
             await self._acting(task, group),
