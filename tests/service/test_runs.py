@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from services.trainer.runs.routes import export
 from services.trainer.runs.runs import RunRequest, Runs
 from services.trainer.runs.store import RunStore
 from triforge.access.callers import Caller, acting_for
@@ -152,7 +153,7 @@ def folders(parent: Path) -> list[str]:
         ({"env_adapter": {"options": {"colour": 1}}}, "field colour: unknown.*wins over the pool's"),
         ({"run": {"groups_per_step": 21}}, "given 21, the pool 'kitchen' has 20 training tasks"),
         ({"models": {"policy": {"path": "/no/such/model"}}}, "models.policy.path: given '/no/such"),
-        (SEEN, "this deployment has no encoder: name one in TRIFORGE_ENCODER_URL"),
+        (SEEN, "this deployment has no encoder: set TRIFORGE_ENCODER_URL"),
     ],
 )  # fmt: skip
 async def test_what_would_fail_later_is_refused_when_it_is_submitted(
@@ -166,7 +167,7 @@ async def test_what_would_fail_later_is_refused_when_it_is_submitted(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"adaptation": {"controller": "none"}}, "algorithm.preset: the run asks for votes"),
+        ({"adaptation": {"controller": "none"}}, "algorithm.preset: the run needs votes"),
         ({"algorithm": {"preset": "grpo"}}, "adaptation.controller: given 'llm_rewrite'"),
     ],
 )
@@ -271,7 +272,7 @@ async def test_an_export_that_fails_leaves_no_folder(
         )
     )  # fmt: skip
     with pytest.raises(NotFoundError):
-        await runs.export(run.id)
+        await export(run.id, runs)
     assert folders(tmp_path) == []
 
 
