@@ -90,7 +90,7 @@ def throughput(shape: str, repeats: int) -> None:
     described = LlamaShape.from_config(config.to_dict())
     assert described is not None
     own = LlamaModel(described)
-    own.apply({n: t for n, t in plain.state_dict().items() if n in own.expected()[0]})
+    own.apply({n: t for n, t in plain.state_dict().items() if n in own.shapes()})
     tokens = sum(new for _, new in LENGTHS)
     for shared in (False, True):
         rows = prompts(config.vocab_size, shared=shared)
