@@ -84,7 +84,7 @@ ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 
-# The services in which programs of a model run; what the container must allow for it: docs/operations.md. The version of
+# The services in which programs of a model run; what the container must allow for it: docs/operate.md. The version of
 # bubblewrap is the base image's.
 FROM service AS sandbox-service
 USER 0:0

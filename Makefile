@@ -70,7 +70,7 @@ experiment-methods: setup ## each method's curve beside its baseline, tables of 
 experiment-outgrown: setup ## a pool that the policy soon solves, with and without rewrites, six seeds (an hour); goes on where it stopped
 	@$(BIN)/python -m experiments outgrown
 
-gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/gpu.md); REHEARSE=1: on a CPU, small
+gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/operate.md#sglang-and-gpus); REHEARSE=1: on a CPU, small
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(if $(REHEARSE),--rehearse --total 0 --seconds 1800) $(ARGS)
 
 bench: setup ## speed and correctness figures, as ratios from one run
@@ -100,7 +100,7 @@ chart: setup ## write the templates of the Helm chart in k8s/helm from the overl
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.serving --soak
 
-docs: setup ## write the generated pages, docs/types.md and docs/configuration.md
+docs: setup ## write the generated pages, docs/overview.md and docs/train.md#the-document-of-a-run
 	@$(BIN)/python -m scripts.gen_docs
 
 fmt: setup ## format and apply the safe fixes

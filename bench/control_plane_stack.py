@@ -17,7 +17,8 @@ from bench.control_plane_environment import NAME
 from bench.machine import cpu_s, rss_mib
 from triforge.broker import Broker, RedisBroker, batches_stream
 from triforge.config import Settings, parse, write_document
-from triforge.supervisor.layout import Layout, free_port, plan_layout
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import ProcessSpec
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.entry_points import offer_family

@@ -22,7 +22,8 @@ from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
 from triforge.config import Settings, load
 from triforge.errors import UnavailableError
-from triforge.supervisor.layout import Layout, free_port, plan_layout
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.supervisor.supervise import Supervisor
 
@@ -195,7 +196,7 @@ class Stack:
         await until(lambda: process.restarts > before and process.pid is not None, within_s=60)
 
     def second(self, name: str) -> Process:
-        """One more of a kind on the same stores: started, watched by nobody, and to be stopped by the caller.
+        """Start one more process of a kind on the same stores; the caller stops it.
 
         A second trainer's API has a port of its own; nothing else is different.
         """

@@ -17,11 +17,18 @@ from demo import warm_start
 from demo.prepare import clear
 from demo.settings import ROOT, DemoSettings
 from demo.world import World
-from triforge.cli import pool_file
 from triforge.cli.agent import Agents
+from triforge.cli.pools import send_pool
 from triforge.cli.terminal import say
-from triforge.cli.train import show
-from triforge.cli.training import Tell, Trained, Training, clients_of, conduct, deployment
+from triforge.cli.training import (
+    Tell,
+    Trained,
+    Training,
+    clients_of,
+    conduct,
+    deployment,
+    show,
+)
 from triforge.config import Settings, merge, with_assignments
 from triforge.errors import TriforgeError
 
@@ -80,7 +87,7 @@ def _train(options: argparse.Namespace, console: Console, tell: Tell) -> Trained
 
 
 def _python(agent: str) -> str:
-    """The interpreter of an agent: ours, or that of an environment of its own, which is made the first time."""
+    """Return the interpreter of an agent: ours, or that of its own virtual environment, made the first time."""
     if agent == AGENTS[0]:
         return sys.executable
     from scripts.virtual_environments import ensure_files  # noqa: PLC0415  only of a checkout
@@ -107,10 +114,10 @@ async def _play(
 
 
 async def _submitted(wanted: Training, document: dict[str, Any], where: Settings) -> str:
-    """A run on a pool of its own."""
+    """Submit a run on a new pool."""
     name, body = wanted.request(document)
     async with clients_of(where) as (pools, trainer):
-        pool = await pool_file.send(pools, name, body, environment=wanted.env)
+        pool = await send_pool(pools, name, body, environment=wanted.env)
         return (await trainer.submit(pool.id, config=document)).id
 
 

@@ -35,7 +35,7 @@ from experiments.table1_smollm2 import FULL, SHORT
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
-_PAGE = ROOT / "docs" / "experiments"
+_PAGE = ROOT / "experiments" / "results"
 STUDIES = {
     study.name: study
     for study in (
@@ -89,7 +89,7 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         "--docs",
         type=Path,
         default=None,
-        help="folder of the report (default: docs/experiments, none for --quick)",
+        help="folder of the report (default: experiments/results, none for --quick)",
     )
     add("--report-only", action="store_true", help="write the report from what is on file")
     add("--one", nargs=2, metavar=("ARM", "SEED"), help=argparse.SUPPRESS)

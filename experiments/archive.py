@@ -1,4 +1,4 @@
-"""Runs on record in the repository, docs/experiments/runs: a page can be made again of them, and none of them is run again.
+"""Runs on record in the repository, experiments/results/runs: a page can be made again of them, and none of them is run again.
 
 A folder holds the runs of one experiment, a file of one line each, numbers of five digits, seconds left out; a measure of the
 steps is a list.

@@ -1,6 +1,6 @@
 """Table 1's arms on tasks that the policy almost never solves: what adapting them adds where outcomes say nothing.
 
-docs/experiments/frontier.md has the designs that were tried. All seeds are for tuning.
+experiments/results/frontier.md has the designs that were tried. All seeds are for tuning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARMS = {
         "O_adapted",
         "A, half of the slots as they began",
         "boldest",
-        {**_ADAPTATION, "controller": "mixed", "original_share": 0.5},
+        {**_ADAPTATION, "original_share": 0.5},
     ),
     "A_lot": adapted("O_adapted", "A, the change of the room drawn by lot", "random", _ADAPTATION),
 }

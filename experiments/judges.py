@@ -1,6 +1,6 @@
 """What a reward model is to learn from: a judge trained towards each target beside a policy that does not listen to it.
 
-docs/experiments/judges.md is its plan. The policy learns from outcomes alone, and each target has a judge of its own on the same episodes.
+experiments/results/judges.md is its plan. The policy learns from outcomes alone, and each target has a judge of its own on the same episodes.
 """
 
 from __future__ import annotations

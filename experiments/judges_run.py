@@ -14,7 +14,8 @@ from experiments.model import LocalModel
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
 from experiments.vote_quality import Row, rows_of
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner
 from triforge.algorithms.algorithm import Algorithm
 from triforge.config import LearnerSection, parse

@@ -27,8 +27,8 @@ from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.reward.scorers import SCORERS
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
@@ -38,9 +38,9 @@ from services.trainer.loop.task_source import TaskSource, task_outcome
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
+from triforge.rollout.copies import environment_of
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
-from triforge.rollout.recycled import asking
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
@@ -150,7 +150,7 @@ class Run:
         result.tasks = self._tasks.counts()
         kinds = [task.kind for task in (await self._tasks.accepted()).values()]
         result.tasks["accepted_kinds"] = dict(Counter(kinds))
-        if self._given.strong and self._config.adaptation.controller != "none":
+        if self._given.strong and self._config.adaptation.adapts:
             result.tasks["solved"] = await self._solved(self._given.strong)
         if self._given.keep:
             shutil.rmtree(self._given.keep, ignore_errors=True)  # of a run that did not end
@@ -186,7 +186,7 @@ class Run:
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
-        if self._config.adaptation.controller != "none":
+        if self._config.adaptation.adapts:
             offer = Offer(round=step, step=step, versions=(sampled["policy"], sampled["reward"]))
             settings = AdaptSettings.of(self._config)
             for group in groups:
@@ -213,7 +213,7 @@ class Run:
             return trajectory
 
         played = await run_group(
-            lambda: asking(group.recycled, lambda: self._tasks.make(self._options)),
+            lambda: environment_of(group, lambda: self._tasks.make(self._options)),
             self._acts, task, group, ended=ended,
         )  # fmt: skip
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))

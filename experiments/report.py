@@ -258,7 +258,7 @@ def _theory_table(results: Results) -> str:
         "seeds with mu within tasks surely above 1",
     )  # fmt: skip
     return (
-        "Over the last 256 judged groups of each run (docs/algorithms.md says how); intervals are over seeds, the last column "
+        "Over the last 256 judged groups of each run (docs/methods.md says how); intervals are over seeds, the last column "
         "uses each run's own interval.\n\n" + markdown(titles, rows)
     )
 

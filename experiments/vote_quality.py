@@ -20,7 +20,7 @@ GATE = ("gate/products", "gate/advantages", "gate/labels")  # the sums of `cosin
 _SIGNS = {1: "+", -1: "-", 0: "0", None: "?"}
 _VALUES = {sign: value for value, sign in _SIGNS.items()}
 _OPPOSITE = {"+": "-", "-": "+"}
-PLANTED = 0.75  # the lowest accuracy at which planted votes pay, docs/experiments/votes.md
+PLANTED = 0.75  # the lowest accuracy at which planted votes pay, experiments/results/votes.md
 _DRAWS = 8
 
 

@@ -1,6 +1,6 @@
 """The experiment on how votes enter: planted votes, so that a rule can be judged before any judge is.
 
-Arms are a credit rule, a planted judge and a learning rate. docs/experiments/votes.md is its plan.
+Arms are a credit rule, a planted judge and a learning rate. experiments/results/votes.md is its plan.
 """
 
 from __future__ import annotations

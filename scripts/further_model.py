@@ -1,4 +1,4 @@
-"""Copies what serves and trains one model of a deployment for a further one (docs/training.md, "Several trained models").
+"""Copies what serves and trains one model of a deployment for a further one (docs/train.md, "Several trained models").
 
     python -m scripts.further_model mover --path /models/mover --file docker-compose.yml > docker-compose.mover.yml
     kubectl kustomize k8s/overlays/cpu | python -m scripts.further_model mover --path /models/mover > mover.yaml

@@ -1,4 +1,4 @@
-"""Write what is generated of docs/ from the code; `--check` only says whether they are up to date.
+"""Write the generated pages: docs/reference/ (not committed) and the table of docs/environments.md; `--check` only checks the table.
 
     python -m scripts.gen_docs [--check]
 
@@ -27,7 +27,7 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
 from triforge.algorithms.judge_targets import JUDGE_TARGETS
 from triforge.algorithms.losses import LOSSES
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names, preset_of
 from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
 from triforge.config.methods import MethodsSection, options_of
@@ -36,6 +36,7 @@ from triforge.errors import ConfigError
 from triforge.types import Message
 
 ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
 EXAMPLES = ROOT / "tests" / "contract" / "types"
 
 _WIDTH = 100  # characters of an example's line
@@ -225,7 +226,7 @@ def message_section(model: type[Message], held_by: list[str]) -> list[str]:
     example = path.read_text(encoding="utf-8").rstrip("\n")
     if example.count("\n") < _LONG:
         return [*lines, "```json", example, "```", ""]
-    return [*lines, f"Example: [{path.name}](../{path.relative_to(ROOT).as_posix()})", ""]
+    return [*lines, f"Example: [{path.name}](../../{path.relative_to(ROOT).as_posix()})", ""]
 
 
 def words_section() -> list[str]:
@@ -330,7 +331,7 @@ def settings_section() -> list[str]:
 
 
 def configuration_page() -> str:
-    presets = ", ".join(f"`{name}`" for name in sorted(PRESETS))
+    presets = ", ".join(f"`{name}`" for name in preset_names())
     lines = [
         "# Configuration",
         "",
@@ -348,7 +349,7 @@ def configuration_page() -> str:
         "",
         "Another `algorithm.preset` is that preset: the `algorithm.overrides` below it are left out.",
         "",
-        "Engines start with `[models.*] path`, so it belongs into the deployment's document. Examples: [configs/](../configs/).",
+        "Engines start with `[models.*] path`, so it belongs into the deployment's document. Examples: [configs/](../../configs/).",
         "",
     ]
     for path, section in sections(RunConfig()):
@@ -357,7 +358,7 @@ def configuration_page() -> str:
         "## Presets",
         "",
         f"`[algorithm] preset` is one of {presets}. What each is, and the value of every option that",
-        "`[algorithm.overrides]` may turn: [algorithms.md](algorithms.md#all-options).",
+        "`[algorithm.overrides]` may turn: [algorithms.md](algorithms.md).",
         "",
         "## Combinations that are refused",
         "",
@@ -378,7 +379,7 @@ def _options(kind: type[Options], presets: tuple[str, ...]) -> list[str]:
         for name, field in kind.model_fields.items():
             if name == "name":
                 continue
-            values = [PRESETS[preset].get(name, field.default) for preset in presets]
+            values = [preset_of(preset).get(name, field.default) for preset in presets]
             needs = [f"Read only with {o.needs}." for o in field.metadata if isinstance(o, Only)]
             text = " ".join([field.description or "", *needs]).replace("\n", " ")
             yield (f"`{name}`", allowed(field), *map(_plain, values), text)
@@ -393,14 +394,11 @@ def _plain(value: Any) -> str:
 
 
 def algorithms_page() -> str:
-    """docs/algorithms.md, of which the tables of options are generated."""
-    kept, found, _ = (
-        (ROOT / "docs" / "algorithms.md").read_text("utf-8").partition("## All options")
-    )
+    """Return the page of all options of the arithmetic."""
     lines = [
-        kept + found,
+        "# Options of the algorithm",
         "",
-        "<!-- From here on written by scripts/gen_docs.py; change triforge/algorithms and run `make docs`. -->",
+        "`[algorithm.overrides]` sets the options of the core and of the chosen estimator, loss and target.",
         "",
         *_options(CoreOptions, ("rlanything_paper", "rlanything")),
     ]
@@ -418,8 +416,8 @@ def algorithms_page() -> str:
                 lines += [f"`{name}`:", "", *_options(part.options, ("rlanything",)), ""]
         lines.pop()
     rows = (
-        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in options.items()))
-        for name, options in PRESETS.items()
+        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in preset_of(name).items()))
+        for name in preset_names()
         if name != "rlanything"
     )
     lines += ["", "### The presets, by what they set over the defaults", ""]
@@ -427,26 +425,26 @@ def algorithms_page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or with `--check` name those that would change."""
-    stale = []
-    for name, page in (
+    """Write the pages; with `--check`, only say whether the one that is committed would change."""
+    page = ROOT / "docs" / "environments.md"
+    text = environments_page().rstrip("\n") + "\n"
+    if "--check" in arguments:
+        same = page.read_text(encoding="utf-8") == text
+        sys.stdout.write(
+            "up to date\n" if same else "docs/environments.md is out of date: make docs\n"
+        )
+        return 0 if same else 1
+    page.write_text(text, encoding="utf-8")
+    REFERENCE.mkdir(exist_ok=True)
+    for name, reference in (
         ("types.md", messages_page()),
         ("configuration.md", configuration_page()),
         ("algorithms.md", algorithms_page()),
-        ("environments.md", environments_page()),
         ("cli.md", cli_page()),
         ("rest.md", rest_page()),
     ):
-        path = ROOT / "docs" / name
-        text = page.rstrip("\n") + "\n"
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            stale.append(f"docs/{name}")
-            if "--check" not in arguments:
-                path.write_text(text, encoding="utf-8")
-    if stale and "--check" in arguments:
-        sys.stderr.write(f"out of date: {', '.join(stale)}; run make docs\n")
-        return 1
-    sys.stdout.write(f"{'wrote ' + ', '.join(stale) if stale else 'up to date'}\n")
+        (REFERENCE / name).write_text(reference.rstrip("\n") + "\n", encoding="utf-8")
+    sys.stdout.write(f"wrote {page.relative_to(ROOT)} and {REFERENCE.relative_to(ROOT)}/\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Commands and routes from the code: the tables of docs/cli.md and docs/rest.md."""
+"""Pages of commands and routes from the code."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from triforge.access.callers import Rule
 from triforge.cli.main import command_line
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-BEGIN: Final = "<!-- written by scripts/gen_interfaces.py, run `make docs` -->"
-END: Final = "<!-- /written -->"
 _COMMON: Final = 10  # an option that more commands take is described once
 
 
@@ -49,9 +47,9 @@ def apis() -> dict[int, tuple[FastAPI, Mapping[str, Rule]]]:
 
 
 def rest_page() -> str:
-    """docs/rest.md with its table written anew."""
+    """Return the page of all routes."""
     head = ["| port | route | scope | what it does | query |", "|---|---|---|---|---|"]
-    return between_marks("rest.md", [*head, *(row(*cells) for cells in _routes())])
+    return "\n".join(["# HTTP routes", "", *head, *(row(*cells) for cells in _routes())])
 
 
 def _routes() -> Iterator[tuple[str, ...]]:
@@ -69,7 +67,7 @@ def _routes() -> Iterator[tuple[str, ...]]:
 
 
 def cli_page() -> str:
-    """docs/cli.md with its tables written anew."""
+    """Return the page of all commands."""
     commands = dict(_commands(typer.main.get_command(command_line()), "triforge"))
     options = [_option(p) for command in commands.values() for p in command.params]
     common = [text for text, times in Counter(options).items() if times > _COMMON]
@@ -81,7 +79,7 @@ def cli_page() -> str:
             lines += ["", f"### {group}", "", *head]
         own = [text for p in command.params if (text := _option(p)) and text not in common]
         lines.append(row(f"`{_usage(name, command)}`", command.help, "; ".join(own)))
-    return between_marks("cli.md", lines)
+    return "\n".join(["# Commands", "", *lines])
 
 
 def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -115,7 +113,7 @@ def row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(c.split()).replace("|", r"\|") for c in cells) + " |"
 
 
-def between_marks(page: str, lines: list[str], marks: tuple[str, str] = (BEGIN, END)) -> str:
+def between_marks(page: str, lines: list[str], marks: tuple[str, str]) -> str:
     """A page with what stands between two marks written anew; everything else stays as it is."""
     before, begin, rest = (DOCS / page).read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])

@@ -1,4 +1,4 @@
-"""Write the table of model architectures in docs/training.md: `python -m scripts.gen_models`, some minutes.
+"""Write docs/reference/models.md, the table of model architectures: `python -m scripts.gen_models`, some minutes.
 
 Every causal model of the installed transformers is built small, with random weights; then the local engine and the learner
 load it, with the checks that they make of every model. What cannot be built small, or looks ahead, is left out.
@@ -19,15 +19,11 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from scripts.gen_interfaces import DOCS, between_marks
+from scripts.gen_docs import REFERENCE
 from services.local_engine.model import load_model
 from services.trainer.learner.model.causal_lm import ScoringModel
 from triforge.vision.image_spec import KINDS
 
-MARKS: Final = (
-    "<!-- architectures: written by scripts/gen_models.py -->",
-    "<!-- /architectures -->",
-)
 _LARGEST: Final = 20_000_000  # parameters of a model that is tried
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers")
 _SIZES: Final[dict[str, int]] = {
@@ -114,8 +110,8 @@ def main() -> int:
     logging.disable(logging.ERROR)
     head = ["| `model_type` | class | local engine | learner |", "|---|---|---|---|"]
     lines = [f"transformers {transformers.__version__}:", "", *head, *rows()]
-    text = between_marks("training.md", lines, MARKS)
-    (DOCS / "training.md").write_text(text, encoding="utf-8")
+    REFERENCE.mkdir(exist_ok=True)
+    (REFERENCE / "models.md").write_text("\n".join(["# Models", "", *lines, ""]), encoding="utf-8")
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from demo.prepare import prepare, settings_of
 from services.trainer.replay.recording import Recording
 from services.trainer.runs.store import RunStore
-from triforge.cli.deployment import kept
+from triforge.cli.deployment import stores
 from triforge.cli.training import train
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -32,7 +32,7 @@ def main(target: Path) -> None:
             env="household", config=config, generate=demo.generate, options=demo.options, tasks=32, heldout=1, seed=1,
             state=state,
         )  # fmt: skip
-        found = kept(state)
+        found = stores(state)
         store, artifacts = (
             RunStore(open_database(found.database_url)),
             ArtifactStore(found.artifacts_url),

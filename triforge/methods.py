@@ -14,13 +14,31 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 from triforge.errors import ConfigError
 
 GROUP: Final = "triforge.methods"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Controller:
+    """A controller of adaptation: it decides how a task changes once a training group of it was measured.
+
+    Attributes:
+        part: the path of a `services.env_adapter.adaptation.controllers.TaskController`, a class that is made with
+            `ControllerParts`; in adapt workers. Without one every task stays as it is, and a run needs no adapt workers.
+        rewrites: whether a model rewrites tasks, and pairs of groups measure the rewrites.
+        reads_notes: whether it reads how the rollouts of a group were judged.
+        needs_levels: whether its tasks come from difficulty levels of the environment.
+    """
+
+    part: str = ""
+    rewrites: bool = False
+    reads_notes: bool = False
+    needs_levels: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +57,7 @@ class Method:
         environment: makes the environment of groups that carry `extra[name]`, a function of that value and of `make`, which
             makes the task's own; in rollout workers.
         objective: what a learner adds to the gradient, a subclass of `services.trainer.learner.objectives.Objective`.
+        controller: how tasks change in runs whose `adaptation.controller` is the method's name or path.
     """
 
     name: str
@@ -50,6 +69,7 @@ class Method:
     scorer: str = ""
     environment: str = ""
     objective: str = ""
+    controller: Controller | None = None
 
 
 def known() -> tuple[str, ...]:
@@ -59,7 +79,7 @@ def known() -> tuple[str, ...]:
 
 @functools.cache
 def find(name: str) -> Method:
-    """Return the installed method of that name, or the one that a path names.
+    """Return the installed method of that name, or the one that a path names; its name is the given one.
 
     Raises:
         ConfigError: there is none, or it cannot be imported.
@@ -71,7 +91,7 @@ def find(name: str) -> Method:
         raise ConfigError(
             f"{name}: unknown method; allowed are {', '.join(known())} or the path of another, 'package.module:METHOD'"
         )
-    return loaded
+    return replace(loaded, name=name)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Engine and learner take turns on one card, in one process, as `run.colocate` has them: a cycle, beside playing and training alone."""
+"""Engine and learner take turns on one card, in one process, as `run.colocate` has them: a cycle, compared with playing and training alone."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""What a program is worth: run on tests in the sandbox, called by the check of a function, or proved all at once.
+"""Scores of programs: run on tests in the sandbox, called by the check of a function, or proved all at once.
 
-The check of a function is code, `def check(candidate)` with assertions. If it ran in one process with the program, the program
-could read it, or end the process as if all were well. So three programs run, each in a sandbox of its own:
+The check of a function is code, `def check(candidate)` with assertions. In one process with the check, a program could read it,
+or end the process as if all were well. So three programs run, each in a sandbox of its own:
 
-    1. the check with the reference solution, writing down the calls it makes     (once a task)
-    2. the program, which is given these calls one by one and says what it returns
-    3. the check, whose candidate answers with what was said
+    1. the check with the reference solution, which records its calls     (once a task)
+    2. the program, which answers these calls one by one
+    3. the check, whose candidate returns the recorded answers
 
-Nothing of the program runs in the third, and nothing of the check in the second. This asks of a check that its calls do not
-depend on right answers to it, as all of HumanEval's do, and that arguments and results are plain data.
+A check's calls must not depend on right answers (none of HumanEval's do), and arguments and results must be plain data.
 
-`prove` runs programs that we wrote ourselves for every test in one process; programs of a model could see one another there.
+`prove` runs our own programs on all tests in one process; programs of a model could see one another there.
 """
 
 from __future__ import annotations
@@ -29,18 +28,23 @@ from triforge.sandbox.cases import Case, Verdict, run_cases, same_output
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import MIB, Limits, RunResult
 
+TOO_SLOW: Final = "too slow"
+_WHY: Final = {
+    "wrong": "wrong output", "error": "the program failed", "wall_time": TOO_SLOW,
+    "cpu_time": TOO_SLOW, "memory": "too much memory", "output": "too much output",
+}  # fmt: skip
 _SEED: Final = "import random as _r\n_r.seed(0)\n"
 _RECORD: Final = """
-def _recording(solution, said=print):
+def _recording(solution, write=print):
     def candidate(*arguments, **named):
-        said(repr((arguments, named)))
+        write(repr((arguments, named)))
         return solution(*arguments, **named)
     return candidate
 {seed}check(_recording({entry}))
 """
 _ANSWER: Final = """
 import ast as _ast, sys as _sys
-_said, _sys.stdout = _sys.stdout, _sys.stderr
+_out, _sys.stdout = _sys.stdout, _sys.stderr
 def _answers(entry):
     for line in _sys.stdin:
         arguments, named = _ast.literal_eval(line)
@@ -48,8 +52,8 @@ def _answers(entry):
             result = repr((True, entry(*arguments, **named)))
         except Exception as error:
             result = repr((False, type(error).__name__))
-        _said.write(result.replace("\\n", " ") + "\\n")
-    _said.flush()
+        _out.write(result.replace("\\n", " ") + "\\n")
+    _out.flush()
 _answers({entry})
 """
 _REPLAY: Final = """
@@ -80,22 +84,22 @@ _KEPT: Final = 1000  # recordings; more are made anew
 
 
 async def check_function(sandbox: Sandbox, task: FunctionParams, program: str) -> str:
-    """Check a program that defines the function; returns what is wrong with it, empty when nothing is."""
+    """Check a program that defines the function; return its fault, empty when there is none."""
     calls = await _calls(sandbox, task)
     source = f"{task.prompt}\n{program}\n" + _ANSWER.format(entry=task.entry_point)
     answered = await sandbox.run(source, calls, task.limits())
     if not answered.ok:
         return _why(answered)
     count = len(calls.splitlines())
-    given = f"{count}\n{calls}{answered.stdout}"
-    judged = await sandbox.run(_solved(task) + _REPLAY.format(seed=_SEED), given, task.limits())
+    stdin = f"{count}\n{calls}{answered.stdout}"
+    judged = await sandbox.run(_solved(task) + _REPLAY.format(seed=_SEED), stdin, task.limits())
     if judged.ok and judged.stdout.endswith("passed\n"):
         return ""
     return _why(judged) if judged.ended == "exit" else "the check did not end"
 
 
 async def _calls(sandbox: Sandbox, task: FunctionParams) -> str:
-    """The calls that the check makes, a line each."""
+    """Return the calls that the check makes, a line each."""
     key = (task.prompt, task.reference, task.check)
     if key not in _recorded:
         source = _solved(task) + _RECORD.format(seed=_SEED, entry=task.entry_point)
@@ -118,11 +122,12 @@ def _solved(task: FunctionParams) -> str:
 
 def _why(result: RunResult) -> str:
     if result.ended != "exit":
-        return {"output": "too much output", "memory": "too much memory"}.get(
-            result.ended, "too slow"
-        )
-    said = result.stderr.strip().splitlines()[-1:] or ["no output"]
-    return said[0][:300]
+        return _WHY[result.ended]
+    return _last_line(result)[:300] or "no output"
+
+
+def _last_line(result: RunResult) -> str:
+    return (result.stderr.strip().splitlines() or [""])[-1]
 
 
 T = TypeVar("T")
@@ -130,13 +135,13 @@ _FENCE: Final = re.compile(  # possessive: a fence that never ends its line is l
     r"^[ \t]*+```[ \t]*+(\w*+)[^\n]*+\n(.*?)^[ \t]*+```", re.MULTILINE | re.DOTALL
 )
 TOTAL_S: Final = 120.0
-"""Processor seconds of one program over all tests: what the default deadline of an episode has room for."""
+"""Processor seconds of one program over all tests, for which the default deadline of an episode has room."""
 _PYTHON: Final = ("", "python", "py", "python3")
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many tests a program passed (before the first it did not, where the rest were left out), and what was wrong."""
+    """The number of tests that a program passed (before the first failed one, where the rest were left out), and its fault."""
 
     passed: int
     tests: int
@@ -148,13 +153,13 @@ class Score:
 
 
 def program_in(response: str) -> str | None:
-    """The last fenced Python block of a response, or None when there is none."""
+    """Return the last fenced Python block of a response, or None when there is none."""
     blocks = [text for language, text in _FENCE.findall(response) if language.lower() in _PYTHON]
     return blocks[-1] if blocks else None
 
 
 def fenced(program: str) -> str:
-    """A program as a response that holds it."""
+    """Return a response that holds a program."""
     return f"```python\n{program.rstrip()}\n```"
 
 
@@ -169,8 +174,8 @@ async def score(
 ) -> Score:
     """Run a program against a task.
 
-    With `public`, only the public tests are run, and what went wrong is said in full; otherwise nothing of a test is said.
-    With `every`, it goes on after a test that is not passed. What `total_s` (see `run_cases`) leaves no time for is not passed.
+    With `public`, only the public tests are run, and the fault shows the test; otherwise it shows nothing of a test. With `every`,
+    it goes on after a failed test. Tests for which `total_s` (see `run_cases`) leaves no time are not passed.
     """
     if isinstance(task, FunctionParams) and public:
         return Score(0, 0)  # a check has no public part
@@ -181,35 +186,28 @@ async def score(
     verdicts = await run_cases(
         sandbox, program, cases, task.limits(), stop_at_first=not (public or every), total_s=total_s
     )
-    trouble = _trouble(cases, verdicts, told=public)
+    trouble = _trouble(cases, verdicts, full=public)
     if not trouble and len(verdicts) < len(cases):
-        trouble = TOO_SLOW  # all that were run are passed, and nothing is left for the others
+        trouble = TOO_SLOW  # no time is left for the others
     return Score(sum(v.passed for v in verdicts), len(cases), trouble)
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end for a caller without an event loop, or one that stands in the way of its own."""
+    """Run a coroutine to its end, in a thread of its own, for a synchronous caller."""
     with ThreadPoolExecutor(1, thread_name_prefix="code") as pool:
         return pool.submit(asyncio.run, work).result()
 
 
-TOO_SLOW: Final = "too slow"
-_WHY: Final = {
-    "wrong": "wrong output", "error": "the program failed", "wall_time": TOO_SLOW,
-    "cpu_time": TOO_SLOW, "memory": "too much memory", "output": "too much output",
-}  # fmt: skip
-
-
-def _trouble(cases: Sequence[Case], verdicts: Sequence[Verdict], *, told: bool) -> str:
+def _trouble(cases: Sequence[Case], verdicts: Sequence[Verdict], *, full: bool) -> str:
     for case, verdict in zip(cases, verdicts, strict=False):
         if verdict.passed:
             continue
         sentence = _WHY[verdict.reason]
-        if not told:
+        if not full:
             return sentence
-        said = verdict.result.stderr.strip().splitlines()[-1:] if verdict.reason == "error" else []
+        last = _last_line(verdict.result) if verdict.reason == "error" else ""
         parts = [
-            f"{sentence}: {said[0][:300]}" if said else sentence,
+            f"{sentence}: {last[:300]}" if last else sentence,
             f"Input:\n{case.input.rstrip()[:1000]}",
             f"Expected output:\n{case.output.rstrip()[:1000]}",
             f"Your output:\n{verdict.result.stdout.rstrip()[:1000]}",
@@ -242,7 +240,7 @@ _PROOF_LIMITS: Final = Limits(cpu_s=20.0, wall_s=120.0, output_bytes=8 * MIB)
 async def passed(
     sandbox: Sandbox, problem: ProgramParams, programs: Sequence[str]
 ) -> list[list[bool]]:
-    """Which tests of a problem each program passes. The programs must be our own."""
+    """Return which tests of a problem each program passes. The programs must be our own."""
     asked = {"programs": list(programs), "inputs": [test.input for test in problem.tests]}
     result = await sandbox.run(_DRIVER, json.dumps(asked), _PROOF_LIMITS)
     if not result.ok:
@@ -263,7 +261,7 @@ async def prove(
     """Run the reference solution and the wrong ones of a generated problem on all its tests.
 
     Returns:
-        What is wrong with the problem (empty when nothing is), and how many tests each of `others` passes.
+        The fault of the problem (empty when there is none), and how many tests each of `others` passes.
     """
     wrong = len(problem.mutants)
     table = await passed(sandbox, problem, [problem.reference, *problem.mutants, *others])

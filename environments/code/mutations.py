@@ -1,7 +1,7 @@
-"""Programs that differ from a given one in a single place. A program itself: it runs in the sandbox, with that one as its input.
+"""Programs that differ from a given one in a single place; runs in the sandbox, with that program as its input.
 
 Reads Python source from standard input, prints a JSON list of at most `MOST` sources: a comparison, an operator, a number or the
-first of two branches is another one. Many of them compute something else; that one of them does not says nothing.
+first of two branches is another one. Most of them compute something else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OTHER: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def mutants(source: str) -> list[str]:
-    """At most `MOST` changed programs, from places spread evenly over the source."""
+    """Return at most `MOST` changed programs, from places spread evenly over the source."""
     count = sum(1 for _ in _places(ast.parse(source)))
     chosen = sorted({i * count // MOST for i in range(MOST)}) if count else []
     return [_changed(source, place) for place in chosen]
@@ -36,7 +36,7 @@ def _changed(source: str, place: int) -> str:
 
 
 def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """What can be changed: (node, field), in the order of the source."""
+    """Yield each place that can be changed as (node, field), in the order of the source."""
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in _OTHER:
             yield node, "op"

@@ -1,9 +1,8 @@
 """Rewriting a problem that was not generated: a model writes question, tests and reference solution anew, together.
 
-Nothing of the answer is believed. Its programs run in the sandbox, each alone: the reference solution must pass every test, an
-empty program, one that repeats its input and one that always prints the commonest output must not, and of the reference
-with one place changed at least half must fail. Whether the question asks for what the tests reward is left to a solver that reads the question only, or
-to the measurement.
+Its programs run in the sandbox, each alone: the reference solution must pass every test; an empty program, one that repeats its
+input and one that always prints the commonest output must not; and of the reference with one place changed at least half must
+fail. Whether question and tests agree is left to a solver that reads the question only, or to the measurement.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from environments.code import mutations
 from environments.code.execution import score
-from environments.code.params import ProgramParams, TestParams, instruction, kind_of
+from environments.code.params import ProgramParams, TestParams
+from triforge.environments.kit import expect_fields, proofs
 from triforge.errors import InputError
 from triforge.event_loop import together
 from triforge.prompt_escaping import neutralise
-from triforge.rollout.protocols import RewriteMenu, TaskDraft
+from triforge.rollout.protocols import RewriteMenu
 from triforge.sandbox.client import Sandbox
 from triforge.types import CheckResult, Direction
 
@@ -61,7 +61,7 @@ _ECHO: Final = "import sys\nprint(sys.stdin.read())"
 
 
 def menu(given: ProgramParams, direction: Direction) -> RewriteMenu:
-    """The present problem, and the schema of another one."""
+    """Return the present problem and the schema of another one."""
     lines = [f"Present problem:\n{neutralise(given.question)[:6000]}"]
     for test in given.tests[:_SHOWN]:
         pair = neutralise(test.input)[:500].rstrip(), neutralise(test.output)[:500].rstrip()
@@ -75,15 +75,12 @@ def menu(given: ProgramParams, direction: Direction) -> RewriteMenu:
     return RewriteMenu(description="\n".join(lines), json_schema=SCHEMA)
 
 
-def apply(given: ProgramParams, answer: dict[str, str]) -> TaskDraft:
-    """The problem of an answer; limits are the parent's, and so is the number of examples, of at most half of the tests."""
-    if set(answer) != set(FIELDS):
-        raise InputError(
-            f"code rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
-        )
+def apply(given: ProgramParams, answer: dict[str, str]) -> ProgramParams:
+    """Return the problem of an answer, with the parent's limits and at most half of the tests as examples."""
+    expect_fields(answer, FIELDS, "code rewrite")
     try:
         tests = _TESTS.validate_json(answer["tests"], strict=True)
-        made = ProgramParams(
+        return ProgramParams(
             question=answer["question"],
             tests=tests,
             public=min(given.public, len(tests) // 2),
@@ -95,13 +92,10 @@ def apply(given: ProgramParams, answer: dict[str, str]) -> TaskDraft:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "tests"
         raise InputError(f"code rewrite: field {place}: {first['msg']}") from None
-    return TaskDraft(
-        params=made.model_dump(mode="json"), instruction=instruction(made), kind=kind_of(made)
-    )
 
 
 def drift(root: ProgramParams, candidate: ProgramParams) -> float:
-    """The share of the words of both questions that only one of them has."""
+    """Return the share of the words of both questions that only one of them has."""
     one, two = _words(root), _words(candidate)
     return 1.0 - len(one & two) / len(one | two) if one | two else 0.0
 
@@ -113,18 +107,22 @@ def _words(given: ProgramParams) -> set[str]:
 async def check(
     sandbox: Sandbox, before: ProgramParams, after: ProgramParams, announced: str
 ) -> list[CheckResult]:
-    """The proofs, the cheap ones first; programs run only of what is well formed."""
-    found = [
-        _well_formed(after, announced),
-        _result("differs", _words(before) != _words(after) and before.tests != after.tests),
-    ]
-    if not all(result.passed for result in found):
-        return found
+    """Prove a candidate, cheap proofs first; the first that fails is the last."""
+    inputs = len({test.input for test in after.tests})
+    fault = "" if inputs >= FEWEST else f"{inputs} different inputs, at least {FEWEST}"
+    if not after.reference or after.recipe is not None:
+        fault = "expected a reference solution and no recipe"
+    if announced != after.instruction:
+        fault = "the statement is not that of the question and its examples"
+    differs = _words(before) != _words(after) and before.tests != after.tests
+    results = proofs(("well_formed", not fault, fault), ("differs", differs))
+    if fault or not differs:
+        return results
     reference = await score(sandbox, after, after.reference)
-    said = f"the reference solution passes {reference.passed} of {reference.tests} tests"
-    found.append(_result("solvable", reference.solved, f"{said} {reference.trouble}".rstrip()))
+    detail = f"the reference solution passes {reference.passed} of {reference.tests} tests {reference.trouble}"
+    results += proofs(("solvable", reference.solved, detail.rstrip()))
     if not reference.solved:
-        return found
+        return results
     commonest = Counter(test.output for test in after.tests).most_common(1)[0][0]
     simple = {
         "an empty program": _EMPTY,
@@ -133,43 +131,24 @@ async def check(
     }
     passing = await _passing(sandbox, after, list(simple.values()))
     winners = [name for name, passes in zip(simple, passing, strict=True) if passes]
-    found.append(_result("not_satisfied_at_reset", not winners, ", ".join(winners)))
+    results += proofs(("not_satisfied_at_reset", not winners, ", ".join(winners)))
     if not winners:
-        found.append(await _mutants_fail(sandbox, after))
-    return found
+        results += proofs(("mutants_fail", *await _mutants_fail(sandbox, after)))
+    return results
 
 
-def _well_formed(after: ProgramParams, announced: str) -> CheckResult:
-    inputs = len({test.input for test in after.tests})
-    if announced != instruction(after):
-        return _result(
-            "well_formed", False, "the statement is not that of the question and its examples"
-        )
-    if not after.reference or after.recipe is not None:
-        return _result("well_formed", False, "expected a reference solution and no recipe")
-    return _result("well_formed", inputs >= FEWEST, f"{inputs} different inputs, at least {FEWEST}")
-
-
-async def _mutants_fail(sandbox: Sandbox, after: ProgramParams) -> CheckResult:
-    """Whether tests tell the reference from programs that are almost it."""
+async def _mutants_fail(sandbox: Sandbox, after: ProgramParams) -> tuple[bool, str]:
+    """Return whether the tests fail enough programs that are almost the reference, and how many they fail."""
     made = await sandbox.run(_MUTATE, after.reference, after.limits())
     if not made.ok:
-        return _result(
-            "mutants_fail", False, "the reference solution is no Python that can be changed"
-        )
+        return False, "the reference solution is no Python that can be changed"
     programs: list[Any] = json.loads(made.stdout)
-    passes = await _passing(sandbox, after, programs)
-    failed = passes.count(False)
+    failed = (await _passing(sandbox, after, programs)).count(False)
     enough = 0 < len(programs) <= 2 * failed
-    said = f"{failed} of {len(programs)} changed references fail, at least half must"
-    return _result("mutants_fail", enough, said)
+    return enough, f"{failed} of {len(programs)} changed references fail, at least half must"
 
 
 async def _passing(sandbox: Sandbox, given: ProgramParams, programs: list[str]) -> list[bool]:
-    """Which programs pass all tests; each run is alone, the first failed test ends a program."""
+    """Return which programs pass all tests; each runs alone, and its first failed test ends it."""
     scores = await together(score(sandbox, given, program) for program in programs)
-    return [found.solved for found in scores]
-
-
-def _result(name: str, passed: bool, detail: str = "") -> CheckResult:
-    return CheckResult(name=name, passed=passed, detail=detail)
+    return [one.solved for one in scores]

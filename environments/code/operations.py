@@ -1,8 +1,7 @@
-"""What generated problems are made of: steps that change some data, and what is printed in the end.
+"""Operations of generated problems: steps that change some data, and endings that print an answer.
 
-Every operation stands here three times: as the sentence of the statement, as the line of the reference solution, and as
-a function. Tests are made by the functions, proved by running the lines in the sandbox, and the sentences are read back
-by a grammar of their own (reading.py), so that a slip in one of the three is found by the other two.
+Every operation has a sentence for the statement, a line for the reference solution, and a function that makes the tests. The
+sandbox runs the lines on the tests, so a slip in one of the two is found.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One kind of data: how it is told, read, drawn and written as input."""
+    """One kind of data: its description, the lines that read it, and the functions that draw and write it."""
 
-    told: str
+    description: str
     reads: tuple[str, ...]
     steps: Mapping[str, Operation]
     finals: Mapping[str, Operation]
@@ -48,7 +47,7 @@ def _turned(data: list[Any], _: int) -> list[Any]:
 
 
 NUMBERS: Final = World(
-    told="a list of whole numbers: one line, separated by blanks, which may be empty",
+    description="a list of whole numbers: one line, separated by blanks, which may be empty",
     reads=("import sys", "data = [int(word) for word in sys.stdin.read().split()]"),
     steps={
         "even": Operation("Keep only the even numbers.", "data = [x for x in data if x % 2 == 0]", lambda d, _: [x for x in d if not x & 1]),
@@ -76,7 +75,7 @@ NUMBERS: Final = World(
 )  # fmt: skip
 
 WORDS: Final = World(
-    told="some words of small letters: one line, separated by blanks, which may be empty",
+    description="some words of small letters: one line, separated by blanks, which may be empty",
     reads=("import sys", "data = sys.stdin.read().split()"),
     steps={
         "reverse": Operation("Reverse the order of the words.", "data = data[::-1]", _turned),
@@ -107,7 +106,7 @@ def _fall(rows: Rows, _: int) -> Rows:
 
 
 def _regions(rows: Rows) -> list[int]:
-    """The sizes of the groups of # that touch up, down, left or right."""
+    """Return the sizes of the groups of # that touch up, down, left or right."""
     left = {(i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == "#"}
     sizes = []
     while left:
@@ -136,7 +135,7 @@ for i in range(len(data)):
 """
 
 GRID: Final = World(
-    told="a picture: lines of equal length that consist of # and .",
+    description="a picture: lines of equal length that consist of # and .",
     reads=("import sys", "data = [list(line) for line in sys.stdin.read().split()]"),
     steps={
         "mirror": Operation("Mirror the picture: left becomes right.", "data = [row[::-1] for row in data]", lambda d, _: [list(reversed(row)) for row in d]),
@@ -163,7 +162,7 @@ WORLDS: Final[Mapping[Kind, World]] = {"numbers": NUMBERS, "words": WORDS, "grid
 
 
 def choices(table: Mapping[str, Operation]) -> list[str]:
-    """Every operation with each of its arguments, as in "add:2"; in the order of the table, easy ones first."""
+    """Return every operation with each of its arguments, as in "add:2", in the order of the table: easy ones first."""
     return [
         f"{name}:{n}" if operation.arguments else name
         for name, operation in table.items()
@@ -172,7 +171,7 @@ def choices(table: Mapping[str, Operation]) -> list[str]:
 
 
 def resolved(table: Mapping[str, Operation], choice: str) -> tuple[Operation, int]:
-    """The operation of a choice, and its argument (0 where it has none)."""
+    """Return the operation of a choice, and its argument (0 where it has none)."""
     name, _, argument = choice.partition(":")
     operation = table[name]
     given = int(argument) if argument.isdecimal() else 0

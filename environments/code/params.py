@@ -1,4 +1,4 @@
-r"""A task's parameters, in one of two shapes. Whoever runs programs against a task reads them by these models.
+r"""Parameters of a task, in one of two shapes.
 
 A program that reads standard input and writes standard output:
 
@@ -8,9 +8,8 @@ A program that reads standard input and writes standard output:
      "reference": "a, b = map(int, input().split())\nprint(a + b)\n",
      "mutants": ["print(7)\n"], "recipe": null}
 
-The first `public` tests are examples that the policy sees; all of them must pass. `reference` solves the task (empty: nobody
-knows whether it can be solved), `mutants` are programs known to be wrong. A generated task has its `recipe`; then
-everything else must be what follows from it.
+The policy sees the first `public` tests; all tests must pass. `reference` solves the task (empty: it is not known whether it
+can be solved), `mutants` are programs known to be wrong. A generated task has its `recipe`, from which all else follows.
 
 A function, checked by Python code (HumanEval):
 
@@ -21,12 +20,12 @@ A function, checked by Python code (HumanEval):
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
 from environments.code import recipes
-from environments.code.operations import Kind, choices
+from environments.code.operations import choices
 from environments.code.recipes import Recipe
 from environments.code.rows import is_foreign, own_shape
 from triforge.environments.kit import Strict, parse_model
@@ -69,11 +68,24 @@ class ProgramParams(Strict):
     mutants: list[Text] = Field(default_factory=list, max_length=16)
     recipe: Recipe | None = None
 
+    @property
+    def instruction(self) -> str:
+        """The question with its examples."""
+        parts = [self.question.strip()]
+        for test in self.tests[: self.public]:
+            parts.append(
+                f"Example input:\n{test.input.rstrip()}\nExample output:\n{test.output.rstrip()}"
+            )
+        return "\n\n".join(parts)
+
+    @property
+    def kind(self) -> str:
+        return self.recipe.kind if self.recipe else "program"
+
     def cases(self) -> list[Case]:
         return [Case(test.input, test.output) for test in self.tests]
 
     def limits(self) -> Limits:
-        """What one run may use; the wall has room for a machine that is busy."""
         return _limits(self.time_limit_s, self.memory_mib)
 
 
@@ -87,17 +99,30 @@ class FunctionParams(Strict):
     reference: Text = Field(min_length=1)
     time_limit_s: Seconds = 4.0
 
+    @property
+    def kind(self) -> str:
+        return "function"
+
+    @property
+    def instruction(self) -> str:
+        """The request to complete the function."""
+        return f"Write this Python function, complete and with the imports it needs.\n\n{self.prompt.strip()}"
+
     def limits(self) -> Limits:
-        """What one run may use; it calls the function in all tests."""
+        """Return the limits of one run, which calls the function in all tests."""
         return _limits(self.time_limit_s, 512)
 
 
+Problem = ProgramParams | FunctionParams
+
+
 def _limits(seconds: float, memory_mib: int) -> Limits:
+    """Return limits whose wall time has room for a busy machine."""
     return Limits(cpu_s=seconds, wall_s=2.0 + 3.0 * seconds, memory_bytes=memory_mib * MIB)
 
 
-def read_params(params: Params) -> ProgramParams | FunctionParams:
-    """Read and check a task; a row of a foreign shape (see rows.py) is turned into ours first."""
+def read_params(params: Params) -> Problem:
+    """Read and check a task; a row of a foreign shape (rows.py) is converted first."""
     if is_foreign(params):
         params = own_shape(params)
     if "check" in params:
@@ -105,11 +130,11 @@ def read_params(params: Params) -> ProgramParams | FunctionParams:
     given = parse_model(ProgramParams, params, WHERE)
     if given.public > len(given.tests):
         raise InputError(
-            f"{WHERE}: field public: was {given.public}, but there are {len(given.tests)} tests"
+            f"{WHERE}: field public: given {given.public}, but there are {len(given.tests)} tests"
         )
     if given.recipe is not None and _follows_from(given.recipe) != given:
         raise InputError(
-            f"{WHERE}: field recipe: the task is not what follows from it; leave the recipe out to change a generated task"
+            f"{WHERE}: field recipe: the task does not follow from it; leave the recipe out to change a generated task"
         )
     return given
 
@@ -120,15 +145,14 @@ def _follows_from(recipe: Recipe) -> ProgramParams:
 
 
 def checked(recipe: Recipe) -> Recipe:
-    """A recipe of which a problem can be made; an `InputError` names what is wrong with another."""
-    world = recipe.world
-    unknown = [step for step in recipe.steps if step not in choices(world.steps)]
+    """Return a recipe that makes a problem; an `InputError` names the fault of any other."""
+    world, steps = recipe.world, list(recipe.steps)
+    unknown = [step for step in steps if step not in choices(world.steps)]
     if unknown or recipe.final not in choices(world.finals):
         raise InputError(
             f"{WHERE}: field recipe: {recipe.kind} has no {', '.join(unknown) or recipe.final!r}; "
             f"steps are {', '.join(choices(world.steps))}, endings {', '.join(choices(world.finals))}"
         )
-    steps = list(recipe.steps)
     if len(set(recipes.names(steps))) < len(steps):
         raise InputError(f"{WHERE}: field recipe: a step is named twice in {steps}")
     if not recipe.can_be_posed():
@@ -139,7 +163,7 @@ def checked(recipe: Recipe) -> Recipe:
 
 
 def params_of(recipe: Recipe) -> ProgramParams:
-    """The task of a recipe."""
+    """Return the task of a recipe."""
     return ProgramParams(
         question=recipes.question(recipe),
         tests=[TestParams(input=case.input, output=case.output) for case in recipes.cases(recipe)],
@@ -148,22 +172,3 @@ def params_of(recipe: Recipe) -> ProgramParams:
         mutants=recipes.mutants(recipe),
         recipe=recipe,
     )
-
-
-def instruction(given: ProgramParams | FunctionParams) -> str:
-    """What is announced: the question with its examples, or the function to complete."""
-    if isinstance(given, FunctionParams):
-        return f"Write this Python function, complete and with the imports it needs.\n\n{given.prompt.strip()}"
-    parts = [given.question.strip()]
-    for test in given.tests[: given.public]:
-        parts.append(
-            f"Example input:\n{test.input.rstrip()}\nExample output:\n{test.output.rstrip()}"
-        )
-    return "\n\n".join(parts)
-
-
-def kind_of(given: ProgramParams | FunctionParams) -> Literal["function", "program"] | Kind:
-    """The family's word for tasks of this sort."""
-    if isinstance(given, FunctionParams):
-        return "function"
-    return given.recipe.kind if given.recipe else "program"

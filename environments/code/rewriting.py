@@ -1,10 +1,7 @@
-"""Rewriting a generated problem: one step more or less, or another ending; and the proofs that the result is true.
+"""Rewriting a generated problem: one step more or less, or another ending, and the proofs of the result.
 
-Problems of others are written anew by the model (open_rewriting.py), functions of HumanEval stay as they are.
-
-Everything that a rewriter may answer is cooked and compared beforehand. `check` then runs the programs in the sandbox:
-the reference solution on every test, the wrong solutions, and, for what is announced, a solution written for the
-statement as it is read back by a grammar of its own, with the statement's own examples.
+A model writes other problems anew (open_rewriting.py); functions of HumanEval stay as they are. All answers about a generated
+problem are made and compared beforehand; `check` then runs the reference solution and the wrong solutions in the sandbox.
 """
 
 from __future__ import annotations
@@ -17,14 +14,14 @@ from environments.code.execution import prove, wait_for
 from environments.code.operations import choices
 from environments.code.params import (
     FunctionParams,
+    Problem,
     ProgramParams,
     checked,
-    instruction,
-    kind_of,
     params_of,
     read_params,
 )
-from environments.code.recipes import MAX_STEPS, Announced, Recipe, read_statement
+from environments.code.recipes import MAX_STEPS, Recipe
+from triforge.environments.kit import closed_menu, expect_fields, proofs
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox
@@ -33,63 +30,43 @@ from triforge.types import CheckResult, Direction, Params, Task
 FIELDS: Final = ("steps", "final")
 _BETWEEN: Final = ", "
 _EMPTY: Final = "pass"
+_FUNCTION: Final = "a function with a check of its own is not rewritten"
 
 
-def menu(task: Task, direction: Direction) -> RewriteMenu:
-    """The closed choices of one direction; an open answer for a task that was not generated.
+def menu(given: Problem, direction: Direction) -> RewriteMenu:
+    """Return the closed choices of one direction; the schema of an open answer for a problem that was not generated.
 
     harder: one step more, at the end or at the start; or an ending further down the table. easier: the reverse.
     """
-    given = read_params(task.params)
     if isinstance(given, FunctionParams):
-        return RewriteMenu(description=task.instruction)
+        return RewriteMenu(description=given.instruction)
     recipe = given.recipe
     if recipe is None:
         return open_rewriting.menu(given, direction)
-    found = dict.fromkeys(
-        (_BETWEEN.join(near.steps), near.final)
-        for near in _near(recipe, direction)
-        if near.can_be_posed()
-    )
-    combinations = tuple(dict(zip(FIELDS, answer, strict=True)) for answer in found)
-    fields = {
-        name: tuple(dict.fromkeys(answer[name] for answer in combinations)) for name in FIELDS
-    }
-    return RewriteMenu(
-        description=(
-            f"Present problem:\n{recipes.question(recipe)}\n"
-            f"As steps: {_BETWEEN.join(recipe.steps)}; ending: {recipe.final}."
-        ),
-        fields=fields if combinations else {},
-        combinations=combinations,
+    near = [one for one in _near(recipe, direction) if one.can_be_posed()]
+    answers = dict.fromkeys((_BETWEEN.join(one.steps), one.final) for one in near)
+    return closed_menu(
+        f"Present problem:\n{recipes.question(recipe)}\n"
+        f"As steps: {_BETWEEN.join(recipe.steps)}; ending: {recipe.final}.",
+        [dict(zip(FIELDS, answer, strict=True)) for answer in answers],
     )
 
 
-def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
-    """The problem that follows from an answer: same kind, same data, new steps or ending, everything written anew."""
-    given = read_params(task.params)
+def apply(given: Problem, answer: dict[str, str]) -> ProgramParams:
+    """Return the problem of an answer: same kind and data, new steps or ending, all else made anew."""
     if isinstance(given, FunctionParams):
-        raise InputError(
-            "code rewrite: a function with a check of its own is not rewritten; there is nothing to choose from"
-        )
-    recipe = given.recipe
-    if recipe is None:
+        raise InputError(f"code rewrite: {_FUNCTION}; there is nothing to choose from")
+    if given.recipe is None:
         return open_rewriting.apply(given, answer)
-    if set(answer) != set(FIELDS):
-        raise InputError(
-            f"code rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
-        )
+    expect_fields(answer, FIELDS, "code rewrite")
     steps = tuple(answer["steps"].split(_BETWEEN))
     if len(steps) > MAX_STEPS:
         raise InputError(f"code rewrite: field steps: {len(steps)} steps, at most {MAX_STEPS}")
-    made = params_of(checked(recipe.but(steps=steps, final=answer["final"])))
-    return TaskDraft(
-        params=made.model_dump(mode="json"), instruction=instruction(made), kind=kind_of(made)
-    )
+    return params_of(checked(given.recipe.but(steps=steps, final=answer["final"])))
 
 
 def drift(root: Params, candidate: Params) -> float:
-    """How many steps and endings must change, as a share of all; between problems of others, words of the question."""
+    """Return the share of steps and endings that must change; between other problems, of the words of the questions."""
     if root == candidate:
         return 0.0
     one, two = read_params(root), read_params(candidate)
@@ -105,55 +82,25 @@ def drift(root: Params, candidate: Params) -> float:
 
 
 def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-    """Prove a candidate. The programs are run; nothing is taken on trust."""
+    """Prove a candidate by running its programs."""
     try:
         before, after = read_params(parent.params), read_params(candidate.params)
     except InputError as error:
-        return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
+        return proofs(("well_formed", False, error.detail))
     if isinstance(before, FunctionParams) or isinstance(after, FunctionParams):
-        detail = "a function with a check of its own is not rewritten"
-        return [CheckResult(name="well_formed", passed=False, detail=detail)]
+        return proofs(("well_formed", False, _FUNCTION))
     if before.recipe is None:
         return wait_for(open_rewriting.check(sandbox, before, after, candidate.instruction))
     if after.recipe is None:
-        detail = "a generated problem stays one: it has a recipe"
-        return [CheckResult(name="well_formed", passed=False, detail=detail)]
-    announced = read_statement(candidate.instruction)
-    others = [_EMPTY, *([_solution(announced)] if announced else [])]
-    trouble, counts = wait_for(prove(sandbox, after, others))
-    agrees, detail = _agrees(after, candidate.instruction, announced, counts[1:])
-    results = (
-        ("well_formed", True, ""),
-        ("differs", before.tests != after.tests and before != after, ""),
-        ("not_satisfied_at_reset", counts[0] < len(after.tests), "an empty program"),
+        return proofs(("well_formed", False, "a generated problem stays one: it has a recipe"))
+    trouble, (empty,) = wait_for(prove(sandbox, after, [_EMPTY]))
+    return proofs(
+        ("well_formed", True),
+        ("differs", before.tests != after.tests and before != after),
+        ("not_satisfied_at_reset", empty < len(after.tests), "an empty program"),
         ("solvable", not trouble, trouble),
-        ("instruction_agrees", agrees, detail),
+        ("instruction_agrees", candidate.instruction == after.instruction, "with the recipe"),
     )
-    return [CheckResult(name=name, passed=ok, detail=said) for name, ok, said in results]
-
-
-def _solution(announced: Announced) -> str:
-    return recipes.program(
-        Recipe(kind=announced.kind, steps=announced.steps, final=announced.final, seed=0)
-    )
-
-
-def _agrees(
-    task: ProgramParams, text: str, announced: Announced | None, passes: list[int]
-) -> tuple[bool, str]:
-    """Whether who does what the statement says passes every test; `passes` counts those of such a program."""
-    if announced is None:
-        return False, "the statement announces nothing that can be read back"
-    assert task.recipe is not None
-    rewarded = Announced(task.recipe.kind, task.recipe.steps, task.recipe.final)
-    detail = (
-        f"a solution of the statement as announced passes {passes[0]} of {len(task.tests)} tests"
-    )
-    if announced != rewarded:
-        return False, f"it announces {announced}, its tests ask for {rewarded}; {detail}"
-    if text != instruction(task):
-        return False, "its examples are not those of the tests"
-    return passes[0] == len(task.tests), detail
 
 
 def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
@@ -173,6 +120,7 @@ def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
 
 
 def _edits(one: tuple[str, ...], two: tuple[str, ...]) -> int:
+    """Return the edit distance of two sequences."""
     row = list(range(len(two) + 1))
     for i, a in enumerate(one, start=1):
         last, row[0] = row[0], i

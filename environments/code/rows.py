@@ -1,15 +1,14 @@
-"""Problems of others, one JSON object a row, as our own parameters.
+"""Rows of other data sets, one JSON object a problem, converted to our parameters.
 
-Three shapes are known by their fields; the statement is found under any of `STATEMENTS`:
+Three shapes are known by their fields; the statement stands under any of `STATEMENTS`:
 
     test_input, test_output, test_time_limit, test_method   lists of texts, as RLAnything prepares CodeContests
     public_tests, private_tests, generated_tests            {"input": [...], "output": [...]}, as in CodeContests
     public_test_cases, private_test_cases                   lists of {"input", "output", "testtype"} or the same as JSON
                                                             text, as in LiveCodeBench and LiveBench
 
-Tests that call a function instead of using standard input are refused, and so is what is packed as a pickle. A row with more
-than `MOST` tests is refused as well, unless it says itself how many are to be kept: `"keep": 200` takes the first, the
-public ones before the hidden ones.
+Tests that call a function instead of using standard input are refused, and so are tests packed as a pickle. A row with more than
+`MOST` tests needs a field `keep`: `"keep": 200` takes the first tests, public ones before hidden ones.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ MOST: Final = 200  # tests of a task; CodeContests has rows with more
 
 
 def is_foreign(row: Mapping[str, object]) -> bool:
-    """Whether a row is of one of the known shapes."""
+    """Return whether a row has one of the known shapes."""
     return "tests" not in row and any(name in row for name in _MARKS)
 
 
 def own_shape(row: Mapping[str, object]) -> Params:
-    """A foreign row as our parameters; what we have no use for is left out."""
+    """Convert a foreign row to our parameters; other fields are left out."""
     statement = next((row[name] for name in STATEMENTS if isinstance(row.get(name), str)), None)
     if statement is None:
         turns = row.get("turns")  # LiveBench keeps its question there
@@ -48,7 +47,7 @@ def own_shape(row: Mapping[str, object]) -> Params:
         )
     method = row.get("test_method", "stdio")
     if method != "stdio":
-        raise InputError(f"code row: field test_method: was {method!r}, only stdio is played")
+        raise InputError(f"code row: field test_method: given {method!r}, expected stdio")
     public = [test for name in _PUBLIC for test in _tests(row, name)]
     hidden = [test for name in _HIDDEN for test in _tests(row, name)]
     if "test_input" in row:
@@ -72,7 +71,7 @@ def _kept(row: Mapping[str, object], tests: int) -> int:
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
         if tests:
             raise InputError(
-                f"code row: field keep: was {keep!r}, expected a whole number from 1 to {MOST}"
+                f"code row: field keep: given {keep!r}, expected a whole number from 1 to {MOST}"
             )
         return 0
     if min(keep, tests) > MOST:
@@ -101,37 +100,37 @@ def _tests(row: Mapping[str, object], name: str) -> list[dict[str, str]]:
     kinds = {str(test.get("testtype", "stdin")) for test in value}
     if kinds - {"stdin"}:
         raise InputError(
-            f"code row: field {name}: tests of type {sorted(kinds)}, only stdin is played"
+            f"code row: field {name}: given tests of type {sorted(kinds)}, expected stdin"
         )
     return [_test(test.get("input"), test.get("output"), name) for test in value]
 
 
 def _columns(value: Mapping[str, Any], name: str) -> list[dict[str, str]]:
-    given, wanted = value.get("input"), value.get("output")
-    if not isinstance(given, list) or not isinstance(wanted, list) or len(given) != len(wanted):
+    inputs, outputs = value.get("input"), value.get("output")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise InputError(f"code row: field {name}: expected as many inputs as outputs, both lists")
-    return [_test(a, b, name) for a, b in zip(given, wanted, strict=True)]
+    return [_test(*pair, name) for pair in zip(inputs, outputs, strict=True)]
 
 
-def _test(given: object, wanted: object, name: str) -> dict[str, str]:
-    if not isinstance(given, str) or not isinstance(wanted, str):
+def _test(stdin: object, output: object, name: str) -> dict[str, str]:
+    if not isinstance(stdin, str) or not isinstance(output, str):
         raise InputError(f"code row: field {name}: input and output of a test must be text")
-    return {"input": given, "output": wanted}
+    return {"input": stdin, "output": output}
 
 
 def _solution(row: Mapping[str, Any]) -> str:
-    """The first Python 3 solution of a CodeContests row, or what stands under `reference`."""
+    """Return the field `reference`, or the first Python 3 solution of a CodeContests row."""
     if isinstance(row.get("reference"), str):
         return str(row["reference"])
-    found = row.get("solutions")
-    if not isinstance(found, Mapping):
+    solutions = row.get("solutions")
+    if not isinstance(solutions, Mapping):
         return ""
-    pairs = zip(found.get("language", ()), found.get("solution", ()), strict=False)
+    pairs = zip(solutions.get("language", ()), solutions.get("solution", ()), strict=False)
     return next((str(text) for language, text in pairs if language == _PYTHON3), "")
 
 
 def _seconds(value: object) -> float | None:
-    """A time limit in seconds: a number, or CodeContests' {"seconds", "nanos"}; brought into our range."""
+    """Return a time limit in seconds, given as a number or as CodeContests' {"seconds", "nanos"}, brought into our range."""
     if isinstance(value, Mapping):
         value = float(value.get("seconds", 0)) + float(value.get("nanos", 0)) / 1e9
     if isinstance(value, int | float) and value > 0:

@@ -15,15 +15,13 @@ from triforge.environments.kit import (
     AnswerOptions,
     Family,
     Strict,
-    expect_announced,
     parse_model,
     part_of,
     wrapped,
 )
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Observation, Reset, StepResult
 
 EPISODE: Final = "$episode"
 _DONE: Final = "done"
@@ -33,14 +31,14 @@ _NO_CALL: Final = f"That is no call of a tool; expected {_WHAT}."
 
 
 class Call(Strict):
-    """A tool with its arguments; `$episode` in one stands for a word that is another one in each episode."""
+    """A tool with its arguments; `$episode` in one stands for a word that each episode draws anew."""
 
     tool: str = Field(min_length=1, max_length=200)
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class McpTask(Strict):
-    """A task on a server: what is asked, and the call whose answer says at the end whether it was done."""
+    """A task on a server: its instruction, and the call whose answer decides at the end whether it was done."""
 
     server: str = Field(min_length=1, max_length=100)
     instruction: str = Field(min_length=1, max_length=20_000)
@@ -54,107 +52,99 @@ class McpTask(Strict):
 
 
 class PlayOptions(AnswerOptions):
-    """How a task is played; README.md explains each option."""
+    """Options of a run; README.md explains each."""
 
     shown: int = Field(default=8000, ge=100, le=10**6)
 
 
-def holds(found: JsonValue, expected: JsonValue) -> bool:
-    """Whether an answer is what is expected; an object may have more members than are expected."""
+def holds(answer: JsonValue, expected: JsonValue) -> bool:
+    """Return whether an answer is as expected; an object may have further members."""
     if isinstance(expected, dict):
-        return isinstance(found, dict) and all(
-            name in found and holds(found[name], value) for name, value in expected.items()
+        return isinstance(answer, dict) and all(
+            name in answer and holds(answer[name], value) for name, value in expected.items()
         )
-    return found == expected and isinstance(found, bool) == isinstance(expected, bool)
+    return answer == expected and isinstance(answer, bool) == isinstance(expected, bool)
 
 
 class McpEpisode:
-    """One task."""
+    """One task, with a connection to its server."""
 
-    def __init__(self, options: PlayOptions) -> None:
-        self._options = options
-        self._used = False
-        self._left = 0
-        self._tools: list[str] = []
-        self._given: McpTask | None = None
-        self._connection: Connection | None = None
-        self._stack = AsyncExitStack()
-
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        if self._used:
-            raise EnvError("mcp: an environment plays one episode; make a fresh one to reset")
-        self._used = True
-        asked = parse_model(McpTask, task.params, "mcp params")
-        expect_announced("mcp", task, asked.instruction)
+    def __init__(self, params: McpTask, options: PlayOptions, announced: str) -> None:
+        self.done = False
         word = f"episode-{secrets.token_hex(8)}"
-        named = json.loads(json.dumps(asked.model_dump(mode="json")).replace(EPISODE, word))
-        given = self._given = McpTask.model_validate(named)
-        connection = await self._stack.enter_async_context(connected(given.server))
-        self._connection, self._left = connection, given.horizon
-        ours = {call.tool for call in (*given.setup, given.check)}
+        self._params = McpTask.model_validate_json(params.model_dump_json().replace(EPISODE, word))
+        self._options, self._announced = options, announced
+        self._left = params.horizon
+        self._tools: list[str] = []
+        self._stack = AsyncExitStack()
+        self._connection: Connection | None = None
+
+    async def start(self) -> Reset:
+        params = self._params
+        self._connection = await self._stack.enter_async_context(connected(params.server))
+        hidden = {call.tool for call in (*params.setup, params.check)}
         tools = [
-            one
-            for one in await connection.tools()
-            if (one["name"] in given.tools if given.tools else one["name"] not in ours)
+            tool
+            for tool in await self._connection.tools()
+            if (tool["name"] in params.tools if params.tools else tool["name"] not in hidden)
         ]
-        self._tools = [str(one["name"]) for one in tools]
-        for call in given.setup:
-            said, fine = await connection.call(call.tool, call.arguments)
-            if not fine:
-                raise EnvError(f"mcp: setup fails at {call.tool}: {str(said)[:500]}")
-        listed = "\n".join(json.dumps(_without(one, given.fixed)) for one in tools)
+        self._tools = [str(tool["name"]) for tool in tools]
+        for call in params.setup:
+            answer, succeeded = await self._connection.call(call.tool, call.arguments)
+            if not succeeded:
+                raise EnvError(f"mcp: setup fails at {call.tool}: {str(answer)[:500]}")
+        listed = "\n".join(json.dumps(_without(tool, params.fixed)) for tool in tools)
         system = self._options.system(_GUIDE, _WHAT)
         return Reset(
-            observation=Observation(text=asked.instruction), system=system and system + listed
+            observation=Observation(text=self._announced), system=system and system + listed
         )
 
-    async def step(self, response: str) -> StepResult:
-        given, connection = self._given, self._connection
-        if given is None or connection is None or self._left == 0:
-            raise EnvError("mcp: step after the end or before reset; the episode is not running")
-        said = part_of(response, self._options.answer).strip()
+    async def play(self, response: str) -> StepResult:
+        assert self._connection is not None, "it was started"
+        action = part_of(response, self._options.answer).strip()
         self._left -= 1
-        over, valid, text = said.strip("`.").lower() == _DONE, True, ""
+        over, valid, text = action.strip("`.").lower() == _DONE, True, ""
         if not over:
-            text, valid = await self._play(given, connection, said)
+            text, valid = await self._call(self._connection, action)
+        self.done = over or self._left == 0
         success = None
-        if over or self._left == 0:
-            self._left = 0
-            found, fine = await connection.call(given.check.tool, given.check.arguments)
-            success = fine and holds(found, given.expected)
+        if self.done:
+            check = self._params.check
+            answer, succeeded = await self._connection.call(check.tool, check.arguments)
+            success = succeeded and holds(answer, self._params.expected)
             text = text or ("Done." if success else "Not done.")
         return StepResult(
             observation=Observation(text=text[: self._options.shown]),
-            action=said[:2000],
+            action=action[:2000],
             action_valid=valid,
-            done=self._left == 0,
+            done=self.done,
             success=success,
         )
 
-    async def _play(self, given: McpTask, connection: Connection, said: str) -> tuple[str, bool]:
+    async def leave(self, *, sound: bool) -> None:  # noqa: ARG002
+        await self._stack.aclose()
+
+    async def _call(self, connection: Connection, action: str) -> tuple[str, bool]:
         try:
-            call = parse_model(Call, json.loads(said), "call")
+            call = parse_model(Call, json.loads(action), "call")
         except InputError as error:
             return error.detail, False
         except (ValueError, RecursionError):
             return _NO_CALL, False
         if call.tool not in self._tools:
             return f"There is no tool {call.tool!r}; there are: {', '.join(self._tools)}.", False
-        found, fine = await connection.call(call.tool, {**call.arguments, **given.fixed})
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-        return text if fine else f"The tool fails: {text}", True
-
-    async def close(self) -> None:
-        self._used, self._left = True, 0
-        await self._stack.aclose()
+        arguments = {**call.arguments, **self._params.fixed}
+        answer, succeeded = await connection.call(call.tool, arguments)
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        return text if succeeded else f"The tool fails: {text}", True
 
 
 def _without(tool: dict[str, JsonValue], fixed: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """A tool as the policy sees it: arguments that are fixed are not its own."""
+    """Return a tool as the policy sees it, without its fixed arguments."""
     schema = tool["arguments"]
     if not fixed or not isinstance(schema, dict):
         return tool
-    left = {name: value for name, value in schema.items() if name not in ("properties", "required")}
+    left = dict(schema)
     fields, needed = schema.get("properties"), schema.get("required")
     if isinstance(fields, dict):
         left["properties"] = {name: value for name, value in fields.items() if name not in fixed}
@@ -164,7 +154,7 @@ def _without(tool: dict[str, JsonValue], fixed: dict[str, JsonValue]) -> dict[st
 
 
 class McpFamily(Family[McpTask, PlayOptions]):
-    """The family `mcp`; see README.md beside this file."""
+    """The family `mcp`; README.md explains it."""
 
     name = "mcp"
     about = About(
@@ -186,12 +176,12 @@ class McpFamily(Family[McpTask, PlayOptions]):
     def check(self, given: McpTask) -> None:
         server_of(given.server)
 
-    def make(self, options: Params) -> Environment:
-        return McpEpisode(parse_model(PlayOptions, options, "mcp options"))
+    def begin(self, given: McpTask, options: PlayOptions, announced: str, _seed: int) -> McpEpisode:
+        return McpEpisode(given, options, announced)
 
     def solution(self, given: McpTask, options: PlayOptions) -> Sequence[str] | None:
-        said = [call.model_dump_json() for call in given.solution] + [_DONE]
-        return [wrapped(one, options.answer) for one in said] if given.solution else None
+        calls = [call.model_dump_json() for call in given.solution] + [_DONE]
+        return [wrapped(one, options.answer) for one in calls] if given.solution else None
 
 
 FAMILY: Final = McpFamily()

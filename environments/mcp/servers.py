@@ -1,7 +1,7 @@
 """The operator's MCP servers, and connections to them: one for all episodes of an event loop, or one an episode.
 
-What is started or connected to stands in a file of the operator, in the shape that MCP clients share; a task says a name in it. So
-whoever uploads tasks can start nothing.
+Programs and addresses stand in a file of the operator, in the shape that MCP clients share. A task names a server in it, so an
+upload of tasks can start nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSED: Final = (-32602, -32601)  # invalid parameters, no such tool: what the
 
 
 class Server(Strict):
-    """A program that speaks over its standard input and output, or the URL of one that runs already."""
+    """A program that is spoken to over its standard input and output, or the URL of one that runs already."""
 
     command: str = ""
     args: list[str] = Field(default_factory=list)
@@ -39,7 +39,7 @@ class Server(Strict):
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
 
     def client(self) -> Any:
-        """A client of the package `mcp`, not yet connected; a program inherits none of the services' variables."""
+        """Make a client of the package `mcp`; a program inherits no variables of the services."""
         from mcp import Client, StdioServerParameters  # noqa: PLC0415  an extra
 
         if self.url:
@@ -51,7 +51,7 @@ class Server(Strict):
 
     @asynccontextmanager
     async def _over_http(self) -> AsyncIterator[Any]:
-        """Streamable HTTP, with as many requests at a time as there are calls."""
+        """Open Streamable HTTP, with as many requests at a time as there are calls."""
         import httpx2  # noqa: PLC0415  of the package mcp
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
@@ -64,27 +64,27 @@ class Server(Strict):
 
 
 class _File(Strict, hide_input_in_errors=True):
-    mcpServers: dict[str, Server]  # noqa: N815  as clients of others write it
+    mcpServers: dict[str, Server]  # noqa: N815  the name that MCP clients share
 
 
 def server_of(name: str) -> Server:
-    """The server that the operator calls so."""
+    """Return the server of that name in the operator's file."""
     place = Settings.from_env().mcp_servers
     try:
         known = _File.model_validate_json(Path(place).read_text()).mcpServers if place else {}
     except (OSError, ValidationError) as error:
         raise ConfigError(f"{OPTION}: {place}: {error}") from None
-    found = known.get(name)
-    if found is None or bool(found.command) == bool(found.url):
+    server = known.get(name)
+    if server is None or bool(server.command) == bool(server.url):
         raise InputError(
             f"mcp params: field server: given {name!r}, expected a server that the operator names in the file of {OPTION} with a "
             f"command or a url; there are: {', '.join(sorted(known)) or 'none'}"
         )
-    return found
+    return server
 
 
 class Connection:
-    """An open connection, in a task of its own: the library's client must end where it began."""
+    """An open connection, in a task of its own: the library's client must end in the task that began it."""
 
     def __init__(self, name: str, server: Server) -> None:
         self._name, self._server = name, server
@@ -98,7 +98,7 @@ class Connection:
             async with self._server.client() as client:
                 self._client.set_result(client)
                 await self._leave.wait()
-        except Exception as error:  # noqa: BLE001  whatever a server does; callers hear of it
+        except Exception as error:  # noqa: BLE001  a server may fail in any way; callers get the error
             self.broken = True
             if not self._client.done():
                 self._client.set_exception(self._failed("does not start", error))
@@ -109,8 +109,8 @@ class Connection:
         return EnvError(f"mcp: server {self._name!r} {what}: {type(error).__name__}: {error}")
 
     async def tools(self) -> list[dict[str, JsonValue]]:
-        """Name, description and schema of each tool; an `EnvError` if the server does not say."""
-        found: list[Any] = []
+        """Return name, description and schema of each tool; an `EnvError` if the server does not list them."""
+        tools: list[Any] = []
         cursor: str | None = ""
         while cursor is not None:
             ask = partial(_page, cursor or None)
@@ -119,30 +119,30 @@ class Connection:
             except EnvError:
                 self._break()
                 raise
-            found, cursor = found + page.tools, page.next_cursor
+            tools, cursor = tools + page.tools, page.next_cursor
         return [
             {"name": one.name, "description": one.description or "", "arguments": one.input_schema}
-            for one in found
+            for one in tools
         ]
 
     async def call(self, tool: str, arguments: dict[str, JsonValue]) -> tuple[JsonValue, bool]:
-        """What a tool answers, and whether it did what it was asked for; an `EnvError` if the server does not answer."""
+        """Return the answer of a tool, and whether it succeeded; an `EnvError` if the server does not answer."""
         from mcp import MCPError  # noqa: PLC0415  an extra
 
         try:
-            said = await self._ask(f"fails at {tool}", lambda c: c.call_tool(tool, arguments))
+            result = await self._ask(f"fails at {tool}", lambda c: c.call_tool(tool, arguments))
         except EnvError as error:
             cause = error.__cause__
             if isinstance(cause, MCPError) and cause.code in _REFUSED:
                 return cause.message, False
             self._break()
             raise
-        value = said.structured_content
+        value = result.structured_content
         if isinstance(value, dict) and value.keys() == {"result"}:
             value = value["result"]
         if value is None:
-            value = "\n".join(part.text for part in said.content if part.type == "text")
-        return value, not said.is_error
+            value = "\n".join(part.text for part in result.content if part.type == "text")
+        return value, not result.is_error
 
     async def _ask(self, what: str, work: Any) -> Any:
         try:
@@ -154,12 +154,12 @@ class Connection:
             raise self._failed(what, error) from error
 
     def _break(self) -> None:
-        """Have nobody else use it, and end it."""
+        """Mark it as broken, so that the next episode opens another, and end it."""
         self.broken = True
         self._leave.set()
 
     async def end(self) -> None:
-        """Close it, and end the program."""
+        """Close it and end its program."""
         self._leave.set()
         await asyncio.wait([self._task])
 
@@ -173,7 +173,7 @@ _OPEN: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Connection]] = Wea
 
 @asynccontextmanager
 async def connected(name: str) -> AsyncIterator[Connection]:
-    """A connection to a server: the one that this event loop has open until it ends, or one for the caller alone."""
+    """Yield a connection to a server: the one that this event loop keeps open, or one for the caller alone."""
     server = server_of(name)
     if server.per_episode:
         own = Connection(name, server)

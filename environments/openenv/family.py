@@ -5,100 +5,32 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import aiohttp
 from pydantic import Field, JsonValue
 
 from triforge.environments.egress import EgressPolicy, here, place_of
-from triforge.environments.kit import (
-    Answer,
-    NeverRewritten,
-    Strict,
-    expect_announced,
-    parse_model,
-    part_of,
-)
+from triforge.environments.kit import Answer, Family, Strict, parse_model, part_of
 from triforge.environments.registry import About
 from triforge.errors import EnvError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.seeds import derive_seed
-from triforge.types import Params, Task
+from triforge.types import Params
 
 _MAX_MESSAGE: Final = 64 * 2**20  # bytes; observations may hold screenshots
 _REFUSALS: Final = ("VALIDATION_ERROR", "INVALID_JSON")
-# What a server that is none, or that breaks off, makes of a call.
+# Errors of a call to a server of another protocol, or to one that breaks off.
 _FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError)
-
-
-class RefusedError(EnvError):
-    """The server says that what it was sent is malformed; it has done nothing, and the session goes on."""
-
-
-class SessionClient:
-    """Asks one question at a time."""
-
-    def __init__(self, url: str, *, timeout_s: float, egress: EgressPolicy) -> None:
-        self._url = url.rstrip("/")
-        self._egress = egress
-        self._timeout_s = timeout_s
-        self._http: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
-
-    async def open(self) -> dict[str, Any]:
-        """Connect; returns the schema of the server's actions."""
-        self._http = self._egress.session(*place_of(self._url), timeout_s=self._timeout_s)
-        try:
-            async with self._http.get(f"{self._url}/schema") as reply:
-                reply.raise_for_status()
-                schema = await reply.json()
-            self._socket = await self._http.ws_connect(f"{self._url}/ws", max_msg_size=_MAX_MESSAGE)
-            action: dict[str, Any] = schema["action"]
-        except _FAILURES as error:
-            await self.close()
-            raise EnvError(
-                f"openenv: no OpenEnv server answers at {self._url} ({type(error).__name__}: {error}); start one, "
-                "for example: triforge env serve household"
-            ) from error
-        return action
-
-    async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        if self._socket is None:
-            raise EnvError("openenv: the session is closed")
-        try:
-            await self._socket.send_str(json.dumps(message))
-            async with asyncio.timeout(self._timeout_s):
-                reply = json.loads(await self._socket.receive_str())
-            kind, data = reply["type"], reply["data"]
-        except _FAILURES as error:
-            raise EnvError(
-                f"openenv: {self._url} did not answer {message['type']!r}: {type(error).__name__}: {error}"
-            ) from error
-        if kind == "error":
-            code = data.get("code")
-            kind_of_error = RefusedError if code in _REFUSALS else EnvError
-            raise kind_of_error(f"openenv: {self._url}: {code}: {data.get('message')}")
-        found: dict[str, Any] = data
-        return found
-
-    async def close(self) -> None:
-        socket, self._socket = self._socket, None
-        http, self._http = self._http, None
-        if socket is not None:
-            await socket.close()
-        if http is not None:
-            await http.close()
-
-
 _INSTRUCTION: Final = "Do what the environment asks for."
 _MOST_IMAGES: Final = 16  # of one observation
-_FILES: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG files begin
+_FILES: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # the first bytes of PNG and JPEG files
 _NO_ACTION: Final = "That is no action."
 
 
 class EpisodeParams(Strict):
-    """An episode: the server, what its reset is given, and when it counts as won.
+    """An episode: the server, the arguments of its reset, and its end.
 
     `success` is the sum of rewards from which a finished episode is a success; `instruction` announces the task where the
     server's own observation does not.
@@ -111,22 +43,17 @@ class EpisodeParams(Strict):
     horizon: int = Field(default=50, ge=1, le=10_000)
 
 
-class GeneratorOptions(Strict):
-    """What episodes are generated: `count` of them, all with the same settings.
+class GeneratorOptions(EpisodeParams):
+    """Options of the generator, whose episodes differ in the seed of their reset.
 
-    The server is reset with seeds from `first_seed` on; without one, from a place that follows from the pool's own seed.
+    The seeds count up from `first_seed`; without one, from a place that follows from the pool's own seed.
     """
 
-    url: str
-    reset: dict[str, JsonValue] = Field(default_factory=dict)
-    instruction: str = _INSTRUCTION
-    success: float = 1.0
-    horizon: int = 50
     first_seed: int | None = Field(default=None, ge=0)
 
 
 class PlayOptions(Strict):
-    """How an episode is played; README.md explains each option."""
+    """Options of a run; README.md explains each."""
 
     answer: Answer = "whole"
     field: str = "text"
@@ -134,88 +61,117 @@ class PlayOptions(Strict):
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
 
 
-class RemoteEpisode:
-    """An environment behind a WebSocket; `reach` says what may be connected to."""
+class RefusedError(EnvError):
+    """An action that the server refused as malformed; its session goes on."""
 
-    def __init__(self, options: PlayOptions, egress: EgressPolicy) -> None:
-        self._options = options
-        self._egress = egress
-        self._client: SessionClient | None = None
-        self._used = False
-        self._done = False
+
+class RemoteEpisode:
+    """An episode on a server, over a WebSocket; `egress` says which servers may be reached."""
+
+    def __init__(
+        self, params: EpisodeParams, options: PlayOptions, egress: EgressPolicy, seed: int
+    ) -> None:
+        self.done = False
+        self._params, self._options, self._egress, self._seed = params, options, egress, seed
+        self._url = params.url.rstrip("/")
+        self._http: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._schema: dict[str, Any] = {}
-        self._given = EpisodeParams(url="http://nowhere")
         self._earned = 0.0
         self._steps = 0
 
-    async def reset(self, task: Task, *, seed: int) -> Reset:
-        if self._used:
-            raise EnvError("openenv: an environment plays one episode; make a fresh one to reset")
-        self._used = True
-        self._given = parse_model(EpisodeParams, task.params, "openenv params")
-        expect_announced("openenv", task, self._given.instruction)
-        self._client = SessionClient(
-            self._given.url, timeout_s=self._options.timeout_s, egress=self._egress
-        )
-        self._schema = await self._client.open()
-        data = {"seed": seed % 2**31, **self._given.reset}
-        seen = (await self._client.ask({"type": "reset", "data": data}))["observation"]
+    async def start(self) -> Reset:
+        await self._connect()
+        data = {"seed": self._seed % 2**31, **self._params.reset}
+        seen = (await self._ask("reset", data))["observation"]
         system = seen.get("system")
-        text = f"{self._given.instruction}\n{self._shown(seen)}"
+        text = f"{self._params.instruction}\n{self._shown(seen)}"
         return Reset(
             observation=self._observed(text, seen), system=system if isinstance(system, str) else ""
         )
 
-    async def step(self, response: str) -> StepResult:
-        if self._client is None or self._done:
-            raise EnvError(
-                "openenv: step after the end or before reset; the episode is not running"
-            )
-        said = part_of(response, self._options.answer).strip()
-        action = action_of(said, self._schema)
+    async def play(self, response: str) -> StepResult:
+        text = part_of(response, self._options.answer).strip()
+        action = action_of(text, self._schema)
         self._steps += 1
-        if action is None:
-            return self._end(said, {}, valid=False, done=False, text=_NO_ACTION)
-        try:
-            data = await self._client.ask({"type": "step", "data": action})
-        except RefusedError:  # the policy's doing, not the server's
-            return self._end(said, {}, valid=False, done=False, text=_NO_ACTION)
-        seen = data["observation"]
-        self._earned += float(data.get("reward") or 0.0)
-        valid = seen.get("action_valid")
-        return self._end(said, seen, valid=valid is not False, done=bool(data.get("done")), text="")
-
-    def _end(
-        self, said: str, seen: dict[str, Any], *, valid: bool, done: bool, text: str
-    ) -> StepResult:
-        self._done = done or self._steps >= self._given.horizon
+        reply: dict[str, Any] | None = None
+        if action is not None:
+            try:
+                reply = await self._ask("step", action)
+            except RefusedError:
+                reply = None
+        seen = reply["observation"] if reply else {}
+        self._earned += float((reply or {}).get("reward") or 0.0)
+        over = bool(reply and reply.get("done"))
+        self.done = over or self._steps >= self._params.horizon
         return StepResult(
-            observation=self._observed(text or self._shown(seen), seen),
-            action=said[:2000],
-            action_valid=valid,
-            done=self._done,
-            success=done and self._earned >= self._given.success,
+            observation=self._observed(self._shown(seen) if reply else _NO_ACTION, seen),
+            action=text[:2000],
+            action_valid=reply is not None and seen.get("action_valid") is not False,
+            done=self.done,
+            success=over and self._earned >= self._params.success,
         )
 
-    async def close(self) -> None:
-        self._used = True
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+    async def leave(self, *, sound: bool) -> None:  # noqa: ARG002
+        socket, self._socket = self._socket, None
+        http, self._http = self._http, None
+        if socket is not None:
+            await socket.close()
+        if http is not None:
+            await http.close()
+
+    async def _connect(self) -> None:
+        """Open a session and read the schema of the server's actions."""
+        self._http = self._egress.session(*place_of(self._url), timeout_s=self._options.timeout_s)
+        try:
+            async with self._http.get(f"{self._url}/schema") as reply:
+                reply.raise_for_status()
+                self._schema = (await reply.json())["action"]
+            self._socket = await self._http.ws_connect(f"{self._url}/ws", max_msg_size=_MAX_MESSAGE)
+        except _FAILURES as error:
+            await self.leave(sound=False)
+            raise EnvError(
+                f"openenv: no OpenEnv server answers at {self._url} ({type(error).__name__}: {error}); start one, "
+                "for example: triforge env serve household"
+            ) from error
+
+    async def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        if self._socket is None:
+            raise EnvError("openenv: the session is closed")
+        try:
+            await self._socket.send_str(json.dumps({"type": kind, "data": data}))
+            async with asyncio.timeout(self._options.timeout_s):
+                reply = json.loads(await self._socket.receive_str())
+            answer: dict[str, Any] = reply["data"]
+            is_error = reply["type"] == "error"
+        except _FAILURES as error:
+            raise EnvError(
+                f"openenv: {self._url} did not answer {kind!r}: {type(error).__name__}: {error}"
+            ) from error
+        if is_error:
+            code = answer.get("code")
+            kind_of_error = RefusedError if code in _REFUSALS else EnvError
+            raise kind_of_error(f"openenv: {self._url}: {code}: {answer.get('message')}")
+        return answer
 
     def _observed(self, text: str, seen: dict[str, Any]) -> Observation:
-        images = _images(seen) if self._options.images else ()
-        return Observation(text=text, images=images, admissible=_admissible(seen))
+        admissible = seen.get("admissible")
+        words = admissible if isinstance(admissible, list) else []
+        return Observation(
+            text=text,
+            images=_images(seen) if self._options.images else (),
+            admissible=tuple(one for one in words if isinstance(one, str) and one),
+        )
 
     def _shown(self, seen: dict[str, Any]) -> str:
-        found = seen.get(self._options.field)
-        if isinstance(found, str) and found:
-            return found
+        text = seen.get(self._options.field)
+        if isinstance(text, str) and text:
+            return text
         return json.dumps({k: v for k, v in seen.items() if k != "images"}, ensure_ascii=False)
 
 
-def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
-    """A response as an action: a JSON object as it stands, else the value of the only required field.
+def action_of(text: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a response as an action: a JSON object as it stands, else the value of the only required field.
 
     Returns:
         None when the schema asks for several fields and the response is no JSON object.
@@ -224,24 +180,24 @@ def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
     if len(required) == 1:
         kind = (schema.get("properties") or {}).get(required[0], {}).get("type")
         if kind == "string":
-            return {required[0]: said}
+            return {required[0]: text}
     try:
-        found = json.loads(said)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        found = said
-    if isinstance(found, dict):
-        return found
-    return {required[0]: found} if len(required) == 1 else None
+        value = text
+    if isinstance(value, dict):
+        return value
+    return {required[0]: value} if len(required) == 1 else None
 
 
 def _images(seen: dict[str, Any]) -> tuple[bytes, ...]:
-    found = seen.get("images") or []
-    if not isinstance(found, list) or len(found) > _MOST_IMAGES:
+    images = seen.get("images") or []
+    if not isinstance(images, list) or len(images) > _MOST_IMAGES:
         raise EnvError(
             f"openenv: images of an observation: expected a list of at most {_MOST_IMAGES}"
         )
     try:
-        files = tuple(base64.b64decode(one, validate=True) for one in found)
+        files = tuple(base64.b64decode(one, validate=True) for one in images)
     except (TypeError, ValueError) as error:
         raise EnvError(f"openenv: an image of an observation is no base64: {error}") from None
     if not all(file.startswith(_FILES) for file in files):
@@ -249,17 +205,8 @@ def _images(seen: dict[str, Any]) -> tuple[bytes, ...]:
     return files
 
 
-def _admissible(seen: dict[str, Any]) -> tuple[str, ...]:
-    found = seen.get("admissible")
-    return (
-        tuple(one for one in found if isinstance(one, str) and one)
-        if isinstance(found, list)
-        else ()
-    )
-
-
-class OpenEnvFamily(NeverRewritten):
-    """The family `openenv`; see README.md beside this file."""
+class OpenEnvFamily(Family[EpisodeParams, PlayOptions]):
+    """The family `openenv`; README.md explains it."""
 
     name = "openenv"
     about = About(
@@ -267,17 +214,21 @@ class OpenEnvFamily(NeverRewritten):
         tasks="the server's",
         licence="Apache-2.0 (own client)",
     )
+    params, play_options = EpisodeParams, PlayOptions
     never_blocks = True  # it only waits for the network
 
     def __init__(self, egress: Callable[[], EgressPolicy] = here) -> None:
         self._egress = egress
 
-    def validate(self, params: Params) -> TaskDraft:
-        given = parse_model(EpisodeParams, params, "openenv params")
+    def instruction(self, given: EpisodeParams) -> str:
+        return given.instruction
+
+    def kind(self, given: EpisodeParams) -> str:  # noqa: ARG002
+        return "openenv"
+
+    def check(self, given: EpisodeParams) -> None:
+        """Refuse a server that the deployment may not reach."""
         self._egress().demand(*place_of(given.url), "openenv params: field url")
-        return TaskDraft(
-            params=given.model_dump(mode="json"), instruction=given.instruction, kind="openenv"
-        )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         wanted = parse_model(GeneratorOptions, options, "openenv generate")
@@ -287,11 +238,10 @@ class OpenEnvFamily(NeverRewritten):
             {**shared, "reset": {**wanted.reset, "seed": first + number}} for number in range(count)
         ]
 
-    def make(self, options: Params) -> Environment:
-        return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._egress())
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
-        return None
+    def begin(
+        self, given: EpisodeParams, options: PlayOptions, _announced: str, seed: int
+    ) -> RemoteEpisode:
+        return RemoteEpisode(given, options, self._egress(), seed)
 
 
 FAMILY: Final = OpenEnvFamily()

@@ -8,8 +8,8 @@ from typing import Any
 
 from environments.plan_path.family import FAMILY
 from experiments.toys.softmax import Table
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.config import EnvAdapterSection
 from triforge.config.sections import Strategy

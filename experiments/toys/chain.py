@@ -13,8 +13,9 @@ from random import Random
 from statistics import fmean
 
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import Played, policy_credit
+from triforge.algorithms.credit import credit_steps
 from triforge.algorithms.imitation import pair_loss
+from triforge.algorithms.samples import JudgedStep, Rollout, Sample
 
 PLACES, MOVES, WORDS, TASKS, ROLLOUTS = 5, 12, 4, 3, 8
 _BETA, _JUDGE_RATE = 0.05, 20.0
@@ -73,17 +74,24 @@ def curve(
                 ]
                 for said, _ in group
             ]
-            words = [[str(word) for _, word in said] for said, _ in group]
-            found = policy_credit(
-                [1 if success else -1 for _, success in group],
-                [[()] * len(said) for said, _ in group],
-                algorithm=algorithm,
-                played=Played(words, words, scores=scores if implicit else ()),
-            )
+            rollouts = [
+                Rollout(
+                    outcome=1 if success else -1,
+                    score=float(success),
+                    steps=[
+                        JudgedStep(
+                            response=Sample(), action=str(word), score=score if implicit else None
+                        )
+                        for (_, word), score in zip(said, row, strict=True)
+                    ],
+                )
+                for (said, success), row in zip(group, scores, strict=True)
+            ]
+            credit_steps(rollouts, algorithm)
             taught += [
-                (state, word, rate * advantage / ROLLOUTS)
-                for (said, _), row in zip(group, found.advantages, strict=True)
-                for (state, word), advantage in zip(said, row, strict=True)
+                (state, word, rate * step.response.advantage / ROLLOUTS)
+                for (said, _), rollout in zip(group, rollouts, strict=True)
+                for (state, word), step in zip(said, rollout.steps, strict=True)
             ]
             pairs = pair_loss(
                 [_BETA * sum(row) for row in scores], [won for _, won in group], [0] * ROLLOUTS

@@ -9,18 +9,19 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 from typing import Any, Protocol
 
 from environments.sokoban.family import FAMILY as SOKOBAN
 from environments.toy_text.family import FAMILY as TOY
+from experiments.toys.episode import Episode, Steps
 from experiments.toys.reader import Reader
 from methods.rloop.archive import Rollout, solutions
+from triforge.algorithms import samples
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.algorithms.credit import Played, PolicyCredit, policy_credit
+from triforge.algorithms.credit import credit_steps
 from triforge.algorithms.filters import spread_filter
 from triforge.types import Params
 
@@ -31,7 +32,6 @@ GAMES: dict[str, tuple[Any, int, Params]] = {  # family, tasks, options of its g
     "sokoban": (SOKOBAN, 3, {"moves": [1, 3]}),
 }
 _HARDEST, _DISTINCT, _EPOCHS = 0.9, 8, 4  # of RLoop
-Steps = list[tuple["Episode", int, float]]  # an episode, a turn of it, and its advantage
 
 
 class Policy(Protocol):
@@ -45,17 +45,6 @@ class Policy(Protocol):
 
     def learn(self, steps: Steps, rate: float) -> None:
         """One step along the gradient of the mean of advantage * log p(word)."""
-
-
-@dataclass
-class Episode:
-    """States, the words that could be said in each, and the one that was; what came of it."""
-
-    states: list[str] = field(default_factory=list)
-    choices: list[tuple[str, ...]] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    success: bool = False
-    score: float | None = None
 
 
 class Table(defaultdict[tuple[str, str], float]):
@@ -98,14 +87,15 @@ def play(family: Any, params: Params, policy: Policy, seed: int, rng: Random) ->
     return found
 
 
-def credit(played: list[Episode], algorithm: Algorithm) -> PolicyCredit:
-    """What a group earned, and its advantages."""
-    return policy_credit(
-        [1 if e.success else -1 for e in played],
-        [[()] * len(e.words) for e in played],
-        algorithm=algorithm,
-        played=Played([e.states for e in played], [e.words for e in played]),
-        scores=[float(e.success) if e.score is None else e.score for e in played],
+def rollout_of(episode: Episode) -> samples.Rollout:
+    """Return an episode as credit reads it."""
+    return samples.Rollout(
+        outcome=1 if episode.success else -1,
+        score=float(episode.success) if episode.score is None else episode.score,
+        steps=[
+            samples.JudgedStep(response=samples.Sample(), state=state, action=word)
+            for state, word in zip(episode.states, episode.words, strict=True)
+        ],
     )
 
 
@@ -113,15 +103,18 @@ def advantages(
     groups: list[list[Episode]], algorithm: Algorithm, values: defaultdict[str, float]
 ) -> Steps:
     """As the run's sample builder and learner find them; a critic's values are a table, which learns the returns."""
-    credits = [credit(group, algorithm) for group in groups]
-    kept = spread_filter([found.spread for found in credits], algorithm)
+    credited = [[rollout_of(episode) for episode in group] for group in groups]
+    spreads = [credit_steps(rollouts, algorithm).spread for rollouts in credited]
+    kept = spread_filter(spreads, algorithm)
     part, options, steps = algorithm.estimator_part, algorithm.estimator_options, []
-    for group, found, keep in zip(groups, credits, kept, strict=True):
-        for episode, rewards, own in zip(group, found.rewards, found.advantages, strict=True):
+    for group, rollouts, keep in zip(groups, credited, kept, strict=True):
+        for episode, rollout in zip(group, rollouts, strict=True):
+            own = [step.response.advantage for step in rollout.steps]
             if keep and part.tokens is not None:
+                rewards = [step.response.reward or 0.0 for step in rollout.steps]
                 of = [values[state] for state in episode.states]
-                known = part.tokens([r or 0.0 for r in rewards], of, [*range(len(of))], options)
-                own = tuple(float(a) for a in known.advantages)
+                known = part.tokens(rewards, of, [*range(len(of))], options)
+                own = [float(a) for a in known.advantages]
                 for state, due in zip(episode.states, known.returns, strict=True):
                     values[state] += 0.2 * (float(due) - values[state])
             steps += [(episode, turn, a) for turn, a in enumerate(own) if keep]

@@ -11,7 +11,8 @@ from environments.gui.png import encode
 from services.reward.encoders import ColourEncoder
 from services.reward.relabelling import Relabeller
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import Played, policy_credit
+from triforge.algorithms.credit import credit_steps
+from triforge.algorithms.samples import JudgedStep, Rollout, Sample
 from triforge.config import ContrastSection
 from triforge.types import ImageRef
 from triforge.vision.files import describe
@@ -73,13 +74,22 @@ def curve(seed: int, *, contrast: bool, updates: int = 45) -> Iterator[float]:
             after.append(rows[2])
             outcomes.append(1 if at == GOAL else -1)
         yield outcomes.count(1) / ROLLOUTS
-        found = [[known[i] for i in row] for row in after] if known else []
-        played = Played(seen, [[str(m) for m in row] for row in done], scores=found)
-        votes: list[list[list[int]]] = [[[]] * TURNS] * ROLLOUTS
-        credit = policy_credit(outcomes, votes, algorithm=algorithm, played=played)
-        for images, moves, row in zip(seen, done, credit.advantages, strict=True):
-            for image, move, advantage in zip(images, moves, row, strict=True):
-                chance = np.exp(table[image] - table[image].max())
-                table[image] += (
-                    0.15 * advantage * (np.eye(len(MOVES))[move] - chance / chance.sum())
-                )
+        rollouts = [
+            Rollout(
+                outcome=outcome,
+                score=(outcome + 1) / 2,
+                steps=[
+                    JudgedStep(
+                        response=Sample(), state=image, action=str(move), score=known.get(view)
+                    )
+                    for image, move, view in zip(*turns, strict=True)
+                ],
+            )
+            for outcome, *turns in zip(outcomes, seen, done, after, strict=True)
+        ]
+        credit_steps(rollouts, algorithm)
+        for moves, rollout in zip(done, rollouts, strict=True):
+            for move, step in zip(moves, rollout.steps, strict=True):
+                chance = np.exp(table[step.state] - table[step.state].max())
+                push = np.eye(len(MOVES))[move] - chance / chance.sum()
+                table[step.state] += 0.15 * step.response.advantage * push

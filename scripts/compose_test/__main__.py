@@ -1,7 +1,7 @@
 """`make compose-test`: the whole stack in containers, and what it survives.
 
 Starts a Docker engine of its own where none runs (as root; nothing is installed), makes the base images from Debian's
-packages where they cannot be pulled, builds, brings the stack up, has the lines of docs/rest.md submit a pool and watch a run to its
+packages where they cannot be pulled, builds, brings the stack up, has the lines of docs/train.md#over-rest submit a pool and watch a run to its
 end, and then kills, cuts off and restarts one container after another while runs go on. What lasts is read at the end: every group accounted for, nothing
 trained twice, versions growing and unmixed, runs finished. Then the stack is backed up while it trains, deleted and restored
 with the operators' own commands, watched by Grafana and a collector of traces, and plays programs of a model with
@@ -171,7 +171,7 @@ def _disturb(stack: Stack, options: argparse.Namespace, record: Record, *, up_s:
     watched, took_s = stack.by_hand(within_s=options.end)
     quiet = stack.get("runs", f"/v1/runs/{watched}")
     record.note("peace", took_s=took_s, status=quiet["status"], steps=quiet["steps"])
-    record.tell(f"the lines of docs/rest.md: a run of {quiet['steps']} steps is {quiet['status']} after {took_s} s")  # fmt: skip
+    record.tell(f"the lines of docs/train.md#over-rest: a run of {quiet['steps']} steps is {quiet['status']} after {took_s} s")  # fmt: skip
     limits = Limits.of(options.limit, up_s=up_s)
     course = Course(stack, walk_through.POOL, run_config(options.steps), seed=options.seed, limits=limits, record=record)  # fmt: skip
     chosen = [f for f in faults(stack.services()) if options.only is None or f.service in options.only]  # fmt: skip

@@ -23,7 +23,7 @@ from scripts.compose_test import walk_through
 from scripts.compose_test.engine import Docker
 from triforge.cli.model_folders import cache_folder
 from triforge.errors import UnavailableError
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 PROJECT = "triforge-test"
 _NETWORK = f"{PROJECT}_default"
@@ -214,7 +214,7 @@ class Stack:
         self._key = made.split()[-1]
 
     def by_hand(self, *, within_s: float) -> tuple[str, float]:
-        """Run the lines of docs/rest.md; returns the run that they watched to its end, and the seconds.
+        """Run the lines of docs/train.md#over-rest; returns the run that they watched to its end, and the seconds.
 
         Raises:
             UnavailableError: one of them failed, or the run that they watch does not end.

@@ -1,4 +1,4 @@
-"""The lines of docs/rest.md, run against the stack as operations.md says: they must make a pool, start a run, and see it end."""
+"""The lines of docs/train.md#over-rest, run against the stack as operations.md says: they must make a pool, start a run, and see it end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def by_hand(ports: Mapping[str, int]) -> str:
     Args:
         ports: where the APIs `pools` and `runs` are published.
     """
-    section = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8").partition("\n## By hand\n")[2]
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Over REST\n")[2]
     block = re.findall(r"^```bash\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0]
     asked = [part for part in block.split("\n\n") if not any(api in part for api in _UNPUBLISHED)]
     text = "\n\n".join(asked)

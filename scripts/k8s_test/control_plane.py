@@ -15,7 +15,7 @@ from typing import Any
 
 from scripts.k8s_test.manifests import HELM, KUBECTL
 from triforge.errors import ConfigError, UnavailableError
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 _NEEDED = ("etcd", "kube-apiserver")
 _PLACING = ("kube-controller-manager", "kube-scheduler")

@@ -76,7 +76,7 @@ def _not_the_chart(case: Case) -> list[str]:
 
 
 def _install(plane: ControlPlane, case: Case, documents: list[Document], namespace: str) -> None:
-    """As docs/kubernetes.md says: the namespace's levels, then the chart; and the same once more, as an upgrade."""
+    """As docs/operate.md#kubernetes says: the namespace's levels, then the chart; and the same once more, as an upgrade."""
     (labels,) = (d["metadata"]["labels"] for d in documents if d["kind"] == "Namespace")
     plane.kubectl("label", "namespace", namespace, *(f"{key}={value}" for key, value in labels.items()))  # fmt: skip
     own = [d["metadata"]["name"] for d in documents if d["kind"] == "PriorityClass"]

@@ -15,7 +15,7 @@ from scripts.real_sglang.install import Install, Tell
 from scripts.real_sglang.loop import model_info
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving, until_ready
 from triforge.clients.policy import PolicyClient
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 

@@ -13,7 +13,7 @@ import httpx
 
 from scripts.real_sglang.install import HERE, Install
 from triforge.errors import UnavailableError
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import Process, ProcessSpec
 
 API_KEY, ADMIN_KEY = "generate-key", "control-key"
@@ -92,7 +92,7 @@ async def until_ready(process: Process) -> None:
             with contextlib.suppress(httpx.HTTPError):
                 if (await client.get(process.spec.ready_url)).status_code == 200:
                     return
-            if process.died() is not None or time.monotonic() > deadline:
+            if process.exit_code() is not None or time.monotonic() > deadline:
                 raise UnavailableError(
                     f"{process.spec.name} does not serve; {process.log} ends with:\n{process.tail(30)}"
                 )

@@ -17,7 +17,7 @@ from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MEBIBYTE, Bounds
 
-# A config of at most 256 KiB, each of whose characters may be spelled with several.
+# A config of at most 256 KiB, each of whose characters may be written as an escape.
 _BODIES = {"POST /v1/runs": Bounds(MEBIBYTE, numbers=100_000)}
 
 
@@ -29,9 +29,9 @@ def create_app(
     entrance: Entrance | None = None,
     refresh: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
-    """Build the application; without an orchestrator it serves the routes alone, without an entrance it lets in everybody.
+    """Build the application; without an orchestrator it only serves the routes, without an entrance it asks for no key.
 
-    `ready` raises when the service cannot serve; `refresh` measures what `/metrics` shows of the deployment.
+    `ready` raises when the service cannot serve; `refresh` updates the measures of the deployment on `/metrics`.
     """
 
     @contextlib.asynccontextmanager

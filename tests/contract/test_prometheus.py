@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ from tests.contract.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 GROUPS = yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"]
 RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
@@ -45,18 +43,6 @@ def ask(*arguments: str) -> str:
 
 
 # ---- what is exported ----
-
-
-def documented() -> Iterator[str]:
-    """First cells of the tables of the section on metrics: `name{labels}`."""
-    section = OPERATIONS.partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    yield from re.findall(r"^\| `(triforge_\w+)", section, re.MULTILINE)
-
-
-def test_every_metric_that_a_process_shows_is_documented_and_no_other() -> None:
-    named = list(documented())
-    assert len(named) == len(set(named)), "a metric is documented twice"
-    assert set(named) == documented_names()
 
 
 def test_metrics_are_named_by_the_conventions_of_prometheus() -> None:

@@ -1,4 +1,4 @@
-"""The example of docs/environments.md is a package: found by its entry point, it plays as it stands there and keeps the contract."""
+"""The example of docs/extend.md is a package: found by its entry point, it plays as it stands there and keeps the contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triforge.testing.entry_points import offer_family
 from triforge.types import GenerateSpec
 
 ROOT = Path(__file__).parents[2]
-PAGE, FIRST = ROOT / "docs" / "environments.md", ROOT / "README.md"
+PAGE, FIRST = ROOT / "docs" / "extend.md", ROOT / "README.md"
 MOST_LINES = 20
 
 

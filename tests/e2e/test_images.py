@@ -23,8 +23,8 @@ from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
 from services.reward.scorers.votes import score
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner, StepReport
 from services.trainer.learner.weights.tensors import TENSORS, copy_companions, save_tensors
 from tests.batches import train_batch

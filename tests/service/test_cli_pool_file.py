@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.env_adapter.app import Parts, create_app
 from tests.service.test_env_adapter_pools import game
 from triforge.broker import MemoryBroker, SessionLog
-from triforge.cli import pool_file
+from triforge.cli.pools import read_pool, send_pool
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry
 from triforge.errors import InputError
@@ -39,7 +39,7 @@ async def client(tmp_path: Path) -> AsyncIterator[EnvAdapterClient]:
 
 
 async def create(client: EnvAdapterClient, file: Path) -> PoolState:
-    return await pool_file.send(client, "kitchen", pool_file.read(file), environment="household")
+    return await send_pool(client, "kitchen", read_pool(file), environment="household")
 
 
 async def test_json_and_jsonl_make_the_same_pool(client: EnvAdapterClient, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_json_and_jsonl_make_the_same_pool(client: EnvAdapterClient, tmp_p
     lines.write_text(json.dumps({"params": game()}))
     body.write_text(json.dumps({"tasks": [{"params": game()}]}))
     first = await create(client, lines)
-    second = await pool_file.send(client, "other", pool_file.read(body), environment="household")
+    second = await send_pool(client, "other", read_pool(body), environment="household")
     assert first.tasks == second.tasks == {"train": {"active": 1}, "heldout": {}}
     assert first.environment == second.environment == "household"
 
@@ -76,9 +76,9 @@ async def test_every_bad_row_of_a_file_is_named_and_nothing_is_stored(
 def test_a_file_without_a_json_object_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError, match=sentence):
-        pool_file.read(tmp_path / "a.json")
+        read_pool(tmp_path / "a.json")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.json: No such file"):
-        pool_file.read(tmp_path / "nothing.json")
+        read_pool(tmp_path / "nothing.json")

@@ -1,4 +1,4 @@
-"""Pools, tasks and rewrites as people change them over HTTP, and the walk-through of docs/rest.md as it is written."""
+"""Pools, tasks and rewrites as people change them over HTTP, and the walk-through of docs/train.md#over-rest as it is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from triforge.types import (
     TaskDetail,
 )
 
-REST = (Path(__file__).parents[2] / "docs" / "rest.md").read_text(encoding="utf-8")
+REST = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
 LINES = {"content-type": "application/x-ndjson"}
 
 

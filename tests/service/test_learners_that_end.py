@@ -25,7 +25,7 @@ from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import TrainBatch, WeightsReady
 
 

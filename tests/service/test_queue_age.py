@@ -10,7 +10,7 @@ import redis
 from tests.service.test_rollout_worker import group
 from triforge.broker import ROLLOUT_QUEUE, Broker
 from triforge.config import Settings
-from triforge.doctor.stores import broker as check
+from triforge.doctor.deployment import broker as check
 
 
 async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:
@@ -27,7 +27,7 @@ async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redi
     assert 3600 <= await broker.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
     found = [f for f in await check(Settings(redis_url=redis_url)) if f.state != "ok"]
     assert [(f.check, f.state) for f in found] == [("queue rollout", "warning")]
-    assert found[0].said.startswith("2 jobs wait, the oldest for 6")
+    assert found[0].text.startswith("2 jobs wait, the oldest for 6")
     assert "start rollout workers" in found[0].mend
 
 

@@ -24,7 +24,7 @@ from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
 from triforge.store.tensor_files import weight_files
 from triforge.store.weight_folders import version_name
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, PlacedImage, TrainBatch, TrainRow
 

@@ -27,7 +27,7 @@ from tests.unit.local_engine.models import build_folder, new_engine
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import WeightsReady, WeightsUpdate
 
 LEARNER = ("services.trainer", "learner", "--role", "policy", "--sharding", "full")

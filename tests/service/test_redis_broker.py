@@ -26,7 +26,7 @@ from triforge.broker import (
 )
 from triforge.errors import StorageError, UnavailableError
 from triforge.event_loop import end_task
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 # ---- leases ----
 

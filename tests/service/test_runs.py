@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from services.trainer.runs.routes import export
 from services.trainer.runs.runs import RunRequest, Runs
 from services.trainer.runs.store import RunStore
 from triforge.access.callers import Caller, acting_for
@@ -105,6 +106,7 @@ async def test_a_run_keeps_whole_paths_of_folders_that_the_document_names_relati
         {"algorithm": {"overrides": {"estimator": "no_such_module:mean"}}},
         {"reward": {"kind": "no_such_module:score"}},
         {"adaptation": {"controller": "no_such_module:control"}},
+        {"methods": {"no_such_module:METHOD": {}}},
     ],
 )
 async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_does_not_list(
@@ -151,7 +153,7 @@ def folders(parent: Path) -> list[str]:
         ({"env_adapter": {"options": {"colour": 1}}}, "field colour: unknown.*wins over the pool's"),
         ({"run": {"groups_per_step": 21}}, "given 21, the pool 'kitchen' has 20 training tasks"),
         ({"models": {"policy": {"path": "/no/such/model"}}}, "models.policy.path: given '/no/such"),
-        (SEEN, "this deployment has no encoder: name one in TRIFORGE_ENCODER_URL"),
+        (SEEN, "this deployment has no encoder: set TRIFORGE_ENCODER_URL"),
     ],
 )  # fmt: skip
 async def test_what_would_fail_later_is_refused_when_it_is_submitted(
@@ -165,7 +167,7 @@ async def test_what_would_fail_later_is_refused_when_it_is_submitted(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"adaptation": {"controller": "none"}}, "algorithm.preset: the run asks for votes"),
+        ({"adaptation": {"controller": "none"}}, "algorithm.preset: the run needs votes"),
         ({"algorithm": {"preset": "grpo"}}, "adaptation.controller: given 'llm_rewrite'"),
     ],
 )
@@ -232,11 +234,11 @@ async def test_an_oracle_is_only_asked_where_environments_label_their_steps(runs
 
 
 async def test_the_ladder_is_only_climbed_where_tasks_have_levels(runs: Runs) -> None:
-    for changes in ({"controller": "ladder"}, {"controller": "mixed", "mixed_with": "ladder"}):
-        with pytest.raises(ConfigError, match=r"for the pool 'flat'.*no difficulty levels"):
-            await runs.submit(RunRequest(pool="flat", config={"adaptation": changes}), None)
-        queued = await runs.submit(RunRequest(pool="kitchen", config={"adaptation": changes}), None)
-        assert queued.status == "queued"
+    changes = {"controller": "ladder"}
+    with pytest.raises(ConfigError, match=r"for the pool 'flat'.*no difficulty levels"):
+        await runs.submit(RunRequest(pool="flat", config={"adaptation": changes}), None)
+    queued = await runs.submit(RunRequest(pool="kitchen", config={"adaptation": changes}), None)
+    assert queued.status == "queued"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ async def test_an_export_that_fails_leaves_no_folder(
         )
     )  # fmt: skip
     with pytest.raises(NotFoundError):
-        await runs.export(run.id)
+        await export(run.id, runs)
     assert folders(tmp_path) == []
 
 

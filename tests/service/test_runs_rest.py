@@ -24,7 +24,7 @@ from triforge.config import Settings, parse
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
 from triforge.store.step_records import read_origin
 from triforge.store.tables import RunRow
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import Params, PoolState, Proposal, ProposalDetail, RunStep
 
 BASE = """
@@ -215,7 +215,7 @@ def options(value: Any) -> dict[str, Any]:
         ({"config": options("\ud800")}, "half a character"),
         ({"name": "\udfff"}, "half a character"),
         ({"config": options(json.loads('{"a":' * 70 + "1" + "}" * 70))}, "deeper than 64 levels"),
-        ({"config": options("x" * MAX_CONFIG)}, "characters of JSON, at most"),
+        ({"config": options("x" * MAX_CONFIG)}, "characters of JSON"),
         ({"config": {"models": {"policy": {"path": "/models/\x00"}}}}, "a character 0"),
         ({"name": "n" * 201}, "at most 200 characters"),
         ({"config": {"run": {"name": "n" * 201}}}, "at most 200 characters"),

@@ -14,8 +14,8 @@ from services.env_adapter.pools.store import PoolStore
 from services.env_adapter.rollout.worker import RolloutWorker
 from services.env_adapter.sessions.groups import SessionGroups
 from services.env_adapter.sessions.store import SessionStore
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from tests.sections import flat_group
 from tests.service.session_services import Services, services
 from triforge.algorithms.algorithm import resolve

@@ -16,7 +16,8 @@ from triforge.broker import RedisBroker
 from triforge.config import Settings
 from triforge.errors import UnavailableError
 from triforge.event_loop import end_task
-from triforge.supervisor.layout import Layout, free_port, server_command
+from triforge.supervisor.layout import Layout, server_command
+from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.supervisor.supervise import PROCESSES, Supervisor
 
@@ -152,8 +153,8 @@ async def test_the_broker_serves_before_anything_else_starts(
     broker = RedisBroker(f"redis://127.0.0.1:{port}/0")
     await broker.ping()
     await broker.close()
-    await until(lambda: deployment.process("asks").died() is not None)
-    assert (deployment.process("asks").died(), deployment.log("asks")) == (0, "met\n")
+    await until(lambda: deployment.process("asks").exit_code() is not None)
+    assert (deployment.process("asks").exit_code(), deployment.log("asks")) == (0, "met\n")
 
 
 async def test_a_process_that_ends_at_its_start_is_named_with_its_last_words(
@@ -200,13 +201,13 @@ async def test_what_dies_at_its_start_is_restarted_ever_more_slowly(tmp_path: Pa
     process.start()
     pauses = []
     for _ in range(7):
-        await until(lambda: process.died() is not None)
+        await until(lambda: process.exit_code() is not None)
         died_at = now
         while not process.revive():
             now += 0.25
         pauses.append(now - died_at)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    await until(lambda: process.died() is not None)
+    await until(lambda: process.exit_code() is not None)
     now += 3600.0  # this time it lived for an hour
     assert not process.revive()
     now += 0.5

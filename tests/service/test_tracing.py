@@ -22,7 +22,7 @@ from triforge.broker import Broker
 from triforge.clients.transport import get_json, http_client
 from triforge.environments.registry import family
 from triforge.store.database import open_database
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.telemetry.tracing import trace_id_of
 from triforge.types import GenerateSpec, GroupTask, PoolRequest, Sampling
 

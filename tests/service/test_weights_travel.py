@@ -37,7 +37,7 @@ from tests.unit.local_engine.models import (
     plain_model,
 )
 from triforge.store.manifests import write_manifest
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import (
     BroadcastOffer,
     ChatMessage,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.config import (
     RunConfig,
     Settings,
@@ -67,7 +67,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("env_adapter.max_steps", 0, "greater than or equal to 1"),
     ("env_adapter.episode_deadline_s", 0, "greater than 0"),
     ("env_adapter.episode_retries", -1, "greater than or equal to 0"),
-    ("adaptation.controller", "magic", "'mixed' or 'none'"),
+    ("adaptation.controller", "magic", "'llm_rewrite'"),
     ("adaptation.candidates", 17, "less than or equal to 16"),
     ("adaptation.max_rollouts", 7, "greater than or equal to 8"),
     ("adaptation.null_control", 1.5, "less than or equal to 1"),
@@ -206,42 +206,11 @@ def test_step_scores_that_train_no_judge_are_votes_of_a_frozen_one(kind: str) ->
     assert config.votes == 3
 
 
-@pytest.mark.parametrize("name", sorted(n for n in PRESETS if resolve(n).needs_critic))
+@pytest.mark.parametrize("name", sorted(n for n in preset_names() if resolve(n).needs_critic))
 def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
     document = {"reward": {"kind": "unit_tests"}, "algorithm": {"preset": name}}
     with pytest.raises(ConfigError, match="'unit_tests' with algorithm estimator"):
         parse(document)
-
-
-SHARED: dict[str, Any] = {
-    "reward": {"mode": "shared"},
-    "algorithm": {"preset": "spark"},
-    "adaptation": {"controller": "none"},
-}
-
-
-@pytest.mark.parametrize(
-    ("over", "sentence"),
-    [
-        ({"algorithm": {"preset": "rlanything"}}, "preset 'rlanything', allowed only with outcomes alone"),
-        ({"algorithm": {"overrides": {"use_votes": True}}}, "would learn to please its own verdict"),
-        ({"algorithm": {"overrides": {"train_reward_model": True}}}, "there is no other reward model to train"),
-        ({"env_adapter": {"played_by": "sessions"}}, "agents of yours answer no questions"),
-        (
-            {"env_adapter": {"strategy": "tree"}, "algorithm": {"preset": "at_grpo"}},
-            "candidates of a tree are no attempts that succeeded or failed",
-        ),
-        ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.mode = 'shared'"),
-        ({"models": {"second": {"judges": ["mover"]}}}, "models.second.judges: given with .* mode = 'shared'"),
-    ],
-)  # fmt: skip
-def test_a_policy_that_judges_itself_is_rewarded_by_outcomes_alone(
-    over: dict[str, Any], sentence: str
-) -> None:
-    config = parse(SHARED)
-    assert (config.trained, config.votes) == (("policy",), 0)
-    with pytest.raises(ConfigError, match=sentence):
-        parse(merge(SHARED, over))
 
 
 IMPLICIT: dict[str, Any] = {"reward": {"kind": "implicit"}, "algorithm": {"preset": "istar"}}
@@ -329,7 +298,7 @@ def test_every_problem_has_a_sentence_of_its_own() -> None:
 
 def test_the_empty_document_is_a_config_and_every_preset_resolves() -> None:
     assert parse({}) == RunConfig()
-    for name in PRESETS:
+    for name in preset_names():
         document = {"algorithm": {"preset": name}}
         document |= TREE if resolve(name).estimator_part.siblings else {}
         assert parse(document).algorithm.resolved.name == name

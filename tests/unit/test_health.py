@@ -10,7 +10,7 @@ import pytest
 from triforge.config import Settings
 from triforge.health import main
 from triforge.metrics import serve_metrics
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 
 def test_the_exit_status_says_whether_it_is_well(capsys: pytest.CaptureFixture[str]) -> None:

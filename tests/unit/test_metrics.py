@@ -10,7 +10,7 @@ import pytest
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.metrics import serve_metrics
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 
 def test_a_worker_with_a_port_serves_its_metrics_and_says_that_it_is_alive() -> None:

@@ -54,8 +54,8 @@ SOMETHING = "sp.lambda0 or id.lambda0 above 0 or measure = true"
             "trainer.aux.prompt: given 'terse', allowed only with layout.*no item is written",
         ),
         (
-            {"adaptation": {"controller": "mixed", "ladder": {"levels": 2}}},
-            "adaptation.ladder: given with controller = 'mixed' and mixed_with = 'llm_rewrite', allowed only with 'ladder'",
+            {"adaptation": {"controller": "llm_rewrite", "ladder": {"levels": 2}}},
+            "adaptation.ladder: given with controller = 'llm_rewrite', allowed only with 'ladder'",
         ),
         (
             {"report": {"wandb_mode": "offline"}},

@@ -80,7 +80,7 @@ class Algorithm(CoreOptions):
     @property
     def needs_reference(self) -> bool:
         """Whether the judge also votes with a reference solution in sight, to learn from it."""
-        return self.train_reward_model and JUDGE_TARGETS.find(self.judge_target).reads_privileged
+        return self.train_reward_model and JUDGE_TARGETS.find(self.judge_target).needs_reference
 
     @property
     def value_clip(self) -> float | None:

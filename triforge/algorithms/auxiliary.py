@@ -6,7 +6,7 @@ State prediction (sp) reads a state and an action and predicts the next observat
 observations and predicts the action between them. Both are supervised on what the run itself played, whatever came of
 it, for how an environment answers does not depend on the outcome.
 
-Source of the sum: EnvRL, arXiv 2606.17680; the drawing and the caps are ours (docs/algorithms.md). Their weight over
+Source of the sum: EnvRL, arXiv 2606.17680; the drawing and the caps are ours (docs/methods.md). Their weight over
 time: `schedules.scheduled_weight`.
 """
 

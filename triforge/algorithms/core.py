@@ -328,6 +328,11 @@ class CoreOptions(Options):
         return self.job in ("ce", "distil", "dpo_pair")
 
     @property
+    def pairs(self) -> bool:
+        """Whether whole trajectories of a task are compared in pairs of a success and a failure."""
+        return self.job == "dpo_pair"
+
+    @property
     def charged(self) -> bool:
         """Whether the KL is taken off the reward of each token."""
         return self.kl_placement == "reward"

@@ -1,16 +1,15 @@
-"""From outcomes and votes to rewards and advantages: what every step and every vote of one task's rollouts is worth.
+"""Credit: the rewards and advantages of the responses and votes of one task's rollouts, annotated on their samples.
 
-What is not trained on has a reason and the advantage 0.0 and still appears, so that every number can be recomputed from
-an export. Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; the handling of unparsable votes is the
-released code's.
+A sample that is not trained on has a reason and the advantage 0.0 and still goes on record, so that every number can be
+recomputed from an export. Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; unparsable votes are handled as
+in the released code.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 
 from triforge.algorithms.advantages import (
     LONE,
@@ -30,6 +29,7 @@ from triforge.algorithms.filters import policy_filter, reward_deviation, reward_
 from triforge.algorithms.imitation import imitated
 from triforge.algorithms.judge_targets import Judged
 from triforge.algorithms.penalties import placed_penalties
+from triforge.algorithms.samples import Rollout, Sample, Tally
 from triforge.errors import InputError
 
 NO_OUTCOME = "no outcome"
@@ -37,103 +37,46 @@ NOT_JUDGED = "not judged"
 NOT_TRAINED = "reward model not trained"
 NO_TARGET = "no target"
 
-Votes = Sequence[Sequence[Sequence[int]]]
-Cast = Sequence[Sequence[Sequence[float]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What is read of a group besides outcomes and votes, `[trajectory][step]`.
-
-    `penalties` are added to each step's reward and `endings` to each trajectory's (module `penalties`); empty adds nothing.
-    `observations` are names of states in tree rollouts. `rewards` are the environment's own, None where it gave none: a part of
-    the trajectory's score; in tree rollouts what candidates were compared by. `privileged` are the votes of
-    the judge that saw a reference solution, `[trajectory][step][vote]`. `scores` are numbers that stand where the mean vote
-    would, of a source that casts no votes; None where it says nothing.
-    """
-
-    observations: Sequence[Sequence[str]]
-    actions: Sequence[Sequence[str]]
-    penalties: Sequence[Sequence[float]] = ()
-    endings: Sequence[float] = ()
-    rewards: Rows = ()
-    privileged: Votes = ()
-    scores: Rows = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyCredit:
-    """Credit of every step, `[trajectory][step]`. `rewards` is None where unmeasured; `spread`: `filters.reward_deviation`."""
-
-    rewards: tuple[tuple[float | None, ...], ...]
-    advantages: tuple[tuple[float, ...], ...]
-    reasons: tuple[tuple[str | None, ...], ...]
-    successes: int
-    measured: int
-    spread: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class VoteCredit:
-    """Credit of every vote, `[trajectory][step][vote]`. `rewards` is None where unmeasured."""
-
-    rewards: tuple[tuple[tuple[float | None, ...], ...], ...]
-    advantages: tuple[tuple[tuple[float, ...], ...], ...]
-    reasons: tuple[tuple[tuple[str | None, ...], ...], ...]
-
 
 # ---- the policy ----
 
 
-def policy_credit(
-    outcomes: Sequence[int | None],
-    votes: Votes,
-    *,
-    algorithm: Algorithm,
-    trust: float = 0.0,
-    played: Played | None = None,
-    scores: Sequence[float | None] | None = None,
-) -> PolicyCredit:
-    """Rewards and advantages of every step of one task's rollouts.
+def credit_steps(
+    rollouts: Sequence[Rollout], algorithm: Algorithm, *, trust: float = 0.0, role: str = ""
+) -> Tally:
+    """Annotate the responses of one task's rollouts, or those of one role, and count the rollouts.
 
     Args:
-        outcomes: one a trajectory: -1, +1, or None when it could not be measured or its success is not known.
-        votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
         trust: in the votes, in [0, 1] (`theory.trust`); read by `vote_weight = "trust"` only.
-        played: states, penalties and the environment's rewards; some estimators cannot do without.
-        scores: one a trajectory, None where nothing was measured; 1 and 0 of the outcomes without any.
 
     Raises:
-        InputError: the shapes do not match or a value is impossible.
+        InputError: an outcome is impossible.
     """
+    outcomes = [rollout.outcome for rollout in rollouts]
+    scores = [rollout.score for rollout in rollouts if rollout.score is not None]
     successes, _ = accuracy(outcomes)
-    _check(outcomes, votes)
-    if scores is None:
-        scores = [None if o is None else (o + 1) / 2 for o in outcomes]
-    found = [score for score in scores if score is not None]
-    signed = algorithm.outcome == "signed"
-    values = [None if s is None else 2.0 * s - 1.0 if signed else s for s in scores]
-    cast = _cast(votes, played)
-    rewards = [_step_rewards(t, value, cast, played, algorithm) for t, value in enumerate(values)]
+    group = _group(rollouts, algorithm)
     if algorithm.imitates:
         temperature = algorithm.imitation_temperature
-        scored = imitated(algorithm.job, outcomes, rewards, temperature=temperature)
+        scored = imitated(algorithm.job, outcomes, group.rewards, temperature=temperature)
+    elif algorithm.vote_weight == "trust":
+        scored = _apart(group, algorithm, trust)
     else:
-        group = _group(values, rewards, cast, played)
-        if algorithm.vote_weight == "trust":
-            scored = _apart(group, algorithm, trust)
-        else:
-            scored = algorithm.estimate(group)
-    filtered = policy_filter(successes, len(found), algorithm, scores=found)
-    if algorithm.whiten and not filtered:
-        # the mean of the batch is not that of the group, so even 0 says something
-        scored = ScoredRows(scored.advantages, frozen([None] * len(row) for row in rewards))
-    missing = [NO_OUTCOME if score is None else NOT_JUDGED for score in scores]
-    credit = trained(rewards, scored, filtered, missing)
-    spread = reward_deviation(rewards, summed=algorithm.estimator_part.sums_steps)
-    return PolicyCredit(
-        frozen(rewards), credit.advantages, credit.reasons, successes, len(found), spread
-    )
+        scored = algorithm.estimate(group)
+    filtered = policy_filter(successes, len(scores), algorithm, scores=scores)
+    rows = zip(rollouts, group.rewards, scored.advantages, scored.reasons, strict=True)
+    for rollout, rewards, advantages, reasons in rows:
+        unmeasured = NO_OUTCOME if rollout.score is None else NOT_JUDGED
+        for step, reward, advantage, why in zip(
+            rollout.steps, rewards, advantages, reasons, strict=True
+        ):
+            # the mean of a whitened batch is not that of the group, so even 0 says something
+            own = None if algorithm.whiten else why
+            if role in ("", step.response.role):
+                reason = unmeasured if reward is None else filtered or own
+                step.response.credit(reward, advantage, reason)
+    spread = reward_deviation(group.rewards, summed=algorithm.estimator_part.sums_steps)
+    return Tally(successes, len(scores), spread)
 
 
 def step_reward(
@@ -144,10 +87,10 @@ def step_reward(
     use_outcome: bool = True,
     use_votes: bool = True,
 ) -> float:
-    """Integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
+    """Return the integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
 
     The bounds are those of an O of -1 or +1; each of the m votes is -1 or +1, or 0 if unparsable (stays in m).
-    A score stands for them as one of any size.
+    A score in their place counts as one vote of any size.
     """
     reward = float(outcome) if use_outcome else 0.0
     if use_votes:
@@ -159,107 +102,109 @@ def step_reward(
     return reward
 
 
-def _cast(votes: Votes, played: Played | None) -> Cast:
-    """What stands for the votes on each step: these, or its score alone."""
-    if not played or not played.scores:
-        return votes
-    return [
-        [step or ([] if score is None else [score]) for step, score in zip(*row, strict=True)]
-        for row in zip(votes, played.scores, strict=True)
-    ]
+def _group(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Group:
+    """Return what the estimator may read; outcomes and mean votes stand on the steps that have a reward."""
+    rewards, outcomes, votes = list[list[float | None]](), list[list[float | None]](), []
+    for rollout in rollouts:
+        value = rollout.score
+        if value is not None and algorithm.outcome == "signed":
+            value = 2.0 * value - 1.0
+        judgements = [step.judgement for step in rollout.steps]
+        row = _step_rewards(rollout, value, judgements, algorithm)
+        rewards.append(row)
+        outcomes.append([None if reward is None else value for reward in row])
+        votes.append([
+            None if reward is None or not own else sum(own) / len(own)
+            for reward, own in zip(row, judgements, strict=True)
+        ])  # fmt: skip
+    return Group(
+        rewards=rewards,
+        outcomes=outcomes,
+        votes=votes,
+        observations=[[step.state for step in rollout.steps] for rollout in rollouts],
+        actions=[[step.action for step in rollout.steps] for rollout in rollouts],
+    )
 
 
 def _step_rewards(
-    t: int, value: float | None, votes: Cast, played: Played | None, algorithm: Algorithm
+    rollout: Rollout,
+    value: float | None,
+    judgements: Sequence[Sequence[float]],
+    algorithm: Algorithm,
 ) -> list[float | None]:
-    """R of every step of a trajectory; None where the outcome or the votes that it needs are missing.
+    """Return R of every step of a rollout; None where the outcome or the votes that it needs are missing.
 
     Where returns are summed up, each step brings the environment's own reward, and the last step with a reward what the
     outcome is beyond their sum.
     """
-    steps, part = votes[t], algorithm.estimator_part
-    judged = [i for i, step in enumerate(steps) if step or not algorithm.use_votes]
-    extra, paid = [0.0] * len(steps), _paid(t, played, algorithm)
-    if played and (played.penalties or played.endings or any(paid)):
-        costs = played.penalties[t] if played.penalties else extra
-        if len(costs) != len(steps):
-            raise InputError(
-                f"penalties: given {len(costs)} for trajectory {t}, expected {len(steps)}, one a step"
-            )
-        ending = (played.endings[t] if played.endings else 0.0) - math.fsum(paid)
-        costs = [cost + own for cost, own in zip(costs, paid or extra, strict=True)]
-        extra = placed_penalties(costs, ending, judged, whole=part.whole, summed=part.sums_steps)
+    steps, part = rollout.steps, algorithm.estimator_part
     rewards: list[float | None] = [None] * len(steps)
     if value is None:
         return rewards
+    judged = [i for i, own in enumerate(judgements) if own or not algorithm.use_votes]
+    scale = 1.0 if algorithm.outcome == "binary" else 2.0
+    paid = [0.0] * len(steps)  # what of O each step has earned
+    if part.sums_steps and algorithm.use_outcome:
+        paid = [scale * (step.reward or 0.0) for step in steps]
+    extra = placed_penalties(
+        [step.penalty + own for step, own in zip(steps, paid, strict=True)],
+        rollout.penalty - math.fsum(paid),
+        judged,
+        whole=part.whole,
+        summed=part.sums_steps,
+    )
     for i in judged:
         if part.siblings:
-            own = played.rewards[t][i] if played and played.rewards else None
+            own = steps[i].reward
             rewards[i] = None if own is None else extra[i] + own
             continue
-        use_outcome = algorithm.use_outcome and (i == judged[-1] or not part.sums_steps)
         rewards[i] = extra[i] + step_reward(
             value,
-            steps[i],
+            judgements[i],
             lam=algorithm.lam,
-            use_outcome=use_outcome,
+            use_outcome=algorithm.use_outcome and (i == judged[-1] or not part.sums_steps),
             use_votes=algorithm.use_votes,
         )
     return rewards
 
 
-def _paid(t: int, played: Played | None, algorithm: Algorithm) -> list[float]:
-    """What of O each step of a trajectory has earned; empty where only the whole counts."""
-    summed = algorithm.estimator_part.sums_steps and algorithm.use_outcome
-    if not (summed and played and played.rewards):
-        return []
-    scale = 1.0 if algorithm.outcome == "binary" else 2.0
-    return [scale * (reward or 0.0) for reward in played.rewards[t]]
-
-
 # ---- the reward model ----
 
 
-def vote_credit(
-    outcomes: Sequence[int | None],
-    votes: Votes,
-    *,
-    algorithm: Algorithm,
-    played: Played | None = None,
-) -> VoteCredit:
-    """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
+def credit_votes(
+    rollouts: Sequence[Rollout], algorithm: Algorithm, *, role: str = "reward"
+) -> None:
+    """Annotate the votes of one judge on one task's rollouts.
 
     A vote's reward is `T * S`, T being the step's target (`judge_target`): as published the whole
     `R = O + reward_lam * mean(S)`, whatever the policy is trained on. O is the sign of success, +1 or -1, whatever the
     score. The reward of an unparsable vote is `invalid_vote_reward`.
+
+    Raises:
+        InputError: an outcome is impossible, or a judge target does not give one number a step.
     """
-    successes, measured = accuracy(outcomes)
-    _check(outcomes, votes)
-    recorded = (played.observations, played.actions, played.privileged) if played else (None,)
-    targets = algorithm.targets(Judged(outcomes, votes, *recorded))
-    rewards: list[Sequence[float | None]] = []
-    missing: list[str] = []
-    for outcome, steps, row in zip(outcomes, votes, targets, strict=True):
-        for step, target in zip(steps, row, strict=True):
-            if outcome is None:
-                rewards.append([None] * len(step))
+    outcomes = [rollout.outcome for rollout in rollouts]
+    judged = Judged.of(rollouts, role)
+    steps = list[tuple[list[Sample], str]]()
+    rewards = list[list[float | None]]()
+    for rollout, targets in zip(rollouts, algorithm.targets(judged), strict=True):
+        unmeasured = NO_OUTCOME if rollout.outcome is None else NO_TARGET
+        for step, target in zip(rollout.steps, targets, strict=True):
+            votes = [vote for vote in step.votes if vote.role == role]
+            steps.append((votes, unmeasured))
+            if rollout.outcome is None:
+                rewards.append([None] * len(votes))
             else:
-                rewards.append(vote_rewards(target, step, invalid=algorithm.invalid_vote_reward))
-            missing.append(NO_OUTCOME if outcome is None else NO_TARGET)
-    blocked = reward_filter(successes, measured, algorithm)
-    credit = trained(
-        rewards,
-        vote_advantages([*chain(*votes)], rewards, algorithm),
-        blocked if algorithm.train_reward_model else NOT_TRAINED,
-        missing,
-    )
-    each = iter(zip(frozen(rewards), credit.advantages, credit.reasons, strict=True))
-    cut = [[*islice(each, len(steps))] for steps in votes]  # into trajectories again
-    return VoteCredit(
-        rewards=frozen((r for r, _, _ in steps) for steps in cut),
-        advantages=frozen((a for _, a, _ in steps) for steps in cut),
-        reasons=frozen((why for _, _, why in steps) for steps in cut),
-    )
+                values, invalid = [vote.value for vote in votes], algorithm.invalid_vote_reward
+                rewards.append(vote_rewards(target, values, invalid=invalid))
+    blocked = reward_filter(*accuracy(outcomes), algorithm)
+    if not algorithm.train_reward_model:
+        blocked = NOT_TRAINED
+    scored = vote_advantages([*chain(*judged.votes)], rewards, algorithm)
+    rows = zip(steps, rewards, scored.advantages, scored.reasons, strict=True)
+    for (votes, unmeasured), *credit in rows:
+        for vote, reward, advantage, why in zip(votes, *credit, strict=True):
+            vote.credit(reward, advantage, unmeasured if reward is None else blocked or why)
 
 
 def vote_rewards(
@@ -307,59 +252,12 @@ def vote_advantages(
     return ScoredRows(frozen(advantages), frozen(reasons))
 
 
-# ---- both ----
-
-
-def trained(
-    rewards: Rows, scored: ScoredRows, blocked: str | None, missing: Sequence[str]
-) -> ScoredRows:
-    """What is trained on: nothing unmeasured, nothing that a filter left out, nothing that says nothing by itself."""
-    reasons = [
-        [lost if r is None else blocked or why for r, why in zip(row, whys, strict=True)]
-        for row, whys, lost in zip(rewards, scored.reasons, missing, strict=True)
-    ]
-    advantages = [
-        [0.0 if why else a for a, why in zip(row, whys, strict=True)]
-        for row, whys in zip(scored.advantages, reasons, strict=True)
-    ]
-    return ScoredRows(frozen(advantages), frozen(reasons))
-
-
 def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
-    """(successes, measured) of a group; rollouts whose outcome is None count in neither."""
+    """Return (successes, measured) of a group; rollouts whose outcome is None count in neither."""
     for outcome in outcomes:
         if outcome not in (-1, 1, None):
-            raise InputError(f"outcomes: given {outcome!r}, allowed -1, 1 or None (unmeasured)")
+            raise InputError(f"outcomes: given {outcome!r}, expected -1, 1 or None (unmeasured)")
     return sum(o == 1 for o in outcomes), sum(o is not None for o in outcomes)
-
-
-def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
-    if len(outcomes) != len(votes):
-        raise InputError(
-            f"votes: given {len(votes)} trajectories, expected {len(outcomes)}, one an outcome"
-        )
-    for vote in (vote for steps in votes for step in steps for vote in step):
-        if vote not in (-1, 0, 1):
-            raise InputError(f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)")
-
-
-def _group(
-    values: Sequence[float | None], rewards: Rows, votes: Cast, played: Played | None
-) -> Group:
-    """What the estimator may read; outcomes and mean votes stand on the steps that have a reward."""
-    steps = zip(values, rewards, votes, strict=True)
-    outcomes, means = [], list[list[float | None]]()
-    for value, row, cast in steps:
-        outcomes.append([None if r is None else value for r in row])
-        both = zip(row, cast, strict=True)
-        means.append([None if r is None or not s else sum(s) / len(s) for r, s in both])
-    return Group(
-        rewards=rewards,
-        outcomes=outcomes,
-        votes=means,
-        observations=played.observations if played else None,
-        actions=played.actions if played else (),
-    )
 
 
 # ---- `vote_weight = "trust"` ----

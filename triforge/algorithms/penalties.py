@@ -1,4 +1,4 @@
-"""What is taken off a step's reward beside outcome and votes: invalid actions, steps, turns and tokens that were used up.
+"""Penalties on rewards: for invalid actions, steps, turns and tokens.
 
 Sources: DAPO (arXiv 2503.14476) for overlong responses; RAGEN (arXiv 2504.20073) and iStar (arXiv 2509.19199) for
 invalid actions.
@@ -7,22 +7,14 @@ invalid actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from triforge.algorithms.core import CoreOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Acted:
-    """What penalties read of a step: how many tokens the policy wrote, and whether its action was a possible one."""
-
-    tokens: int
-    valid: bool
+from triforge.algorithms.samples import Rollout
 
 
 def overlong_penalty(length: int, *, limit: int, buffer: int) -> float:
-    """0 up to `limit - buffer` tokens, from there linear down to -1 at `limit`, -1 beyond; a limit of 0 is none."""
+    """Return 0 up to `limit - buffer` tokens, from there linear down to -1 at `limit`, -1 beyond; a limit of 0 is none."""
     if limit == 0:
         return 0.0
     if length >= limit:
@@ -30,28 +22,26 @@ def overlong_penalty(length: int, *, limit: int, buffer: int) -> float:
     return min(0.0, (limit - buffer - length) / max(buffer, 1))
 
 
-def step_penalties(steps: Sequence[Acted], algorithm: CoreOptions) -> list[float]:
-    """What is added to the reward of each step of a trajectory for what the step did, never above 0."""
-    invalid = algorithm.invalid_action_penalty
-    return [-algorithm.step_cost - (0.0 if s.valid else invalid) for s in steps]
-
-
-def end_penalty(steps: Sequence[Acted], *, max_steps: int, algorithm: CoreOptions) -> float:
-    """What is taken off a trajectory that had `max_steps` turns for what it used up, never above 0."""
-    if not steps:
-        return 0.0
-    limit, buffer = algorithm.overlong_limit, algorithm.overlong_buffer
-    found = overlong_penalty(sum(s.tokens for s in steps), limit=limit, buffer=buffer)
-    return found - (algorithm.turn_limit_penalty if len(steps) >= max_steps else 0.0)
+def charge(rollouts: Iterable[Rollout], algorithm: CoreOptions) -> None:
+    """Annotate steps and rollouts with their penalties, never above 0."""
+    for rollout in rollouts:
+        for step in rollout.steps:
+            invalid = 0.0 if step.action_valid else algorithm.invalid_action_penalty
+            step.penalty = -algorithm.step_cost - invalid
+        if rollout.steps:
+            limit, buffer = algorithm.overlong_limit, algorithm.overlong_buffer
+            tokens = sum(step.response.tokens for step in rollout.steps)
+            spent = algorithm.turn_limit_penalty if len(rollout.steps) >= rollout.max_steps else 0.0
+            rollout.penalty = overlong_penalty(tokens, limit=limit, buffer=buffer) - spent
 
 
 def placed_penalties(
     steps: Sequence[float], end: float, rewarded: Sequence[int], *, whole: bool, summed: bool
 ) -> list[float]:
-    """Penalties put on the `rewarded` steps, ascending, so that none is lost with a step that nobody judged.
+    """Return the penalties of all steps, moved to the `rewarded` ones (ascending), so that none is lost with an unjudged step.
 
     That of the `end` stands on the last of them. Where trajectories are compared as a `whole` every step brings the sum of
-    its trajectory; where steps are `summed` up, what one without a reward did stands on the one before it.
+    its trajectory; where steps are `summed` up, that of a step without a reward stands on the one before it.
     """
     if whole:
         return [math.fsum(steps) + end] * len(steps)

@@ -9,25 +9,25 @@ from triforge.errors import ConfigError
 from triforge.methods import find, known, preset_owner
 
 # Outcomes only: no votes, no judge.
-_OUTCOME: dict[str, Any] = {
+OUTCOME: dict[str, Any] = {
     "use_votes": False,
     "train_reward_model": False,
     "estimator": "group",
     "std_floor": 0.0,
     "std_eps": 1e-6,
 }
-_BINARY: dict[str, Any] = {**_OUTCOME, "outcome": "binary"}
+BINARY: dict[str, Any] = {**OUTCOME, "outcome": "binary"}
 # Nothing is compared; a critic's values are the baseline.
-_CRITIC: dict[str, Any] = {
-    **_BINARY,
+CRITIC: dict[str, Any] = {
+    **BINARY,
     "estimator": "gae",
     "normalise": "raw",
     "whiten": True,
     "value_clip": 0.2,
     "aggregation": "token_mean",
 }
-_HIGHER: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28}  # the upper side is wider
-_CHARGED: dict[str, Any] = {"kl_estimator": "k1", "kl_placement": "reward"}
+HIGHER: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28}  # the upper side is wider
+CHARGED: dict[str, Any] = {"kl_estimator": "k1", "kl_placement": "reward"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "rlanything_paper": {
@@ -44,11 +44,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "kl_clamp": None,
     },
     "rlanything": {},
-    "grpo": {**_OUTCOME},
-    "dr_grpo": {**_BINARY, "normalise": "mean", "kl_beta": 0.0, "aggregation": "step_sum"},
+    "grpo": {**OUTCOME},
+    "dr_grpo": {**BINARY, "normalise": "mean", "kl_beta": 0.0, "aggregation": "step_sum"},
     "dapo": {
-        **_OUTCOME,
-        **_HIGHER,
+        **OUTCOME,
+        **HIGHER,
         "kl_beta": 0.0,
         "aggregation": "token_mean",
         "mixed_groups_only": True,
@@ -56,35 +56,35 @@ PRESETS: dict[str, dict[str, Any]] = {
         "overlong_limit": 20480,
         "overlong_buffer": 4096,
     },
-    "rlve": {**_OUTCOME, **_HIGHER, "kl_beta": 0.0, "off_policy": "tis", "refills": 10},
-    "gspo": {**_OUTCOME, "loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "kl_beta": 0.0},
+    "rlve": {**OUTCOME, **HIGHER, "kl_beta": 0.0, "off_policy": "tis", "refills": 10},
+    "gspo": {**OUTCOME, "loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "kl_beta": 0.0},
     "cispo": {
-        **_OUTCOME,
+        **OUTCOME,
         "loss": "cispo",
         "clip_low": 1.0,
         "clip_high": 0.28,
         "kl_beta": 0.0,
         "aggregation": "token_mean",
     },
-    "rloo": {**_BINARY, "normalise": "others", "kl_beta": 0.0},
+    "rloo": {**BINARY, "normalise": "others", "kl_beta": 0.0},
     "reinforce_pp": {
-        **_BINARY,
+        **BINARY,
         "normalise": "raw",
         "whiten": True,
-        **_CHARGED,
+        **CHARGED,
         "aggregation": "token_mean",
     },
     "reinforce_pp_baseline": {
-        **_BINARY,
+        **BINARY,
         "normalise": "mean",
         "whiten": True,
         "kl_estimator": "k2",
         "aggregation": "token_mean",
     },
-    "ppo": {**_CRITIC, **_CHARGED},
-    "ppo_bilevel": {**_CRITIC, **_CHARGED, "estimator": "bilevel_gae", "turn_gamma": 0.95},
-    "gigpo": {**_BINARY, "estimator": "gigpo", "gamma": 0.95},
-    "at_grpo": {**_OUTCOME, "estimator": "branch", "kl_beta": 0.0, "aggregation": "token_mean"},
+    "ppo": {**CRITIC, **CHARGED},
+    "ppo_bilevel": {**CRITIC, **CHARGED, "estimator": "bilevel_gae", "turn_gamma": 0.95},
+    "gigpo": {**BINARY, "estimator": "gigpo", "gamma": 0.95},
+    "at_grpo": {**OUTCOME, "estimator": "branch", "kl_beta": 0.0, "aggregation": "token_mean"},
     "istar": {
         "estimator": "fused",
         "std_floor": 0.0,
@@ -93,30 +93,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "kl_beta": 0.0,
         "aggregation": "token_mean",
     },
-    "starpo": {
-        **_OUTCOME,
-        "invalid_action_penalty": 0.1,
-        "entropy_bonus": 0.001,
-        "kl_beta": 0.001,
-        "kl_estimator": "k1",
-        "aggregation": "token_mean",
-    },
-    "starpo_s": {
-        **_CRITIC,
-        **_HIGHER,
-        "group_filter": "variance_topk",
-        "filter_keep": 0.25,
-        "invalid_action_penalty": 0.1,
-        "entropy_bonus": 0.001,
-        "kl_beta": 0.0,
-    },
     # the screenshots' scores are the whole reward
-    "vlm_rl": {**_CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
+    "vlm_rl": {**CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
     # what a critic chose is imitated, better rollouts more
-    "pa_rl": {**_BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
-    # the verifier's reward; the rest of the method is reward.mode = "shared"
-    "spark": {**_BINARY, "kl_beta": 0.001, "aggregation": "token_mean"},
-    "maxrl": {**_BINARY, "normalise": "relative", "kl_beta": 0.0},
+    "pa_rl": {**BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
+    "maxrl": {**BINARY, "normalise": "relative", "kl_beta": 0.0},
 }
 
 

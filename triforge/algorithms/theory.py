@@ -115,7 +115,7 @@ class Theory:
 def count_votes(
     outcomes: Sequence[int | None], votes: Sequence[Sequence[Sequence[int]]], *, lam: float = 1.0
 ) -> GroupVotes:
-    """Count one group; arguments as of `credit.policy_credit`, lam for the f-weights (appendix A, remark 1).
+    """Count one group: outcomes, votes `[trajectory][step][vote]`, and lam for the f-weights (appendix A, remark 1).
 
     An unparsable vote (0) stays in the mean vote, so that it counts half for either side: Theorem 1 needs no more than
     the mean votes of the two sides. In f it is neither +1 nor -1.

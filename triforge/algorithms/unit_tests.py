@@ -1,7 +1,4 @@
-"""Tasks that are solved by programs: what the policy's programs and the reward model's tests are worth.
-
-`program_credit` and `unit_test_credit` stand where `credit.policy_credit` and `credit.vote_credit` stand for tasks that
-are judged by votes. Hidden tests alone reward the policy, and programs alone reward the tests that the reward model wrote.
+"""Credit of tasks that are solved by programs: hidden tests reward the policy, programs reward the reward model's tests.
 
 Sources: arXiv 2602.02488, section 3.2.7, Algorithm 2, appendix C.2; the released code.
 """
@@ -12,31 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.credit import (
-    NO_OUTCOME,
-    NOT_TRAINED,
-    Played,
-    PolicyCredit,
-    accuracy,
-    policy_credit,
-    trained,
-    vote_advantages,
-)
+from triforge.algorithms.credit import NO_OUTCOME, NOT_TRAINED, accuracy, vote_advantages
 from triforge.algorithms.filters import reward_filter
+from triforge.algorithms.samples import Sample
 from triforge.errors import InputError
 
 NO_GOOD_PROGRAM = "no good program"
 
 Accepts = Sequence[Sequence[bool] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class UnitTestCredit:
-    """Credit of every generated test of one task. `rewards` is None where nothing can be said."""
-
-    rewards: tuple[float | None, ...]
-    advantages: tuple[float, ...]
-    reasons: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +46,13 @@ class UnitTestCounts:
         return {name: count / of for name, count, of in parts if of}
 
 
-def program_credit(
-    outcomes: Sequence[int | None],
-    shares: Sequence[float | None],
-    lengths: Sequence[int],
-    *,
-    algorithm: Algorithm,
-    played: Played | None = None,
-) -> PolicyCredit:
-    """Rewards and advantages of the K programs of one task: z-scores of the share of hidden tests that each passed.
+def program_rules(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm by which programs are credited with the share of hidden tests that each passed.
 
-    Whole trajectories are compared. Shares span half of what outcomes of -1 and +1 do, so `std_floor` is halved with them.
-
-    Args:
-        outcomes: one a trajectory: +1 passed all hidden tests, -1 did not, None could not be measured.
-        shares: of the hidden tests that it passed, in [0, 1]; None exactly where the outcome is.
-        algorithm: the arithmetic; what it says of votes, outcomes, estimator and lone steps is not read.
+    Whole trajectories are compared; votes take no part. Shares span half of what outcomes of -1 and +1 do, so `std_floor` is
+    halved with them.
     """
-    if len(shares) != len(outcomes) or len(lengths) != len(outcomes):
-        raise InputError(
-            f"shares and lengths: given {len(shares)} and {len(lengths)}, expected {len(outcomes)}, one an outcome"
-        )
-    for outcome, share in zip(outcomes, shares, strict=True):
-        if (outcome is None) != (share is None) or (share is not None and not 0.0 <= share <= 1.0):
-            raise InputError(
-                f"shares: given {share} with outcome {outcome}, expected a number in [0, 1] where measured, else None"
-            )
-    rule = algorithm.changed(
+    return algorithm.changed(
         use_outcome=True,
         use_votes=False,
         vote_weight="constant",
@@ -100,14 +60,16 @@ def program_credit(
         outcome="binary",
         std_floor=algorithm.std_floor / (2 if algorithm.outcome == "signed" else 1),
     )
-    unjudged: list[list[Sequence[int]]] = [[()] * length for length in lengths]
-    return policy_credit(outcomes, unjudged, algorithm=rule, played=played, scores=shares)
 
 
-def unit_test_credit(
-    outcomes: Sequence[int | None], accepts: Accepts, *, algorithm: Algorithm
-) -> UnitTestCredit:
-    """Rewards and advantages of the tests that were written for one task; compared with each other.
+def credit_tests(
+    tests: Sequence[Sample],
+    outcomes: Sequence[int | None],
+    accepts: Accepts,
+    *,
+    algorithm: Algorithm,
+) -> None:
+    """Annotate the tests that were written for one task; they are compared with each other.
 
     With `invalid_votes = "apart"` an unparsable test stays out of mean and deviation and lies `invalid_vote_margin` below
     the worst other test and below 0; with `"pooled"` it counts as one that every program fails, as published.
@@ -121,17 +83,17 @@ def unit_test_credit(
     successes, measured = accuracy(outcomes)
     good = [outcome == 1 for outcome in outcomes if outcome is not None]
     parsed = [0 if row is None else 1 for row in accepts]
-    found = generated_test_rewards(good, accepts)
-    rewards: list[float | None] = [None] * len(accepts) if found is None else [*found]
+    earned = generated_test_rewards(good, accepts)
+    rewards: list[float | None] = [None] * len(accepts) if earned is None else [*earned]
     rule = algorithm.changed(vote_scope="task", drop_unanimous=False)
     blocked = reward_filter(successes, measured, algorithm)
-    credit = trained(
-        [rewards],
-        vote_advantages([parsed], [rewards], rule),
-        blocked if algorithm.train_reward_model else NOT_TRAINED,
-        [NO_GOOD_PROGRAM if measured else NO_OUTCOME],
-    )
-    return UnitTestCredit(tuple(rewards), credit.advantages[0], credit.reasons[0])
+    if not algorithm.train_reward_model:
+        blocked = NOT_TRAINED
+    unmeasured = NO_GOOD_PROGRAM if measured else NO_OUTCOME
+    scored = vote_advantages([parsed], [rewards], rule)
+    rows = zip(tests, rewards, scored.advantages[0], scored.reasons[0], strict=True)
+    for test, reward, advantage, why in rows:
+        test.credit(reward, advantage, unmeasured if reward is None else blocked or why)
 
 
 def generated_test_rewards(good_programs: Sequence[bool], accepts: Accepts) -> list[float] | None:
@@ -139,7 +101,7 @@ def generated_test_rewards(good_programs: Sequence[bool], accepts: Accepts) -> l
 
     A program is good when it passes all dataset tests; a test is good when it accepts every good program. A good test
     earns 1 for each bad program it rejects; any other loses 1 for each bad program it accepts. Without bad programs a
-    good test earns +1, any other -1. An unparsable test accepts nothing (the released rule; docs/algorithms.md says what
+    good test earns +1, any other -1. An unparsable test accepts nothing (the released rule; docs/methods.md says what
     follows from it).
     """
     if not any(good_programs):

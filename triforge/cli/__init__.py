@@ -1,14 +1,14 @@
-"""The command line. Every command is shown in the README; `triforge COMMAND --help` says its options.
+"""The command line. `triforge COMMAND --help` documents each command.
 
-main      the entry point; `commands` the table of all commands
-up        up; `checks` what is refused before anything starts
-train     train; `training` the same for Python, `model_folders` the models that it takes, `kept` what a stopped deployment has
-evaluate  eval; `watch` the live view of a run
-runs      run; `rollouts` what was played at a step, `models` which weights
+main      the entry point; `commands` the table of commands; `terminal` printing; `deployment` addresses and clients
+up        up; `status` has status, logs and doctor
+train     train; `training` the same for Python, `checks` and `kept` what is refused before a start, `model_folders` models
+evaluate  eval
+runs      run and replay; `watch` progress, `rollouts` the episodes of a step, `models` weights, `publish` the hub
 pools     pool, task, proposal; `pool_file` a pool from a file
-status    status, logs
-doctor, environments (env), agent, keys (key, tenant), backup (backup, restore)
-terminal  what all commands print with; `options` what several take, `deployment` which one they ask
+agent     agent; `agent_process` its processes
+keys      key
+environments  env
 """
 
 from triforge.cli.main import main

@@ -1,32 +1,44 @@
-"""`triforge agent run`: copies of an agent of yours play the groups of a run, each in a session of its own."""
+"""`triforge agent run`: copies of the user's agent play the groups of a run, each in a session of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
+from typer import Argument, Option
 
-from triforge.cli.deployment import running
-from triforge.cli.kept_agent import KeptAgent, stop
-from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
+from triforge.cli.agent_process import (
+    FAILURE,
+    REWARD,
+    SUCCESS,
+    AgentProcess,
+    Result,
+    SessionCommand,
+    StayingCommand,
+)
+from triforge.cli.deployment import (
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    overrides,
+    running,
+)
 from triforge.cli.terminal import say
-from triforge.cli.train import show
-from triforge.cli.training import Trained, left_by
-from triforge.cli.verifier import verified
+from triforge.cli.training import Trained, result_of, show
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
+from triforge.environments.registry import family
 from triforge.errors import (
     BusyError,
     ConfigError,
@@ -36,80 +48,75 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
-from triforge.types import ENDED, MadeSession, RunState, SessionReward
+from triforge.rollout.isolation import fresh_environment
+from triforge.types import ENDED, MadeSession, Params, RunState, SessionReward, Task
 
 agent_app = typer.Typer(no_args_is_help=True)
 
-_LOOK_S: Final = 0.5  # how often the run and busy groups are asked
-_SUCCESS, _FAILURE = 0, 1  # exit statuses; with any other nothing was measured
-_REWARD, _STDOUT, _STDERR = "reward", "stdout", "stderr"  # files of a session
-_MOST = 65_536  # bytes of a reward file
-_TRACEBACK: Final = "Traceback (most recent call last)"
-_REPEATS: Final = 3  # sessions of one ending that are told
+_LOOK_S: Final = 0.5  # between two looks at the run or at busy groups
+_MOST: Final = 65_536  # bytes of a reward
+_REPEATS: Final = 3  # sessions with the same ending that are shown
 
 
 @agent_app.command("run")
 def agent_run(
-    command: Annotated[list[str], typer.Argument(help="The agent's command, after --.")],
-    pool: Annotated[str, typer.Option(help="Begin a run on this pool.")] = "",
-    run: Annotated[str, typer.Option(help="Play for this run instead.")] = "",
-    parallel: Annotated[int, typer.Option(min=1, help="Copies at a time.")] = 8,
-    name: Annotated[str, typer.Option(help="Name of the new run.")] = "",
+    command: Annotated[list[str], Argument(help="The agent's command, after --.")],
+    pool: Annotated[str, Option(help="Begin a run on this pool.")] = "",
+    run: Annotated[str, Option(help="Play for this run instead.")] = "",
+    parallel: Annotated[int, Option(min=1, help="Copies at a time.")] = 8,
+    name: Annotated[str, Option(help="Name of the new run.")] = "",
     reward: Annotated[
-        Literal["agent", "verifier"], typer.Option(help="Who says what an episode was worth.")
+        Literal["agent", "verifier"], Option(help="What measures an episode.")
     ] = "agent",
-    keep: Annotated[
-        bool, typer.Option(help="Keep copies running: sessions come as lines.")
-    ] = False,
+    keep: Annotated[bool, Option(help="Keep copies running: sessions come as lines.")] = False,
     config: OverlayOption = None,
     set_: SetOption = None,
     state: StateOption = STATE,
 ) -> None:
-    """Let an agent of yours play a run's groups until the run has ended.
+    """Let your agent play a run's groups until the run has ended.
 
-    Each copy finds OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, the task in
-    TRIFORGE_INSTRUCTION and as JSON in the file TRIFORGE_TASK. Its reward is what was posted to TRIFORGE_SESSION_URL/reward,
-    else what it writes to the file TRIFORGE_REWARD (a number, or the JSON of a reward), else its exit status: 0 is success, 1 is
-    failure, and with any other nothing was measured. With `--reward verifier` the task's family grades what the agent prints, if
-    it ends with 0. With `--keep` a copy is started once: each session is a line on its standard input, these variables as JSON,
-    and it answers with a line, what it would have written to the file or printed.
+    Each copy gets OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, the task in
+    TRIFORGE_INSTRUCTION and as JSON in the file TRIFORGE_TASK. Its reward is the one posted to TRIFORGE_SESSION_URL/reward,
+    else the content of the file TRIFORGE_REWARD (a number, or the JSON of a reward), else its exit code: 0 is success, 1 is
+    failure, and with any other nothing was measured. With `--reward verifier` the task's family grades the output of an agent
+    that ends with 0. With `--keep` a copy is started once: it reads a line for each session, these variables as JSON, and
+    answers with a line, its reward or its answer.
     """
     if bool(pool) == bool(run):
         raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
     over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
-    found = running(state)
-    agents = Agents(found, command, parallel, verify=reward == "verifier", keep=keep)
-    ended = asyncio.run(_serve(found, agents.serve(pool, run, name, over)))
-    show(ended)
-    if ended.run.status == "failed":
+    addresses = running(state)
+    agents = Agents(addresses, command, parallel, verify=reward == "verifier", keep=keep)
+
+    async def work() -> Trained:
+        started = time.monotonic()
+        ended = await agents.serve(pool, run, name, over)
+        return await result_of(ended.id, addresses, time.monotonic() - started)
+
+    trained = asyncio.run(work())
+    show(trained)
+    if trained.run.status == "failed":
         raise typer.Exit(1)
 
 
-async def _serve(found: Settings, playing: Coroutine[Any, Any, RunState]) -> Trained:
-    started = time.monotonic()
-    run = await playing
-    return await left_by(run.id, found, time.monotonic() - started)
-
-
 class Agents:
-    """Copies of a command, as many at a time as may be."""
+    """Copies of a command, `parallel` at a time."""
 
     def __init__(
         self,
-        found: Settings,
+        addresses: Settings,
         command: Sequence[str],
         parallel: int,
         *,
         verify: bool = False,
         keep: bool = False,
     ) -> None:
-        self._command, self._parallel, self._verify = command, parallel, verify
-        self._keep = keep
-        key = found.key.get_secret_value()
-        self._env = EnvAdapterClient(found.env_adapter_url, api_key=key)
-        self._trainer = TrainerClient(found.trainer_url, api_key=key)
-        self._url = found.env_adapter_url
-        self._said = Counter[str]()
+        self._command, self._parallel, self._verify, self._keep = command, parallel, verify, keep
+        key = addresses.key.get_secret_value()
+        self._env = EnvAdapterClient(addresses.env_adapter_url, api_key=key)
+        self._trainer = TrainerClient(addresses.trainer_url, api_key=key)
+        self._url = addresses.env_adapter_url
+        self._endings = Counter[str]()
 
     async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
         """Play for a run until it has ended."""
@@ -119,10 +126,10 @@ class Agents:
             else:
                 run = await self._trainer.submit(pool, name=name, config=config)
             say(f"{run.id}: {run.steps} steps, {self._parallel} agents at a time")
-            players = [asyncio.create_task(self._play_on(run.id)) for _ in range(self._parallel)]
+            players = [asyncio.create_task(self._play_all(run.id)) for _ in range(self._parallel)]
             try:
                 return await self._until_ended(run.id, players)
-            except ConfigError:  # no session of ours will have a reward
+            except ConfigError:  # no session of these agents will have a reward
                 if not run_id:
                     await self._trainer.stop(run.id)
                 raise
@@ -141,108 +148,82 @@ class Agents:
             for player in done:
                 if error := player.exception():
                     raise error
-            if len(done) == len(players):
-                await asyncio.sleep(_LOOK_S)  # they were told that it has ended
+            if len(done) == len(players):  # they have seen the end of the run before
+                await asyncio.sleep(_LOOK_S)
 
-    async def _play_on(self, run_id: str) -> None:
-        kept = KeptAgent(self._command) if self._keep else None
+    async def _play_all(self, run_id: str) -> None:
+        """Play sessions of a run until it has ended."""
+        process: AgentProcess = SessionCommand(self._command, prints=self._verify)
+        if self._keep:
+            process = StayingCommand(self._command)
         try:
-            await self._until_told(run_id, kept)
+            while (session := await self._begin(run_id)) is not None:
+                await self._play(session, process)
         finally:
-            if kept is not None:
-                await kept.stop()
+            await process.stop()
 
-    async def _until_told(self, run_id: str, kept: KeptAgent | None) -> None:
+    async def _begin(self, run_id: str) -> MadeSession | None:
+        """Begin a session as soon as the run offers one; None when the run has ended."""
         while True:
             try:
-                made = await self._env.begin_session(run=run_id)
+                return await self._env.begin_session(run=run_id)
             except (BusyError, UnavailableError):
                 await asyncio.sleep(_LOOK_S)
-                continue
             except ConflictError:
                 if (await self._trainer.run(run_id)).status in ENDED:
-                    return
+                    return None
                 raise
-            await self._play(made, kept)
 
-    async def _play(self, made: MadeSession, kept: KeptAgent | None) -> None:
-        """Run the command once in a session, or give the session to one that runs, and say how it went."""
-        session_id, code = made.session.id, _SUCCESS
+    async def _play(self, made: MadeSession, process: AgentProcess) -> None:
+        """Play a session and send its reward; a session without a measurement ends with the reason."""
+        session_id, result = made.session.id, Result()
         with tempfile.TemporaryDirectory(prefix="triforge-agent-") as folder:
             try:
-                if kept is None:
-                    code = await self._run(made, Path(folder))
-                else:
-                    await self._give(made, kept, Path(folder))
+                left_s = max(0.0, made.session.expires_at - time.time())
+                variables = self._variables(made, Path(folder))
+                result = await process.play(variables, Path(folder), left_s)
                 if (await self._env.session(session_id)).reward is not None:
                     await self._env.end_session(session_id)
                     return
-                found = await self._reward(made, code, Path(folder))
-                await self._env.reward_session(session_id, found)
-                if code == _FAILURE and _TRACEBACK in _errors(Path(folder)):
-                    why = f"the agent raised, which counts as a failure: {_last_line(Path(folder))}"
-                    self._say_once(session_id, why, "")
-            except asyncio.CancelledError:  # others may have the place at once
+                await self._env.reward_session(session_id, await self._reward(made, result))
+                if result.raised:
+                    last = result.ending.partition(": ")[2]
+                    self._say(session_id, f"the agent raised, which counts as a failure: {last}")
+            except asyncio.CancelledError:  # its place is free for others at once
                 with contextlib.suppress(TriforgeError):
                     await self._env.end_session(session_id, error="its agent was interrupted")
                 raise
-            except TriforgeError as error:  # nothing was measured
+            except TriforgeError as error:
                 await self._env.end_session(session_id, error=error.detail)
                 if isinstance(error, ConfigError):
                     raise
-                if kept is not None and not isinstance(error, EnvError):
-                    await kept.stop()  # what it prints next may be of this session
-                ended = f"the agent ended with {code}: {_last_line(Path(folder))}"
-                self._say_once(session_id, error.detail, "" if kept else ended)
+                if not isinstance(error, EnvError):
+                    await process.stop()  # its next line may be of this session
+                self._say(session_id, error.detail, result.ending)
 
-    def _say_once(self, session_id: str, why: str, ended: str) -> None:
-        """Why nothing was measured; what has been said often enough is not said again."""
-        detail = why.removeprefix(f"session {session_id} ")
-        self._said[ended or detail] += 1
-        if self._said[ended or detail] > _REPEATS:
-            return
-        say(f"session {session_id}: {detail}{'' if ended in detail else f'; {ended}'}")
-        if self._said[ended or detail] == _REPEATS:
+    def _say(self, session_id: str, reason: str, ending: str = "") -> None:
+        """Print why a session has no measurement, a few times for each ending."""
+        reason = reason.removeprefix(f"session {session_id} ")
+        self._endings[ending or reason] += 1
+        count = self._endings[ending or reason]
+        if count <= _REPEATS:
+            say(f"session {session_id}: {reason}{'' if ending in reason else f'; {ending}'}")
+        if count == _REPEATS:
             say("further sessions that end like this are not shown")
 
-    async def _reward(self, made: MadeSession, code: int, folder: Path) -> SessionReward:
-        if not self._verify:
-            return _reward(code, folder)
-        if code != _SUCCESS or made.task is None:
-            return _of_status(code, folder)
-        answer = (folder / _STDOUT).read_text(encoding="utf-8", errors="replace").strip()
-        return await verified(made.task, made.options, answer)
+    async def _reward(self, made: MadeSession, result: Result) -> SessionReward:
+        """Return the reward of a session; InputError if nothing was measured."""
+        if self._verify and result.code == SUCCESS and made.task is not None:
+            answer = (result.answer or b"").decode(errors="replace").strip()
+            return await verified(made.task, made.options, answer)
+        if not self._verify and result.answer is not None:
+            return _parsed(result.answer[:_MOST])
+        if result.code in (SUCCESS, FAILURE):
+            return SessionReward(success=result.code == SUCCESS)
+        raise InputError(result.ending)
 
-    async def _give(self, made: MadeSession, kept: KeptAgent, folder: Path) -> None:
-        """Have a copy that stays play, and write its answer where one that ends leaves its own."""
-        try:
-            async with asyncio.timeout(_seconds(made)):
-                answer = await kept.play(self._session(made, folder), _inherited())
-        except TimeoutError:
-            raise InputError("the agent had not answered when its session was over") from None
-        (folder / (_STDOUT if self._verify else _REWARD)).write_bytes(answer)
-
-    async def _run(self, made: MadeSession, folder: Path) -> int:
-        """The command's exit status; one that goes on longer than its session is ended."""
-        with _opened(folder / _STDOUT) as answer, _opened(folder / _STDERR) as errors:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=_inherited() | self._session(made, folder),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=answer if self._verify else asyncio.subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
-        try:
-            async with asyncio.timeout(_seconds(made)):
-                return await process.wait()
-        except TimeoutError:
-            return -signal.SIGTERM
-        finally:
-            await stop(process)
-
-    def _session(self, made: MadeSession, folder: Path) -> dict[str, str]:
-        """What an agent finds in its environment, and the file that this names."""
+    def _variables(self, made: MadeSession, folder: Path) -> dict[str, str]:
+        """Return the environment variables of a session, and write the file of its task."""
         task = folder / "task.json"
         task.write_text(made.task.model_dump_json() if made.task else "{}", encoding="utf-8")
         return {
@@ -255,56 +236,36 @@ class Agents:
             "TRIFORGE_OPTIONS": json.dumps(made.options),
             "TRIFORGE_INSTRUCTION": made.task.instruction if made.task else "",
             "TRIFORGE_TASK": str(task),
-            "TRIFORGE_REWARD": str(folder / _REWARD),
+            REWARD: str(folder / "reward"),
         }
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return path.open("wb")
-
-
-def _seconds(made: MadeSession) -> float:
-    """What is left of a session."""
-    return max(0.0, made.session.expires_at - time.time())
-
-
-def _inherited() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
-
-
-def _reward(code: int, folder: Path) -> SessionReward:
-    """The reward of a command that has ended; InputError if nothing was measured."""
-    with contextlib.suppress(FileNotFoundError):
-        return _parsed((folder / _REWARD).read_bytes()[:_MOST])
-    return _of_status(code, folder)
-
-
-def _of_status(code: int, folder: Path) -> SessionReward:
-    if code in (_SUCCESS, _FAILURE):
-        return SessionReward(success=code == _SUCCESS)
-    raise InputError(f"the agent ended with {code}: {_last_line(folder)}")
-
-
-def _errors(folder: Path) -> str:
-    """What the agent wrote to standard error; one that stays has no file of it."""
-    with contextlib.suppress(FileNotFoundError):
-        return (folder / _STDERR).read_text(encoding="utf-8", errors="replace")
-    return ""
-
-
-def _last_line(folder: Path) -> str:
-    return "".join(_errors(folder).strip().splitlines()[-1:])[:500] or "it said nothing"
 
 
 def _parsed(text: bytes) -> SessionReward:
     try:
-        found = json.loads(text)
-        given = found if isinstance(found, dict) else {"score": found}
-        if given.keys() != {"error"}:
-            return SessionReward.model_validate(given)
+        value = json.loads(text)
+        fields = value if isinstance(value, dict) else {"score": value}
+        if fields.keys() != {"error"}:
+            return SessionReward.model_validate(fields)
     except (ValueError, ValidationError) as error:
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise InputError(
-            f"TRIFORGE_REWARD: given {text[:80]!r}, expected a number or the JSON of a reward ({said})"
+            f"{REWARD}: given {text[:80]!r}, expected a number or the JSON of a reward ({reason})"
         ) from None
-    raise EnvError(f"the agent says: {str(given['error'])[:500]}")
+    raise EnvError(f"the agent reports: {str(fields['error'])[:500]}")
+
+
+async def verified(task: Task, options: Params, answer: str) -> SessionReward:
+    """Return the family's reward of a final answer; ConfigError if one answer does not end an episode with a score."""
+    environment = fresh_environment(family(task.family), options)
+    try:
+        await environment.reset(task, seed=0)
+        result = await environment.step(answer)
+    finally:
+        await environment.close()
+    score = result.reward if result.score is None else result.score
+    if not result.done or (score is None and result.success is None):
+        raise ConfigError(
+            f"--reward verifier: given tasks of the family {task.family}, expected a family whose episodes end with one answer "
+            "and a score, such as prompts, code or reasoning_gym; let the agent give its reward itself"
+        )
+    return SessionReward(score=score, success=result.success)

@@ -1,70 +1,150 @@
-"""What the services would refuse of a training, asked before any of them is started, of the functions that they ask."""
+"""Checks of a training before any service is started, made by the functions that the services call later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from triforge.cli import pool_file
-from triforge.cli.trial import TRIED, demand_taken
+from triforge.cli.pools import pool_request
 from triforge.config import RunConfig, Settings, merge
 from triforge.doctor.local import demand_model
-from triforge.environments.registry import family, traits
+from triforge.environments import registry
 from triforge.environments.rows import read_lines, rows_of
 from triforge.environments.tasks import CheckedTasks, check_pool, request_of
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
-from triforge.errors import ConfigError, InputError, WeightsError
-from triforge.types import PoolState
+from triforge.errors import ConfigError, InputError, TriforgeError, WeightsError, own_frames
+from triforge.event_loop import run_anywhere
+from triforge.rollout.copies import Trunk
+from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
+from triforge.types import Params, PoolState, Task
+
+_TRIED: Final = 2  # tasks
+_TURNS: Final = 20
+_PATIENCE_S: Final = 5.0  # for a task
+_ANSWERS: Final = ("", "42", '{"answer": "42"}', "Answer: <answer>\\boxed{42}</answer>")
 
 
-def made_pool(
-    name: str, body: dict[str, Any] | Path, environment: str, *, trial: bool
+def check_new_pool(
+    name: str, body: dict[str, Any] | Path, environment: str, *, play: bool
 ) -> PoolState:
-    """A pool as env_adapter would make it, with all its rows looked at; with a `trial` code of the user's own is called, too.
+    """Return the pool that env_adapter would make, with all rows checked; with `play` the user's own code is called, too.
 
     Raises:
-        InputError: the family is unknown, refuses options, rows or what they name, or raises whatever is answered.
-        ConfigError: what the family needs is missing.
+        InputError: the family is unknown, refuses options or rows, or raises at every answer.
+        ConfigError: a package that the family needs is missing.
     """
     with ExitStack() as stack:
-        asked = pool_file.request(name, body, environment=environment)
+        request = pool_request(name, body, environment=environment)
         rows = (
             read_lines(stack.enter_context(body.open("rb")))
             if isinstance(body, Path)
-            else rows_of(asked)
+            else rows_of(request)
         )
-        head = request_of(asked)
+        head = request_of(request)
         checked = stack.enter_context(CheckedTasks())
-        given = family(head.environment)
-        check_pool(given, head, rows, checked)
-        if trial:
-            demand_taken(given, [draft for _, draft in islice(checked, TRIED)], head.options)
+        family = registry.family(head.environment)
+        check_pool(family, head, rows, checked)
+        if play:
+            drafts = [draft for _, draft in islice(checked, _TRIED)]
+            demand_playable_code(family, drafts, head.options)
         tasks = {split: {"active": count} for split, count in checked.splits.items()}
         return PoolState(
             id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
-            **traits(head.environment),
+            **registry.traits(head.environment),
         )  # fmt: skip
 
 
 def demand_playable(pool: PoolState, document: Mapping[str, Any]) -> None:
-    """Pass a pool that can be played and trained on as the document says; else ConfigError."""
+    """Raise ConfigError for a pool that cannot be played or trained on as the document says."""
     config = config_on(pool, document, document)
     demand_trainable(config, pool)
     try:
-        family(pool.environment).make(merge(pool.options, config.env_adapter.options))
+        registry.family(pool.environment).make(merge(pool.options, config.env_adapter.options))
     except (InputError, ConfigError) as error:
         raise unplayable(pool, error) from None
 
 
 def demand_models(config: RunConfig, settings: Settings) -> None:
-    """Pass models that the engines which are to be started, or those that the settings name, and the learners can load."""
+    """Raise ConfigError for a model that its engine, started or named by the settings, or its learner cannot load."""
     for role, model in config.models:
         if model.path and settings.has(f"{role}_model"):
-            engines = settings.engines_of(role)
             try:
-                demand_model(Path(model.path), local=not engines)
+                demand_model(Path(model.path), local=not settings.engines_of(role))
             except WeightsError as error:
                 raise ConfigError(f"models.{role}.path: {error.detail}") from None
+
+
+def demand_playable_code(
+    family: EnvironmentFamily, drafts: Sequence[TaskDraft], options: Params
+) -> None:
+    """Raise InputError for an environment or reward function of the user's own that raises at every answer to these tasks."""
+    if type(family).__module__.startswith("environments.") and "reward" not in options:
+        return
+    tasks = [
+        Task(id=f"trial-{n}", pool_id="trial", slot="trial", family=family.name, instruction=draft.instruction, params=draft.params)
+        for n, draft in enumerate(drafts)
+    ]  # fmt: skip
+    errors = [run_anywhere(_errors(family, task, options)) for task in tasks]
+    if not errors or not all(errors):
+        return
+    first = next(iter(errors[0].values()))[1]
+    shown = "\n".join(
+        f"answered {answer}: {_traced(error)}" for answer, error in errors[0].values()
+    )
+    raise InputError(
+        f"{options.get('reward', family.name)} raises at every answer to the first {len(tasks)} tasks; to {tasks[0].params!r:.300}\n"
+        f"{shown}\nAn answer that it cannot read gets a low score or is an invalid action; raise only where nothing can be measured"
+    ) from first
+
+
+def _traced(error: TriforgeError) -> str:
+    frames = own_frames(error.__cause__ or error)
+    lines = (f"  {one.filename}:{one.lineno} in {one.name}: {one.line}" for one in frames)
+    return "\n".join((error.detail, *lines))
+
+
+async def _errors(
+    family: EnvironmentFamily, task: Task, options: Params
+) -> dict[str, tuple[str, TriforgeError]]:
+    """Return the errors of a task by text, each with its answer; empty if an answer works or time runs out."""
+    errors: dict[str, tuple[str, TriforgeError]] = {}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            for responses in _answers(family, task, options):
+                trunk = Trunk(partial(fresh_environment, family, options), task, 0)
+                try:
+                    await _play(trunk, responses)
+                except TriforgeError as error:
+                    errors.setdefault(error.detail, (f"{responses[0]!r:.100}", error))
+                else:
+                    return {}
+                finally:
+                    await trunk.close()
+            return errors
+    return {}
+
+
+async def _play(trunk: Trunk, responses: Sequence[str]) -> None:
+    await trunk.start()
+    for response in responses:
+        (result,) = await trunk.results([response])
+        if result.done:
+            return
+        await trunk.go_on(response)
+
+
+def _answers(family: EnvironmentFamily, task: Task, options: Params) -> Iterator[Sequence[str]]:
+    """Yield general answers, then the other columns of the row, each repeated, then the solution of the family."""
+    columns = task.params.get("columns")
+    row = map(str, columns.values()) if isinstance(columns, dict) else ()
+    for answer in (*_ANSWERS, *row):
+        yield [answer] * _TURNS
+    with suppress(Exception):
+        if gold := family.gold(task, options):
+            yield gold

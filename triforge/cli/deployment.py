@@ -1,21 +1,21 @@
-"""The deployment that a command asks: its addresses, and clients of its APIs."""
+"""The deployment that a command talks to: options that name it, its addresses, clients of its APIs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer import Option
 
-from triforge.cli.options import STATE
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.clients.transport import ServiceClient, UnreachableError
-from triforge.config import Settings
+from triforge.config import Settings, read_document, with_assignments
 from triforge.errors import InputError, UnavailableError
 from triforge.supervisor.layout import places
 from triforge.supervisor.supervise import ADDRESSES
@@ -23,25 +23,20 @@ from triforge.supervisor.supervise import ADDRESSES
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
 
-_INTERRUPTED = 130  # as shells say it of a program that Ctrl-C ended
+STATE = Path("var")
 DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
+_INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
+
+StateOption = Annotated[Path, Option("--state", help="State folder of the deployment.")]
+OverlayOption = Annotated[
+    Path | None, Option("--config", "-c", help="TOML laid over the deployment's own.")
+]
+SetOption = Annotated[list[str] | None, Option("--set", help="One field, run.steps=5. Repeatable.")]
 
 
-NOTHING_RUNS = "no deployment answers; start it with `triforge up --config FILE`, or name the folder of one with --state"
-
-
-def nothing_runs(state: Path) -> str:
-    """What is said where no deployment answers."""
-    if again := start_again(state):
-        return f"no deployment answers; start the one that `triforge train` has left, and beside it ask again: `{again}`"
-    return NOTHING_RUNS
-
-
-def start_again(state: Path) -> str:
-    """The command that starts the deployment of a training that has ended; empty if the folder has none."""
-    if (state / ADDRESSES).is_file() or not (state / DOCUMENT).is_file():
-        return ""
-    return f"triforge up --config {state / DOCUMENT}{'' if state == STATE else f' --state {state}'}"
+def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:
+    """Read a TOML document and lay single fields (`run.steps=5`) over it."""
+    return with_assignments(read_document(config) if config else {}, assignments or ())
 
 
 def ask_trainer(state: Path, work: Callable[[TrainerClient], Awaitable[_T]]) -> _T:
@@ -57,41 +52,54 @@ def ask_pools(state: Path, work: Callable[[EnvAdapterClient], Awaitable[_T]]) ->
 def _ask(
     kind: Callable[..., _C], service: str, state: Path, work: Callable[[_C], Awaitable[_T]]
 ) -> _T:
-    found = running(state)
+    addresses = running(state)
 
-    async def asked() -> _T:
-        async with kind(found.url(service), api_key=found.key.get_secret_value()) as client:
+    async def call() -> _T:
+        key = addresses.key.get_secret_value()
+        async with kind(addresses.url(service), api_key=key) as client:
             return await work(client)
 
     try:
-        return asyncio.run(asked())
+        return asyncio.run(call())
     except UnreachableError as error:
-        raise UnavailableError(f"{nothing_runs(state)}: {error.detail}") from None
+        raise UnavailableError(f"{how_to_start(state)}: {error.detail}") from None
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
 
 
+def how_to_start(state: Path) -> str:
+    """Say that no deployment answers, and how to start one."""
+    if command := start_command(state):
+        return f"no deployment answers; start that of the last training in another terminal: `{command}`"
+    return "no deployment answers; start it with `triforge up --config FILE`, or name the folder of one with --state"
+
+
+def start_command(state: Path) -> str:
+    """Return the command that starts the deployment of an ended training; empty if the folder has none."""
+    if (state / ADDRESSES).is_file() or not (state / DOCUMENT).is_file():
+        return ""
+    return f"triforge up --config {state / DOCUMENT}{'' if state == STATE else f' --state {state}'}"
+
+
 def running(state: Path) -> Settings:
-    """The addresses of the deployment that is asked; InputError for a named folder that is not there."""
+    """Return the addresses of the deployment; InputError for a named folder that does not exist."""
     if state != STATE and not state.is_dir():
         raise InputError(f"--state: given {state}, expected the folder of a `triforge up --state`")
     return settings(state)
 
 
 def settings(state: Path = STATE) -> Settings:
-    """The addresses of the deployment that runs in `state`, or of the one that the environment names."""
-    found = Settings.from_env()
+    """Return the addresses of the deployment that runs in `state`, or of the one that the environment names."""
+    given = Settings.from_env()
     path = state / ADDRESSES
-    if not path.is_file():
-        return found
-    written = json.loads(path.read_text())
-    return found.model_copy(
+    written = json.loads(path.read_text()) if path.is_file() else {}
+    return given.model_copy(
         update={k: v for k, v in written.items() if f"TRIFORGE_{k.upper()}" not in os.environ}
     )
 
 
-def kept(state: Path) -> Settings:
-    """The same of one that may not run: where it keeps what lasts."""
+def stores(state: Path) -> Settings:
+    """Return the settings with the database and the artifacts of a deployment, whether or not it runs."""
     found = settings(state)
-    there = (state / ADDRESSES).is_file()
-    return found if there else found.model_copy(update=places(state, os.environ))
+    runs = (state / ADDRESSES).is_file()
+    return found if runs else found.model_copy(update=places(state, os.environ))

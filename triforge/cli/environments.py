@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from triforge.cli.terminal import say
 from triforge.environments.registry import family
@@ -17,17 +18,20 @@ from triforge.testing.check_environment import check_environment, not_applicable
 
 env_app = typer.Typer(no_args_is_help=True)
 
+NameArgument = Annotated[str, Argument(help="Family, such as household or my_module:FAMILY.")]
+GenerateOption = Annotated[str, Option(help="Options of the generator, JSON.")]
+EpisodesOption = Annotated[str, Option("--options", help="Options of the episodes, JSON.")]
+TasksOption = Annotated[Path | None, Option(help="JSONL file of tasks; else generated.")]
+
 
 @env_app.command("check")
 def env_check(
-    name: Annotated[str, typer.Argument(help="Family, such as household or my_module:FAMILY.")],
-    generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
-    options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
-    tasks: Annotated[
-        Path | None, typer.Option(help="JSONL file of tasks; without it they are generated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of tasks and episodes.")] = 0,
-    count: Annotated[int, typer.Option(help="Tasks to generate and play.")] = 3,
+    name: NameArgument,
+    generate: GenerateOption = "{}",
+    options: EpisodesOption = "{}",
+    tasks: TasksOption = None,
+    seed: Annotated[int, Option(help="Seed of tasks and episodes.")] = 0,
+    count: Annotated[int, Option(help="Tasks to generate and play.")] = 3,
 ) -> None:
     """Check whether a family keeps the contract; exit code 1 if it does not."""
     results = asyncio.run(
@@ -52,24 +56,23 @@ def env_check(
 
 @env_app.command("serve")
 def env_serve(
-    name: Annotated[str, typer.Argument(help="Family, such as household or my_module:FAMILY.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    tasks: Annotated[
-        Path | None, typer.Option(help="JSONL file of tasks; without it they are generated.")
-    ] = None,
-    count: Annotated[int, typer.Option(help="Tasks to generate.")] = 64,
-    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
-    generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
-    options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
-    sessions: Annotated[int, typer.Option(help="Clients at a time.")] = 64,
-    idle: Annotated[float, typer.Option(help="Seconds until a silent client is let go.")] = 900.0,
+    name: NameArgument,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port; 0 takes a free one.")] = 8000,
+    tasks: TasksOption = None,
+    count: Annotated[int, Option(help="Tasks to generate.")] = 64,
+    seed: Annotated[int, Option(help="Seed of the generator.")] = 0,
+    generate: GenerateOption = "{}",
+    options: EpisodesOption = "{}",
+    sessions: Annotated[int, Option(help="Clients at a time.")] = 64,
+    idle: Annotated[float, Option(help="Seconds after which a silent client is closed.")] = 900.0,
 ) -> None:
     """Serve a family over the OpenEnv protocol; Ctrl-C stops it."""
-    command = [sys.executable, "-m", "services.env_adapter", "serve", name, "--host", host]
-    command += ["--port", str(port), "--count", str(count), "--seed", str(seed)]
-    command += ["--generate", generate, "--options", options]
-    command += ["--sessions", str(sessions), "--idle", str(idle)]
-    command += ["--tasks", str(tasks)] if tasks else []
+    arguments = {
+        "host": host, "port": port, "count": count, "seed": seed, "generate": generate, "options": options,
+        "sessions": sessions, "idle": idle,
+    } | ({"tasks": tasks} if tasks else {})  # fmt: skip
+    command = [sys.executable, "-m", "services.env_adapter", "serve", name]
+    command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606  the service takes this process over

@@ -1,4 +1,4 @@
-"""`triforge eval`: how often a model succeeds on a pool's held-out tasks. A run of no training steps."""
+"""`triforge eval`: the success of a model on a pool's held-out tasks, measured by a run of no training steps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from triforge.algorithms.theory import wilson
-from triforge.cli.deployment import ask_pools, ask_trainer
-from triforge.cli.models import newest_trained, version_of
-from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
+from triforge.cli.deployment import (
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    ask_pools,
+    ask_trainer,
+    overrides,
+)
+from triforge.cli.models import VersionOption, newest_trained, version_of
 from triforge.cli.terminal import console, say
 from triforge.cli.watch import left_running, watch
 from triforge.clients.trainer import TrainerClient
@@ -24,39 +32,30 @@ MODES = ("sampled", "greedy")
 
 
 def evaluate(
-    pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to play, once each.")] = 64,
-    greedy: Annotated[bool, typer.Option(help="Play them greedily as well.")] = True,
+    pool: Annotated[str, Argument(help="Id or name of the pool.")],
+    tasks: Annotated[int, Option(min=1, help="Held-out tasks to play, once each.")] = 64,
+    greedy: Annotated[bool, Option(help="Play them greedily as well.")] = True,
     run: Annotated[
-        str,
-        typer.Option(help="Take the policy from this run; else from the newest that trained one."),
+        str, Option(help="Take the policy from this run; else from the newest that trained one.")
     ] = "",
-    version: Annotated[
-        int | None, typer.Option(help="Which of its versions; the newest if not given.")
-    ] = None,
-    initial: Annotated[
-        bool, typer.Option("--initial", help="Take the deployment's own policy, as it was.")
-    ] = False,
-    name: Annotated[str, typer.Option(help="Name of the evaluation.")] = "evaluation",
+    version: VersionOption = None,
+    initial: Annotated[bool, Option("--initial", help="Take the initial policy.")] = False,
+    name: Annotated[str, Option(help="Name of the evaluation.")] = "evaluation",
     config: OverlayOption = None,
     set_: SetOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="JSON file for the figures.")
-    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="JSON file for the figures.")] = None,
     state: StateOption = STATE,
 ) -> None:
-    """Play a pool's held-out tasks with a model, train nothing, and say how often it succeeded.
+    """Play a pool's held-out tasks with a model, without training, and report how often it succeeded.
 
-    The model is the newest that a run on the pool has trained, if nothing else is said.
+    By default the model is the newest that a run on the pool has trained.
     """
     if version is not None and not run:
-        raise typer.BadParameter(
-            "given without --run, expected the run it is of", param_hint="--version"
-        )
+        raise typer.BadParameter("given without --run, expected its run", param_hint="--version")
     only = {"steps": 0, "eval_every": 1, "eval_tasks": tasks, "eval_greedy": greedy}
     over = merge(overrides(config, set_), {"run": only})
-    named = initial or bool(over.get("models", {}).get("policy", {}).get("path"))
-    pool_id = "" if run or named else ask_pools(state, lambda client: client.pool(pool)).id
+    chosen = initial or bool(over.get("models", {}).get("policy", {}).get("path"))
+    pool_id = "" if run or chosen else ask_pools(state, lambda client: client.pool(pool)).id
 
     async def work(client: TrainerClient) -> dict[str, Any]:
         model = await _model(client, run, version, pool_id)
@@ -68,64 +67,59 @@ def evaluate(
         out.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-async def _evaluate(
-    client: TrainerClient, pool: str, name: str, over: dict[str, Any], model: dict[str, Any]
-) -> dict[str, Any]:
-    if model:
-        over = merge(over, {"models": {"policy": {"path": model["path"]}}})
-    made = await client.submit(pool, name=name, config=over)
-    model = model or {"path": made.config.get("models", {}).get("policy", {}).get("path", "")}
-    of = f"version {model['version']} of {model['run']}" if "run" in model else "not trained here"
-    say(f"evaluating the policy {model['path']} ({of})")
-    with left_running(made.id):
-        ended = await watch(console, client, made.id)
-    if ended.status != "finished":
-        raise ConflictError(f"evaluation {made.id} {ended.status}: {ended.reason}")
-    return {"model": model} | _figures(made.id, await client.steps(made.id))
-
-
 async def _model(
     client: TrainerClient, run: str, version: int | None, pool_id: str
 ) -> dict[str, Any]:
-    """The version of a run, or the newest one trained on a pool; empty if nothing of that kind is asked for or there."""
+    """Return the named version of a run, or the newest one trained on a pool; empty if there is none."""
     if run:
         row = await version_of(client, run, "policy", version)
-    elif pool_id and (found := await newest_trained(client, pool_id)):
-        run, row = found[0].id, found[1]
+    elif pool_id and (newest := await newest_trained(client, pool_id)):
+        run, row = newest[0].id, newest[1]
     else:
         return {}
     return {"path": row.uri, "run": run, "version": row.version}
 
 
-def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
-    """The figures of an evaluation; InputError if nothing was played."""
-    found = held_out(steps)
-    if not found:
+async def _evaluate(
+    client: TrainerClient, pool: str, name: str, over: dict[str, Any], model: dict[str, Any]
+) -> dict[str, Any]:
+    if model:
+        over = merge(over, {"models": {"policy": {"path": model["path"]}}})
+    run = await client.submit(pool, name=name, config=over)
+    model = model or {"path": run.config.get("models", {}).get("policy", {}).get("path", "")}
+    of = f"version {model['version']} of {model['run']}" if "run" in model else "not trained here"
+    say(f"evaluating the policy {model['path']} ({of})")
+    with left_running(run.id):
+        ended = await watch(console, client, run.id)
+    if ended.status != "finished":
+        raise ConflictError(f"evaluation {run.id} {ended.status}: {ended.reason}")
+    figures = held_out(await client.steps(run.id))
+    if not figures:
         raise InputError(
             "nothing was played: the pool has no held-out tasks; `heldout` of the pool's `generate` makes some, "
             'and so does "split": "heldout" of a task'
         )
-    return {"run": run_id, **found}
+    return {"model": model, "run": run.id, **figures}
 
 
 def held_out(steps: list[RunStep]) -> dict[str, Any]:
-    """The last evaluation of these steps: success, the mean score if there are scores, and their 95 % intervals by mode."""
-    found: dict[str, Any] = {}
+    """Return the last evaluation of these steps by mode: success and mean score, each with its 95 % interval."""
+    figures: dict[str, Any] = {}
     for step in steps:
         for mode in MODES:
             episodes = step.metrics.get(f"eval/{mode}_episodes")
             if episodes is None:
                 continue
-            share = step.metrics.get(f"eval/{mode}")  # absent when no episode was measured
-            low, high = (0.0, 1.0) if share is None else wilson(share * episodes, episodes)
-            found[mode] = {
-                "success": share, "low": low, "high": high, "episodes": int(episodes),
+            success = step.metrics.get(f"eval/{mode}")  # absent when no episode was measured
+            low, high = (0.0, 1.0) if success is None else wilson(success * episodes, episodes)
+            figures[mode] = {
+                "success": success, "low": low, "high": high, "episodes": int(episodes),
                 "policy_version": step.policy_version,
             } | {
                 f"score{end}": step.metrics[f"eval/{mode}_score{end}"]
                 for end in ("", "/low", "/high") if f"eval/{mode}_score{end}" in step.metrics
             }  # fmt: skip
-    return found
+    return figures
 
 
 def _show(figures: dict[str, Any]) -> None:

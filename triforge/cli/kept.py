@@ -1,4 +1,4 @@
-"""What a deployment that does not run has kept, read from its database."""
+"""Pools and runs of a deployment that does not run, read from its database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from triforge.cli.deployment import kept
+from triforge.cli.deployment import stores
 from triforge.environments.registry import traits
 from triforge.errors import NotFoundError
 from triforge.store.database import Database
@@ -19,22 +19,18 @@ from triforge.types import PoolState
 
 
 def find_pool(state: Path, pool: str) -> PoolState | None:
-    """A pool that a deployment in `state` has kept which does not run; None if only a start can tell.
-
-    Raises:
-        NotFoundError: it has no such pool.
-    """
+    """Return a pool by id or name; None if several tenants have it or the schema is older, NotFoundError if it is missing."""
     missing = f"pool {pool!r} does not exist in {state}; without --pool the command makes one"
     with _rows(state, missing) as session:
         if session is None:
             return None
         named = or_(PoolRow.id == pool, PoolRow.name == pool)
-        found = session.scalars(select(PoolRow).where(named)).all()
-        if not found:
+        rows = session.scalars(select(PoolRow).where(named)).all()
+        if not rows:
             raise NotFoundError(missing)
-        row, *others = found
-        if others:  # of several tenants
+        if len(rows) > 1:
             return None
+        row = rows[0]
         tasks: dict[Any, dict[str, int]] = {"train": {}, "heldout": {}}
         counts = select(TaskRow.split, TaskRow.state, func.count()).where(TaskRow.pool_id == row.id)
         for split, status, count in session.execute(counts.group_by(TaskRow.split, TaskRow.state)):
@@ -46,7 +42,7 @@ def find_pool(state: Path, pool: str) -> PoolState | None:
 
 
 def demand_run(state: Path, run: str) -> None:
-    """NotFoundError for a run that a deployment in `state` which does not run has not kept."""
+    """Raise NotFoundError for a run that the deployment does not have."""
     missing = f"run {run!r} does not exist in {state}; without --resume the command begins one"
     with _rows(state, missing) as session:
         if session is not None and session.get(RunRow, run) is None:
@@ -55,12 +51,8 @@ def demand_run(state: Path, run: str) -> None:
 
 @contextmanager
 def _rows(state: Path, missing: str) -> Iterator[Session | None]:
-    """The database of a deployment that does not run; None if a start has to bring it up to date first.
-
-    Raises:
-        NotFoundError: there is none, which `missing` says.
-    """
-    with closing(Database(kept(state).database_url)) as database:
+    """Open the database; None if its schema is older than this version's, NotFoundError if there is none."""
+    with closing(Database(stores(state).database_url)) as database:
         revision, head = database.schema()
         if revision is None:
             raise NotFoundError(missing)

@@ -1,7 +1,7 @@
-"""`triforge key | tenant`: who may ask, and how much of a deployment they may take.
+"""`triforge key`: who may use the APIs of a deployment.
 
-They speak to the deployment's database and not to an API: whoever can reach it is its operator, and the first key must come
-from somewhere.
+The commands use the deployment's database, not an API: who can reach it is its operator, and the first key has to come from
+somewhere.
 """
 
 from __future__ import annotations
@@ -12,35 +12,31 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
 from triforge.access.keys import Key, KeyStore
-from triforge.cli.deployment import kept
-from triforge.cli.options import STATE, StateOption
+from triforge.cli.deployment import STATE, StateOption, stores
 from triforge.cli.terminal import console, grid, say
 from triforge.store.database import Database, open_database
 
 key_app = typer.Typer(no_args_is_help=True)
 
-TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; made if there is none.")]
-
 
 def _database(state: Path) -> closing[Database]:
-    return closing(open_database(kept(state).database_url))
+    return closing(open_database(stores(state).database_url))
 
 
 @key_app.command("create")
 def key_create(
-    name: Annotated[str, typer.Argument(help="For people, e.g. nightly.")],
-    scope: Annotated[
-        str, typer.Option(help="read, submit (makes and steers) or admin (also for good).")
-    ] = "submit",
-    tenant: TenantOption = DEFAULT,
-    days: Annotated[float | None, typer.Option(help="Until it ends; without, never.")] = None,
+    name: Annotated[str, Argument(help="Name for people, e.g. nightly.")],
+    scope: Annotated[str, Option(help="read, submit (make and steer), admin.")] = "submit",
+    tenant: Annotated[str, Option("--tenant", help="Tenant; made if missing.")] = DEFAULT,
+    days: Annotated[float | None, Option(help="Lifetime; without it, for ever.")] = None,
     state: StateOption = STATE,
 ) -> None:
-    """Make a key and print it, once: what is kept of it cannot be turned back."""
+    """Make a key and print it once; the database keeps only its digest."""
     with _database(state) as database:
         key, text = KeyStore(database).create(name, scope=scope, tenant=tenant, days=days)
     typer.echo(
@@ -52,22 +48,22 @@ def key_create(
 
 @key_app.command("list")
 def key_list(
-    tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
+    tenant: Annotated[str, Option(help="Only this tenant's.")] = "",
     state: StateOption = STATE,
 ) -> None:
-    """All keys; their secrets are not kept."""
+    """List all keys, without their secrets."""
     table = grid("id", "name", "tenant", "scope", "state", "made", "last used")
     with _database(state) as database:
         for key in KeyStore(database).all(tenant=tenant or None):
             table.add_row(
-                key.id, key.name, key.tenant, key.scope, _state(key), _day(key.created_at), _day(key.last_used_at)
+                key.id, key.name, key.tenant, key.scope, _state(key), _minute(key.created_at), _minute(key.last_used_at)
             )  # fmt: skip
     console.print(table)
 
 
 @key_app.command("revoke")
 def key_revoke(
-    key_id: Annotated[str, typer.Argument(help="Id of the key: what stands between the two _.")],
+    key_id: Annotated[str, Argument(help="Id of the key: the part between the two _.")],
     state: StateOption = STATE,
 ) -> None:
     """End a key for good."""
@@ -78,12 +74,12 @@ def key_revoke(
 
 def _state(key: Key) -> str:
     if key.revoked_at is not None:
-        return f"revoked {_day(key.revoked_at)}"
+        return f"revoked {_minute(key.revoked_at)}"
     if key.expires_at is None:
         return "good"
-    past = key.expires_at <= time.time()
-    return f"{'ended' if past else 'good until'} {_day(key.expires_at)}"
+    expired = key.expires_at <= time.time()
+    return f"{'ended' if expired else 'good until'} {_minute(key.expires_at)}"
 
 
-def _day(at: float | None) -> str:
+def _minute(at: float | None) -> str:
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))

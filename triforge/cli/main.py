@@ -1,31 +1,66 @@
-"""The entry point. Of the commands only the one that is typed is imported; most of a second goes into each of the others."""
+"""The entry point. It imports only the module of the command that was typed, because each import takes most of a second."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from triforge import __version__
-from triforge.cli.commands import COMMANDS
 from triforge.cli.terminal import say
 from triforge.errors import TriforgeError
 
+# Each command by its module and its line in `triforge --help`, which is the docstring of its function.
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "train": (
+        "training:train_command",
+        "Train a model on an environment: start what is needed, show progress, report success and the model's folder.",
+    ),
+    "eval": (
+        "evaluate:evaluate",
+        "Play a pool's held-out tasks with a model, without training, and report how often it succeeded.",
+    ),
+    "up": (
+        "up:up",
+        "Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them.",
+    ),
+    "status": (
+        "up:status",
+        "Show which services are ready, and the newest runs. Exit code 1 when a service is not ready.",
+    ),
+    "logs": ("up:logs", "Print the newest lines of the logs of `triforge up`; Ctrl-C ends it."),
+    "doctor": (
+        "up:doctor",
+        "Find what keeps an installation from working, and how to mend it. Exit code 1 if there is a fault.",
+    ),
+    "replay": (
+        "runs:replay",
+        "Recompute rewards, advantages, losses and gradients of a run from its record and compare; starts no engine.",
+    ),
+    "run": ("runs:run_app", "Start, watch, read and steer runs."),
+    "pool": ("pools:pool_app", "Create, read and steer task pools."),
+    "task": ("pools:task_app", "Read and steer tasks and their versions."),
+    "proposal": ("pools:proposal_app", "Read and decide on rewrites of tasks."),
+    "env": ("environments:env_app", "Check and serve environments."),
+    "agent": ("agent:agent_app", "Train your own agents."),
+    "key": ("keys:key_app", "Create, list and revoke API keys."),
+}
+
 
 def main() -> None:
-    """Entry point: errors of triforge become one sentence and exit code 1."""
-    sys.path.append(str(Path.cwd()))  # where a module of one's own is looked for, too
+    """Run the command line; an error of triforge becomes a sentence and exit code 1."""
+    sys.path.append(str(Path.cwd()))  # modules of the user's own
     try:
         command_line({*sys.argv, *_completed()})()
     except (TriforgeError, OSError) as error:
-        detail = error.detail if isinstance(error, TriforgeError) else str(error)
-        problems = error.problems if isinstance(error, TriforgeError) else ()
+        detail, problems = getattr(error, "detail", str(error)), getattr(error, "problems", ())
         errors = Console(stderr=True)
         say(f"triforge: {detail}", errors)
         for problem in problems if len(problems) > 1 else ():
@@ -34,46 +69,43 @@ def main() -> None:
 
 
 def _completed() -> list[str]:
-    """The words that a shell asks to complete, in the variables of typer's scripts."""
+    """Return the words that a shell asks to complete, from the variables of typer's scripts."""
     return " ".join(map(os.environ.get, ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"), ("", ""))).split()
 
 
 def command_line(words: Container[str] = COMMANDS) -> typer.Typer:
-    """The command line; a command that is not among the words is listed and not imported."""
+    """Return the command line; a command that is not among the words is listed and not imported."""
     app = typer.Typer(name="triforge", no_args_is_help=True)
     app.callback()(_options)
     for name, (place, summary) in COMMANDS.items():
         if name not in words:
             app.command(name, help=summary)(_listed)
             continue
-        module, function = place.split(":")
-        found = getattr(importlib.import_module(f"triforge.cli.{module}"), function)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, help=summary)
+        module, attribute = place.split(":")
+        command = getattr(importlib.import_module(f"triforge.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, help=summary)
         else:
-            app.command(name)(found)
+            app.command(name)(command)
     return app
 
 
 def _listed() -> None:
-    """Stands for a command that nobody has typed."""
+    """Stand for a command that was not typed."""
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         say(f"triforge {__version__}")
         raise typer.Exit
 
 
 def _options(
-    key: Annotated[
-        str,
-        typer.Option("--key", help="API key; better in TRIFORGE_KEY, which no process list shows."),
-    ] = "",
+    key: Annotated[str, Option("--key", help="API key; TRIFORGE_KEY is safer.")] = "",
     version: Annotated[  # noqa: ARG001 - read by its callback
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+        bool, Option("--version", is_eager=True, callback=_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Policy, reward model and tasks improve in a closed loop."""
+    """Train a policy, a reward model and its tasks in one closed loop."""
     if key:
         os.environ["TRIFORGE_KEY"] = key

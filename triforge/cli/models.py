@@ -1,26 +1,44 @@
-"""Which weights of which run, and a copy of them for people."""
+"""The weights of a run: which versions there are, a copy of one, its repositories on the Hugging Face hub."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Any, Final
+
+from typer import Option
 
 from triforge.clients.trainer import TrainerClient
-from triforge.errors import ConflictError, InputError, NotFoundError, StorageError, WeightsError
+from triforge.errors import (
+    ConfigError,
+    ConflictError,
+    InputError,
+    NotFoundError,
+    StorageError,
+    WeightsError,
+    install_command,
+)
 from triforge.store.manifests import verify_manifest
-from triforge.types import ENDED, RunState, TrainedRole, WeightsRecord
+from triforge.types import ENDED, RunState, RunStep, TrainedRole, WeightsRecord
+
+VersionOption = Annotated[int | None, Option(help="Version of the model; else the newest.")]
+
+
+_MEASURES: Final = ("eval/sampled", "eval/greedy", "success", "score", "judge/balanced")
 
 
 async def version_of(
     client: TrainerClient, run_id: str, role: TrainedRole, version: int | None
 ) -> WeightsRecord:
-    """A version of a run's model, the newest if none is named, that is on the disk and stays there.
+    """Return a version of a run's model that stays on the disk; the newest if none is named.
 
     Raises:
         ConflictError: the run deletes old versions as it goes.
-        NotFoundError: there is no such version, or no longer.
+        NotFoundError: there is no such version, or it was deleted.
     """
     status = (await client.run(run_id)).status
     if status not in ENDED:
@@ -45,23 +63,22 @@ async def version_of(
 async def newest_trained(
     client: TrainerClient, pool_id: str
 ) -> tuple[RunState, WeightsRecord] | None:
-    """The newest policy that an ended run on a pool has trained and that is still on the disk."""
+    """Return the newest policy on the disk that an ended run on a pool has trained."""
     for run in await client.runs():
-        if run.pool_id != pool_id or run.status not in ENDED or not run.steps:
-            continue
-        newest = trained_policy(run, await client.weights(run.id))
-        if newest is not None:
-            return run, newest
+        if run.pool_id == pool_id and run.status in ENDED and run.steps:
+            newest = trained_policy(run, await client.weights(run.id))
+            if newest is not None:
+                return run, newest
     return None
 
 
 def initial_policy(run: RunState) -> str:
-    """The folder of the policy that a run began with."""
+    """Return the folder of the policy that a run began with."""
     return str(run.config.get("models", {}).get("policy", {}).get("path", ""))
 
 
 def trained_policy(run: RunState, weights: list[WeightsRecord]) -> WeightsRecord | None:
-    """The newest policy of a run that is still on the disk, unless it is the one that the run began with."""
+    """Return the newest policy of a run on the disk, unless it is the initial one."""
     rows = [row for row in weights if row.role == "policy" and row.kept]
     newest = max(rows, key=lambda row: row.version, default=None)
     return None if newest is None or newest.uri == initial_policy(run) else newest
@@ -71,14 +88,14 @@ def save_model(folder: Path, to: Path) -> None:
     """Copy a model folder, checked by its manifest; an adapter becomes a whole model, which takes torch.
 
     Raises:
-        InputError: the target is taken, or the folder is on another machine.
+        InputError: the target exists, or the folder is on another machine.
         WeightsError: the folder is damaged, or cannot be merged.
     """
     if to.exists():
         raise InputError(f"--to: given {to}, which exists; expected a new folder")
     if not folder.is_dir():
         raise InputError(
-            f"{folder}: not on this machine; ask where the trainer keeps its artifacts"
+            f"{folder}: not on this machine; run the command where the trainer keeps its artifacts"
         )
     if (folder / "manifest.json").is_file():
         verify_manifest(folder)
@@ -97,3 +114,64 @@ def save_model(folder: Path, to: Path) -> None:
         raise StorageError(f"cannot write {to}: {error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_repositories(
+    to: Path, run: RunState, steps: list[RunStep], row: WeightsRecord, record: Path
+) -> None:
+    """Write `to/model` with its card and `to/dataset`; InputError if the folder exists, or the weights are elsewhere."""
+    from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
+
+    save_model(Path(row.uri), to / "model")
+    (to / "model" / "README.md").write_text(_card(run, steps, row), encoding="utf-8")
+    exports.write_dataset(record, to / "dataset")
+
+
+def _card(run: RunState, steps: list[RunStep], row: WeightsRecord) -> str:
+    """Return the model card: run, pool, algorithm, config, and the measures of the newest steps up to this version."""
+    newest: dict[str, float] = {}
+    for step in (s for s in steps if s.versions.get(row.role, 0) <= row.version):
+        newest |= {name: step.metrics[name] for name in _MEASURES if name in step.metrics}
+    facts = {
+        "run": f"{run.id} ({run.name})" if run.name else run.id, "pool": run.pool_id, "model": f"{row.role}, version {row.version}",
+        "steps": f"{max(run.step, 0)} of {run.steps}", "status": run.status, "algorithm": run.algorithm,
+    } | {name: f"{value:.4g}" for name, value in newest.items()}  # fmt: skip
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)
+    config = json.dumps(run.config, indent=2).replace("```", "` ` `")
+    return (
+        "---\npipeline_tag: text-generation\ntags:\n- triforge\n- reinforcement-learning\n---\n\n"
+        f"# {run.id}, {row.role} version {row.version}\n\n| fact | value |\n|---|---|\n{rows}\n\n"
+        f"Measures are those of the newest step up to this version that has them.\n\n## Config\n\n```json\n{config}\n```\n"
+    )
+
+
+def _cell(value: str) -> str:
+    return " ".join(value.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+class Repositories:
+    """The private repositories NAME and NAME-rollouts of the hub, made where they are missing.
+
+    Raises:
+        ConfigError: huggingface_hub is not installed, or one of them exists and is public.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            hub: Any = importlib.import_module("huggingface_hub")
+        except ModuleNotFoundError:
+            mend = install_command("trainer")
+            raise ConfigError(f"--repo: huggingface_hub is not installed; {mend}") from None
+        self._api = hub.HfApi()
+        self._kinds = {"model": name, "dataset": f"{name}-rollouts"}
+        for kind, repo in self._kinds.items():
+            self._api.create_repo(repo, repo_type=kind, private=True, exist_ok=True)
+            if not self._api.repo_info(repo, repo_type=kind).private:  # it existed
+                raise ConfigError(
+                    f"--repo: {repo} exists and is public, expected a private or a new one"
+                )
+
+    def push(self, folder: Path) -> None:
+        """Upload the model and the dataset below a folder."""
+        for kind, repo in self._kinds.items():
+            self._api.upload_folder(repo_id=repo, repo_type=kind, folder_path=str(folder / kind))

@@ -1,4 +1,4 @@
-"""The rollouts of a step in the terminal: what was seen, answered and voted, and what became of it."""
+"""The rollouts of a step in the terminal: observations, responses, votes and credit."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
-_COLUMNS = [
+_COLUMNS: Final = [
     "purpose", "group_id", "task_id", "task_version", "instruction", "trajectory_id", "observation", "response",
     "outcome", "outcome_error", "score", "reward", "advantage", "reason", "votes",
 ]  # fmt: skip
-_OUTCOMES = {1: "success", -1: "failure"}
-_VOTES = {1: "+1", 0: "unreadable", -1: "-1"}
+_OUTCOMES: Final = {1: "success", -1: "failure"}
+_VOTES: Final = {1: "+1", 0: "unreadable", -1: "-1"}
 
 
 def show(console: Console, file: Path, *, group: str, limit: int) -> None:
     """Print the first `limit` rollouts of an export, or of one group of it; a terminal cuts lines at its width."""
     import pyarrow.parquet as pq  # noqa: PLC0415  it is slow to import, and only this command reads files
 
-    rows = pq.read_table(file, columns=_COLUMNS).to_pylist()
-    found = [row for row in rows if group in ("", row["group_id"])]
-    rollouts = [list(steps) for _, steps in groupby(found, key=itemgetter("trajectory_id"))]
-    shown = min(limit, len(rollouts))
-    end = f"{shown} of {len(rollouts)} rollouts; --limit shows more, --group those of one group"
+    rows = [
+        row
+        for row in pq.read_table(file, columns=_COLUMNS).to_pylist()
+        if group in ("", row["group_id"])
+    ]
+    rollouts = [list(steps) for _, steps in groupby(rows, key=itemgetter("trajectory_id"))]
     groups = groupby((steps[0] for steps in rollouts), key=itemgetter("group_id"))
     heads = {name: _group([*members]) for name, members in groups}
+    shown = min(limit, len(rollouts))
+    end = f"{shown} of {len(rollouts)} rollouts; --limit shows more, --group those of one group"
     for line in (*_lines(rollouts[:limit], heads), end):
         if console.is_terminal:
             console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)
@@ -38,25 +41,26 @@ def show(console: Console, file: Path, *, group: str, limit: int) -> None:
 
 
 def _group(members: list[dict[str, Any]]) -> str:
-    """How the rollouts of a group went: successes where success is known, and the mean score where scores say more."""
+    """Summarise a group: successes where success is known, and the mean score where scores add to it."""
     first = members[0]
-    told = [row["outcome"] for row in members if row["outcome"] is not None]
+    outcomes = [row["outcome"] for row in members if row["outcome"] is not None]
     scores = [row["score"] for row in members if row["score"] is not None]
-    went = [f"{told.count(1)} of {len(told)} succeeded"] if told else []
-    if any(_has_score(row) for row in members):
-        went.append(f"mean score {math.fsum(scores) / len(scores):.3f} of {len(scores)} measured")
-    return f"group {first['group_id']} ({first['purpose']}): {', '.join(went) or 'none measured'}"
+    parts = [f"{outcomes.count(1)} of {len(outcomes)} succeeded"] if outcomes else []
+    if any(_has_own_score(row) for row in members):
+        mean = math.fsum(scores) / len(scores)
+        parts.append(f"mean score {mean:.3f} of {len(scores)} measured")
+    return f"group {first['group_id']} ({first['purpose']}): {', '.join(parts) or 'none measured'}"
 
 
-def _has_score(row: dict[str, Any]) -> bool:
-    """Whether the score says more than success does."""
+def _has_own_score(row: dict[str, Any]) -> bool:
+    """Whether the score adds to success."""
     return row["score"] not in (None, {1: 1.0, -1: 0.0}.get(row["outcome"]))
 
 
-def _ended(row: dict[str, Any]) -> str:
+def _outcome(row: dict[str, Any]) -> str:
     if row["score"] is None:
         return f"not measured: {row['outcome_error']}"
-    score = f"score {row['score']:.3f}" if _has_score(row) else ""
+    score = f"score {row['score']:.3f}" if _has_own_score(row) else ""
     return ", ".join(filter(None, (_OUTCOMES.get(row["outcome"]), score)))
 
 
@@ -68,11 +72,11 @@ def _lines(rollouts: list[list[dict[str, Any]]], heads: dict[str, str]) -> Itera
             group = first["group_id"]
             yield heads[group]
             yield f"  task {first['task_id']}, version {first['task_version']}: {first['instruction']!r}"
-        yield f"  rollout {first['trajectory_id']}: {_ended(first)}"
+        yield f"  rollout {first['trajectory_id']}: {_outcome(first)}"
         for number, step in enumerate(steps):
             yield f"    {number} saw      {step['observation']!r}"
             yield f"      answered {step['response']!r}"
             votes = " ".join(_VOTES[vote["value"]] for vote in step["votes"]) or "none"
             reward = "none" if step["reward"] is None else f"{step['reward']:.3f}"
-            became = f"left out: {step['reason']}" if step["reason"] else "trained on"
-            yield f"      votes {votes}; reward {reward}; advantage {step['advantage']:.3f}; {became}"
+            credit = f"left out: {step['reason']}" if step["reason"] else "trained on"
+            yield f"      votes {votes}; reward {reward}; advantage {step['advantage']:.3f}; {credit}"

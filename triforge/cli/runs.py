@@ -1,35 +1,55 @@
-"""`triforge run`: start, watch, read and steer runs."""
+"""`triforge run` and `triforge replay`: start, watch, read and steer runs, recompute one from its record."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
+from typer import Argument, Option
 
-from triforge.cli.deployment import ask_trainer, running
-from triforge.cli.models import save_model, version_of
-from triforge.cli.options import STATE, OverlayOption, SetOption, StateOption, overrides
-from triforge.cli.publish import private, write
+from triforge.cli.deployment import (
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    ask_trainer,
+    overrides,
+    running,
+    stores,
+)
+from triforge.cli.models import (
+    Repositories,
+    VersionOption,
+    save_model,
+    version_of,
+    write_repositories,
+)
 from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
-from triforge.cli.watch import left_running, said, watch
+from triforge.cli.watch import left_running, status_text, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.types import RunState, RunStep, TrainedRole, WeightsRecord
 
 run_app = typer.Typer(no_args_is_help=True)
 
+RunArgument = Annotated[str, Argument(help="Id of the run.")]
+RoleOption = Annotated[TrainedRole, Option(help="Which model.")]
+ToOption = Annotated[Path, Option("--to", help="New folder to write.")]
+
 
 @run_app.command("start")
 def run_start(
-    pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
-    name: Annotated[str, typer.Option(help="Name of the run.")] = "",
+    pool: Annotated[str, Argument(help="Id or name of the pool.")],
+    name: Annotated[str, Option(help="Name of the run.")] = "",
     config: OverlayOption = None,
     set_: SetOption = None,
-    follow: Annotated[bool, typer.Option("--watch", help="Watch it at once.")] = False,
+    follow: Annotated[bool, Option("--watch", help="Watch it at once.")] = False,
     state: StateOption = STATE,
 ) -> None:
     """Queue a run on a pool."""
@@ -44,57 +64,50 @@ def run_start(
     ask_trainer(state, work)
 
 
-async def _watch(client: TrainerClient, run_id: str) -> None:
-    with left_running(run_id):
-        run = await watch(console, client, run_id)
-    say(f"{run.id} at step {run.step} of {run.steps}: {said(run.status, run.reason)}")
-    if run.status == "failed":
-        raise typer.Exit(1)
-
-
-RunArgument = Annotated[str, typer.Argument(help="Id of the run.")]
-
-
 @run_app.command("watch")
 def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Watch a run until it has ended."""
     ask_trainer(state, lambda client: _watch(client, run_id))
 
 
+async def _watch(client: TrainerClient, run_id: str) -> None:
+    with left_running(run_id):
+        run = await watch(console, client, run_id)
+    say(f"{run.id} at step {run.step} of {run.steps}: {status_text(run.status, run.reason)}")
+    if run.status == "failed":
+        raise typer.Exit(1)
+
+
 @run_app.command("show")
 def run_show(
     run_id: RunArgument,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="Show the rollouts of this step with their votes.")
-    ] = None,
-    group: Annotated[str, typer.Option(help="With --step: only those of this group.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="With --step: so many rollouts.")] = 8,
+    step: Annotated[int | None, Option(min=0, help="Show the rollouts of this step.")] = None,
+    group: Annotated[str, Option(help="With --step: only those of this group.")] = "",
+    limit: Annotated[int, Option(min=1, help="With --step: the most rollouts.")] = 8,
     state: StateOption = STATE,
 ) -> None:
-    """Where a run stands, or what was played at one of its steps."""
+    """Show the state of a run, or the rollouts of one of its steps."""
     if step is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "step.parquet"
-            ask_trainer(state, lambda client: client.export(run_id, file, step=step))
+        with _exported(state, run_id, step) as file:
             show(console, file, group=group, limit=limit)
         return
     run = ask_trainer(state, lambda client: client.run(run_id))
+    versions = ", ".join(f"{role} {version}" for role, version in run.versions.items())
     say(f"run       {run.id} {run.name}".rstrip())
     say(f"pool      {run.pool_id}")
-    say(f"status    {said(run.status, run.reason)}")
+    say(f"status    {status_text(run.status, run.reason)}")
     say(f"step      {max(run.step, 0)} of {run.steps}")
     say(f"algorithm {run.algorithm}")
-    say("versions  " + ", ".join(f"{role} {version}" for role, version in run.versions.items()))
-    newest = ask_trainer(state, lambda client: client.steps(run_id, after=max(-1, run.step - 1)))
-    if tops := levels_of(newest):
-        say(f"levels    {', '.join(f'{kind} {top:g}' for kind, top in tops.items())}")
+    say(f"versions  {versions}")
 
 
-def levels_of(steps: list[RunStep]) -> dict[str, float]:
-    """The top of each window of difficulty levels at the last of some steps, by kind."""
-    found = steps[-1].metrics.items() if steps else ()
-    named = {name.partition("/")[::2]: top for name, top in sorted(found)}
-    return {kind or "all": top for (name, kind), top in named.items() if name == "level"}
+@contextmanager
+def _exported(state: Path, run_id: str, step: int | None = None) -> Iterator[Path]:
+    """Fetch the record of a run, or of one step, into a temporary file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.parquet"
+        ask_trainer(state, lambda client: client.export(run_id, file, step=step))
+        yield file
 
 
 @run_app.command("stop")
@@ -113,7 +126,7 @@ def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
 
 @run_app.command("weights")
 def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
-    """The weight versions of a run: role, version, whether it is still on the disk, folder."""
+    """List the weight versions of a run: role, version, whether it is still on the disk, folder."""
     for row in ask_trainer(state, lambda client: client.weights(run_id)):
         repeats = "" if row.origin is None else f" (repeats {row.origin})"
         say(f"{row.role:<6} {row.version:>4} {'kept' if row.kept else 'gone'} {row.uri}{repeats}")
@@ -122,11 +135,9 @@ def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
 @run_app.command("save")
 def run_save(
     run_id: RunArgument,
-    to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
-    role: Annotated[TrainedRole, typer.Option(help="Which model.")] = "policy",
-    version: Annotated[
-        int | None, typer.Option(help="Which of its versions; the newest if not given.")
-    ] = None,
+    to: ToOption,
+    role: RoleOption = "policy",
+    version: VersionOption = None,
     state: StateOption = STATE,
 ) -> None:
     """Save a model of a run as a complete Hugging Face folder, with its tokenizer; adapters are merged."""
@@ -138,45 +149,36 @@ def run_save(
 @run_app.command("publish-hf")
 def run_publish_hf(
     run_id: RunArgument,
-    to: Annotated[Path, typer.Option("--to", help="New folder of both repositories.")],
-    repo: Annotated[
-        str, typer.Option(help="OWNER/NAME on the hub; the dataset is NAME-rollouts.")
-    ] = "",
-    role: Annotated[TrainedRole, typer.Option(help="Which model.")] = "policy",
-    version: Annotated[
-        int | None, typer.Option(help="Which of its versions; the newest if not given.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write the folder, send nothing.")
-    ] = False,
+    to: ToOption,
+    repo: Annotated[str, Option(help="OWNER/NAME on the hub; the dataset is NAME-rollouts.")] = "",
+    role: RoleOption = "policy",
+    version: VersionOption = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Write the folder, upload nothing.")] = False,
     state: StateOption = STATE,
 ) -> None:
-    """Write a model of a run with its card, and the rollouts as a dataset, as the Hugging Face hub has them, and push both as private."""
+    """Write a model of a run with its card, and the rollouts as a dataset, and push both to the Hugging Face hub as private."""
     if not dry_run and "/" not in repo:
         raise typer.BadParameter("expected --repo OWNER/NAME, or --dry-run")
+    repositories = None if dry_run else Repositories(repo)
 
-    push = None if dry_run else private(repo)
-
-    async def read(client: TrainerClient) -> tuple[RunState, list[RunStep], WeightsRecord]:
+    async def read(client: TrainerClient) -> tuple[WeightsRecord, RunState, list[RunStep]]:
         row = await version_of(client, run_id, role, version)
-        await client.export(run_id, record)
-        return await client.run(run_id), await client.steps(run_id), row
+        return row, await client.run(run_id), await client.steps(run_id)
 
-    with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "run.parquet"
-        run, steps, row = ask_trainer(state, read)
-        write(to, run, steps, row, record)
+    row, run, steps = ask_trainer(state, read)
+    with _exported(state, run_id) as record:
+        write_repositories(to, run, steps, row, record)
     say(f"wrote {to}: version {row.version} of the {role} model of {run_id}, and its rollouts")
-    if push is not None:
-        push(to)
+    if repositories is not None:
+        repositories.push(to)
         say(f"pushed {repo} and {repo}-rollouts")
 
 
 @run_app.command("rollback")
 def run_rollback(
     run_id: RunArgument,
-    role: Annotated[TrainedRole, typer.Option(help="Which model.")],
-    version: Annotated[int, typer.Option(help="The version to go back to.")],
+    role: RoleOption,
+    version: Annotated[int, Option(help="The version to go back to.")],
     state: StateOption = STATE,
 ) -> None:
     """Take a stopped run's model back to an older version, under the next number."""
@@ -186,12 +188,12 @@ def run_rollback(
 
 @run_app.command("list")
 def run_list(state: StateOption = STATE) -> None:
-    """All runs, newest first."""
+    """List all runs, newest first."""
     print_runs(state)
 
 
 def print_runs(state: Path, newest: int | None = None) -> None:
-    """A table of runs, newest first."""
+    """Print a table of runs, newest first."""
     table = grid("run", "name", "status", "step", "reason", whole=4)
     for run in ask_trainer(state, lambda client: client.runs(newest)):
         table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
@@ -201,51 +203,74 @@ def print_runs(state: Path, newest: int | None = None) -> None:
 @run_app.command("export")
 def run_export(
     run_id: RunArgument,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", help="Parquet file to write; with another --format a new folder."
-        ),
-    ],
+    out: Annotated[Path, Option("--out", "-o", help="Parquet file, or folder of a dataset.")],
     form: Annotated[
         Literal["parquet", "dataset"],
-        typer.Option("--format", help="One file, or a dataset of the Hugging Face hub."),
+        Option("--format", help="One file, or a dataset of the Hugging Face hub."),
     ] = "parquet",
     state: StateOption = STATE,
 ) -> None:
-    """Save the run's record: one Parquet row a step, enough to recompute every number; or what was played, for others."""
+    """Save the run's record, a row a step of an episode, from which every number can be recomputed."""
     if form == "parquet":
         ask_trainer(state, lambda client: client.export(run_id, out))
         say(f"wrote {out}")
         return
     from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "run.parquet"
-        ask_trainer(state, lambda client: client.export(run_id, file))
+    with _exported(state, run_id) as file:
         say(f"wrote {exports.write_dataset(file, out)} rows into {out}")
 
 
 @run_app.command("report")
 def run_report(
     run_id: RunArgument,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File of its steps, .parquet or .jsonl.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="New folder of its dashboard pages, to be sent.")
-    ] = None,
-    pages: Annotated[int, typer.Option(min=1, help="With --html: at most so many.")] = 1000,
+    out: Annotated[Path | None, Option("--out", "-o", help="File, .parquet or .jsonl.")] = None,
+    html: Annotated[Path | None, Option("--html", help="New folder of pages.")] = None,
+    pages: Annotated[int, Option(min=1, help="With --html: the most pages.")] = 1000,
     state: StateOption = STATE,
 ) -> None:
-    """Save what a run's finished steps measured, a row a step, or its pages as files that need no service."""
+    """Save the measures of a run's finished steps, a row a step, or its pages as files that need no service."""
     if (out is None) == (html is None):
         raise typer.BadParameter("expected one of --out and --html")
     if out is not None:
         ask_trainer(state, lambda client: client.report(run_id, out))
         say(f"wrote {out}")
-    if html is not None:
-        command = [sys.executable, "-m", "services.dashboard", "--run", run_id]
-        command += ["--to", str(html), "--pages", str(pages)]
-        given = running(state).environment() | dict(os.environ)
-        os.execve(sys.executable, command, given)  # noqa: S606  the service takes this process over
+        return
+    options = ["--run", run_id, "--to", str(html), "--pages", str(pages)]
+    become(["services.dashboard", *options], running(state).environment() | dict(os.environ))
+
+
+def replay(
+    run: Annotated[str, Argument(help="Id of a run, or a folder of --save.")],
+    step: Annotated[int | None, Option(min=1, help="Only this training step.")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        Option(
+            help="Show the effect of another value, e.g. algorithm.overrides.lam=1. Repeatable."
+        ),
+    ] = None,
+    credit_only: Annotated[bool, Option("--credit-only", help="Skip the losses.")] = False,
+    save: Annotated[Path | None, Option(help="Copy record and weights to a new folder.")] = None,
+    state: StateOption = STATE,
+) -> None:
+    """Recompute rewards, advantages, losses and gradients of a run from its record and compare; starts no engine.
+
+    Exit code 1 if something differs by more than rounding.
+    """
+    options = [] if step is None else ["--step", str(step)]
+    options += [part for field in what_if or () for part in ("--what-if", field)]
+    options += ["--credit-only"] if credit_only else []
+    options += ["--save", str(save)] if save else []
+    addresses = stores(state)
+    places = {
+        "TRIFORGE_DATABASE_URL": addresses.database_url,
+        "TRIFORGE_ARTIFACTS_URL": addresses.artifacts_url,
+    }
+    threads = {"OMP_NUM_THREADS": "1"}  # as learners of `triforge up`, for the same order of sums
+    become(["services.trainer", "replay", run, *options], threads | dict(os.environ) | places)
+
+
+def become(module: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process with a Python module and its arguments."""
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", *module], environment)  # noqa: S606

@@ -1,4 +1,4 @@
-"""What all commands print with."""
+"""Printing: lines with commands that can be typed, tables, names of programs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from triforge.cli.commands import COMMANDS
-
 _NAME: Final = "triforge"
-_COMMAND: Final = re.compile(rf"(?<![\w/.-]){_NAME} (?=({'|'.join(COMMANDS)})\b)")
+_COMMAND: Final = re.compile(rf"(?<![\w/.-]){_NAME} (?=[a-z])")
 
-console = Console(markup=False)  # names and reasons are text, whatever brackets they hold
+console = Console(markup=False)  # names and reasons are text, brackets included
 
 
 def say(text: str, to: Console = console) -> None:
-    """Print a line as it is, its commands so that they can be typed as they stand."""
+    """Print a line; its commands are written so that they can be typed here."""
     text = _COMMAND.sub(lambda _: f"{program()} ", text)
     to.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def program() -> str:
-    """How this command line is started again: by its name where PATH finds it, else by its path."""
-    own, found = Path(sys.executable).with_name(_NAME), shutil.which(_NAME)
+    """Return the command that starts this program: its name if PATH finds it, else its path."""
+    own, on_path = Path(sys.executable).with_name(_NAME), shutil.which(_NAME)
     if not own.is_file():
         return shlex.join((sys.executable, "-m", _NAME))
-    if found and own.samefile(found):
+    if on_path and own.samefile(on_path):
         return _NAME
     here = Path.cwd()
     return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
 def grid(*headings: str, whole: int = 1) -> Table:
-    """A table that cuts no text off; the first `whole` columns are not broken into lines either."""
+    """Return a table that cuts no text off; the first `whole` columns are not broken into lines either."""
     table = Table(*headings)
     for number, column in enumerate(table.columns):
         column.overflow, column.no_wrap = "fold", number < whole

@@ -1,4 +1,4 @@
-"""`triforge.train`: from a model and an environment to a trained model, with the processes that this takes behind it."""
+"""`triforge train` and `triforge.train`: from a model and an environment to a trained model, with all processes behind it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,43 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import httpx
+import typer
 from rich.console import Console
+from rich.table import Table
+from typer import Option
 
-from triforge.cli import pool_file
-from triforge.cli.checks import demand_models, demand_playable, made_pool
-from triforge.cli.deployment import DOCUMENT, settings
-from triforge.cli.evaluate import held_out
+from triforge.cli.checks import check_new_pool, demand_models, demand_playable
+from triforge.cli.deployment import (
+    DOCUMENT,
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    settings,
+    start_command,
+)
+from triforge.cli.evaluate import MODES, held_out
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
-from triforge.cli.models import trained_policy
+from triforge.cli.models import initial_policy, trained_policy
+from triforge.cli.pools import read_pool, send_pool
+from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
-from triforge.cli.watch import watch
+from triforge.cli.watch import status_text, watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, load, merge, parse, read_document, write_document
+from triforge.config import (
+    Settings,
+    load,
+    merge,
+    parse,
+    read_document,
+    with_assignments,
+    write_document,
+)
+from triforge.environments.rows import object_of
 from triforge.environments.trainable import unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
@@ -35,14 +56,15 @@ from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import Params, PoolState, Proposal, RunState, RunStep
 
 Tell = Callable[[str], None]
-_ANSWER_S = 3.0
-_TASKS = 64  # of either kind
-_STOP_S = 120.0  # how long a run that is asked to stop may finish what it does
+_ANSWER_S: Final = 3.0
+_TASKS: Final = 64  # for training, and for evaluation
+_STOP_S: Final = 120.0  # for a run to finish its step
+_SCORE: Final = ("score", "score/low", "score/high")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is asked for; see `train`."""
+    """The arguments of `train`."""
 
     model: str = ""
     env: str = ""
@@ -66,7 +88,7 @@ class Training:
     export: Path | None = None
 
     def document(self, tell: Tell) -> dict[str, Any]:
-        """The document of the run: the file, over it the arguments, over both `overrides`."""
+        """Return the document of the run: the file, over it the arguments, over both `overrides`."""
         if self.resume:
             self._demand_run()
             return read_document(self.state / DOCUMENT)
@@ -76,34 +98,43 @@ class Training:
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
         run |= {"colocate": self.colocate}
-        over = {
+        arguments = {
             "run": {k: v for k, v in run.items() if v is not None},
             "algorithm": {"preset": self.preset} if self.preset else {},
             "env_adapter": {"options": self.options},
         }
-        document = merge(merge(base, over), self.overrides)
+        document = merge(merge(base, arguments), self.overrides)
         models = document.get("models", {})
         if not (self.reward_model or models.get("reward", {}).get("path")):
-            document = merge({"algorithm": {"preset": "grpo"}}, document)  # unless another is named
+            document = merge({"algorithm": {"preset": "grpo"}}, document)
         rewriter = self.rewriter_model or os.environ.get("TRIFORGE_REWRITER_MODEL_URL")
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
-        parse(document)  # what is wrong with it is said before a model is fetched or made
-        self._demand_pool(document)
+        parse(document)  # before a model is fetched or made
+        self._check_pool(document)
         return merge(document, {"models": self._models(tell)})
 
     def counts(self) -> tuple[int, int]:
-        """Tasks to generate for training and for evaluation: as asked, or 64 each; of a shorter file a fifth is held out."""
+        """Return how many tasks are generated for training and evaluation; of a short file a fifth is held out."""
         data = str(self.generate.get("data", ""))
         if self.tasks is None and self.heldout is None and data.endswith(".jsonl"):
             with contextlib.suppress(OSError), Path(data).open("rb") as file:
                 rows = sum(bool(line.strip()) for line in file)
                 if 1 < rows < 2 * _TASKS:
                     return rows - max(1, rows // 5), max(1, rows // 5)
-        return (
-            _TASKS if self.tasks is None else self.tasks,
-            _TASKS if self.heldout is None else self.heldout,
-        )
+        asked = (self.tasks, self.heldout)
+        train, heldout = (_TASKS if count is None else count for count in asked)
+        return train, heldout
+
+    def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
+        """Return the name of the new pool and its request, or a file of its tasks."""
+        name = f"{re.sub('[^a-z0-9]+', '-', self.env.lower())}-{int(time.time())}"
+        if self.file:
+            return name, read_pool(self.file)
+        count, heldout = self.counts()
+        seed = parse(document).run.seed
+        generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
+        return name, {"options": self.options, "generate": generate}
 
     def _demand_run(self) -> None:
         if deployed(self.state) is None:
@@ -111,46 +142,35 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _demand_pool(self, document: Mapping[str, Any]) -> None:
-        """Refuse a pool that cannot be made or not be trained on as the document says."""
-        found = deployed(self.state)
-        if found is not None:
-            if self.pool:
-                run_anywhere(_check_pool(found, self.pool, parse(document).env_adapter.options))
-            elif (self.state / ADDRESSES).is_file():  # of this machine, with the same families
-                made_pool(*self.request(document), self.env, trial=False)  # its step says it soon
-            return
-        if not self.pool:
-            demand_playable(made_pool(*self.request(document), self.env, trial=True), document)
-            return
-        from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
+    def _check_pool(self, document: Mapping[str, Any]) -> None:
+        """Raise for a pool that cannot be made or not be trained on as the document says."""
+        addresses, pool = deployed(self.state), None
+        if addresses is not None and self.pool:
+            options = parse(document).env_adapter.options
+            run_anywhere(_check_served_pool(addresses, self.pool, options))
+        elif addresses is not None and (self.state / ADDRESSES).is_file():
+            check_new_pool(*self.request(document), self.env, play=False)
+        elif addresses is None and self.pool:
+            from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
-        pool = kept.find_pool(self.state, self.pool)
+            pool = kept.find_pool(self.state, self.pool)
+        elif addresses is None:
+            pool = check_new_pool(*self.request(document), self.env, play=True)
         if pool is not None:
             demand_playable(pool, document)
 
-    def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
-        """The name of the pool that is made, and what is asked for; or a file of its tasks."""
-        name = f"{re.sub('[^a-z0-9]+', '-', self.env.lower())}-{int(time.time())}"
-        if self.file:
-            return name, pool_file.read(self.file)
-        count, heldout = self.counts()
-        generate = {"count": count, "heldout": heldout, "options": self.generate}
-        seed = parse(document).run.seed
-        return name, {"options": self.options, "generate": {**generate, "seed": seed}}
-
     def _models(self, tell: Tell) -> dict[str, Any]:
-        # the policy last: a tiny one takes a minute, and what is wrong with the others is said before
+        # the policy is last, because a tiny one takes a minute to make
         named = {"reward": self.reward_model, "rewriter": self.rewriter_model, "policy": self.model}
         folder = partial(
             model_folder, tell=tell, env=self.env, generate=self.generate, options=self.options
         )
-        return {role: {"path": str(folder(role, given))} for role, given in named.items() if given}
+        return {role: {"path": str(folder(role, name))} for role, name in named.items() if name}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What a run left behind.
+    """The result of a run.
 
     Attributes:
         before: success on held-out tasks before training with its 95 % interval, by mode (`sampled`, `greedy`).
@@ -177,9 +197,9 @@ def train(
     console: Console | None = None,
     data: str | Path = "",
     reward: str = "",
-    **asked: Any,
+    **arguments: Any,
 ) -> Trained:
-    """Train a model on an environment, and stop whatever was started for it.
+    """Train a model on an environment, and stop every process that was started for it.
 
     A deployment that runs in `state`, or that `TRIFORGE_TRAINER_URL` names, is used; otherwise one is started on this machine.
 
@@ -190,61 +210,61 @@ def train(
         console: where progress is shown.
         data: option `data` of the family's generator, a file.
         reward: option `reward` of the family, `MODULE:NAME` of a function.
-        asked: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
+        arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a run to go on with; `export`, a Parquet file of all steps.
+            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a
+            run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
-        TriforgeError: something asked for is impossible, or the run could not be made. A run that fails is no error: see `run`.
+        TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
         TypeError: an argument is unknown.
     """
     known = {one.name for one in fields(Training)} | {"console", "data", "reward"}
-    if unknown := sorted(asked.keys() - known):
+    if unknown := sorted(arguments.keys() - known):
         raise TypeError(
             f"triforge.train: unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}; any field of the "
             "document goes into `overrides`"
         )
     for name in ("config", "file", "export"):
-        asked |= {name: Path(asked[name])} if asked.get(name) else {}
+        arguments |= {name: Path(arguments[name])} if arguments.get(name) else {}
     if data:
-        asked["generate"] = {**asked.get("generate", {}), "data": str(Path(data).resolve())}
+        path = str(Path(data).resolve())
+        arguments["generate"] = {**arguments.get("generate", {}), "data": path}
     if reward:
-        asked["options"] = {**asked.get("options", {}), "reward": reward}
-    wanted = Training(model=str(model), env=env, state=Path(state), **asked)
+        arguments["options"] = {**arguments.get("options", {}), "reward": reward}
+    wanted = Training(model=str(model), env=env, state=Path(state), **arguments)
     console = console or Console()
     tell = partial(say, to=console)
-    document = wanted.document(tell)  # here, where Ctrl-C ends it
-    return run_anywhere(_train(wanted, document, console, tell))
+    document = wanted.document(tell)  # outside of an event loop, where Ctrl-C ends it
 
+    async def work() -> Trained:
+        async with deployment(document, wanted.state, tell) as addresses:
+            return await conduct(wanted, document, addresses, console, tell)
 
-async def _train(
-    wanted: Training, document: Mapping[str, Any], console: Console, tell: Tell
-) -> Trained:
-    async with deployment(document, wanted.state, tell) as found:
-        return await conduct(wanted, document, found, console, tell)
+    return run_anywhere(work())
 
 
 async def conduct(
-    wanted: Training, document: Mapping[str, Any], found: Settings, console: Console, tell: Tell
+    wanted: Training, document: Mapping[str, Any], addresses: Settings, console: Console, tell: Tell
 ) -> Trained:
-    """Make pool and run on a deployment that serves, and show the run until it has ended."""
+    """Make pool and run on a deployment, and show the run until it has ended."""
     started = time.monotonic()
-    async with clients_of(found) as (pools, trainer):
+    async with clients_of(addresses) as (pools, trainer):
         run = await _begin(wanted, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
         await follow(wanted.state, run, trainer, console, tell)
         if wanted.export and (await trainer.run(run.id)).step > 0:
             await trainer.export(run.id, wanted.export)
-    return await left_by(run.id, found, time.monotonic() - started)
+    return await result_of(run.id, addresses, time.monotonic() - started)
 
 
 @contextlib.asynccontextmanager
-async def clients_of(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
-    """Clients of a deployment's env_adapter and trainer."""
-    key = found.key.get_secret_value()
+async def clients_of(addresses: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
+    """Open clients of a deployment's env_adapter and trainer."""
+    key = addresses.key.get_secret_value()
     async with (
-        EnvAdapterClient(found.env_adapter_url, api_key=key) as pools,
-        TrainerClient(found.trainer_url, api_key=key) as trainer,
+        EnvAdapterClient(addresses.env_adapter_url, api_key=key) as pools,
+        TrainerClient(addresses.trainer_url, api_key=key) as trainer,
     ):
         yield pools, trainer
 
@@ -253,16 +273,17 @@ async def clients_of(found: Settings) -> AsyncIterator[tuple[EnvAdapterClient, T
 async def deployment(
     document: Mapping[str, Any], state: Path, tell: Tell
 ) -> AsyncIterator[Settings]:
-    """The deployment that runs in `state` or that the environment names; without one, all that the document asks for."""
-    found = deployed(state)
-    if found is not None:
-        tell(f"using the deployment at {found.trainer_url}")
-        yield found
+    """Use the deployment that runs in `state` or that the environment names; without one start what the document asks for."""
+    addresses = deployed(state)
+    if addresses is not None:
+        tell(f"using the deployment at {addresses.trainer_url}")
+        yield addresses
         return
-    write_document(state / DOCUMENT, document)
-    config = load(state / DOCUMENT)
+    path = state / DOCUMENT
+    write_document(path, document)
+    config = load(path)
     layout = plan_layout(
-        config, Settings.from_env(), config_path=state / DOCUMENT, state=state, auto_ports=True
+        config, Settings.from_env(), config_path=path, state=state, auto_ports=True
     )
     demand_models(config, layout.settings)
     tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
@@ -279,20 +300,19 @@ async def deployment(
 
 
 def deployed(state: Path) -> Settings | None:
-    """The addresses of a deployment that answers: the one of the folder, or the one that the environment names."""
-    found = settings(state)
+    """Return the addresses of a deployment that answers: that of the folder, or the one that the environment names."""
+    addresses = settings(state)
     if not ((state / ADDRESSES).is_file() or "TRIFORGE_TRAINER_URL" in os.environ):
         return None
-    with httpx.Client(timeout=_ANSWER_S, trust_env=False) as client:
-        try:
-            ready = client.get(f"{found.trainer_url}/readyz").status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return None
-    return found if ready else None
+    try:
+        reply = httpx.get(f"{addresses.trainer_url}/readyz", timeout=_ANSWER_S, trust_env=False)
+    except httpx.HTTPError:
+        return None
+    return addresses if reply.is_success else None
 
 
-async def _check_pool(found: Settings, pool: str, options: Params) -> None:
-    async with clients_of(found) as (pools, _):
+async def _check_served_pool(addresses: Settings, pool: str, options: Params) -> None:
+    async with clients_of(addresses) as (pools, _):
         state = await pools.pool(pool)
         try:
             await pools.check_pool(state.id, options)
@@ -303,21 +323,21 @@ async def _check_pool(found: Settings, pool: str, options: Params) -> None:
 async def _begin(
     wanted: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
-    """The run, on a pool that is made for it unless one is named."""
+    """Resume the run, or submit one on the named pool or on a new one."""
     if wanted.resume:
         run = await trainer.run(wanted.resume)
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
     pool = wanted.pool
     if not pool:
         name, body = wanted.request(document)
-        pool = (await pool_file.send(pools, name, body, environment=wanted.env)).id
+        pool = (await send_pool(pools, name, body, environment=wanted.env)).id
     return await trainer.submit(pool, name=wanted.name, config=dict(document))
 
 
 async def follow(
     state: Path, run: RunState, trainer: TrainerClient, console: Console, tell: Tell
 ) -> None:
-    """Show the run until it has ended; stop it first when we are told to stop."""
+    """Show the run until it has ended; a cancellation stops the run first."""
     try:
         await watch(console, trainer, run.id)
     except asyncio.CancelledError:
@@ -329,15 +349,15 @@ async def follow(
                     pass
             run = await trainer.run(run.id)
         tell(
-            f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}; go on with it: "
+            f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}; to go on with it: "
             f"triforge train --resume {run.id} --state {state}"
         )
         raise
 
 
-async def left_by(run_id: str, found: Settings, seconds: float) -> Trained:
-    """What a run has left behind."""
-    async with clients_of(found) as (pools, trainer):
+async def result_of(run_id: str, addresses: Settings, seconds: float) -> Trained:
+    """Read the result of a run."""
+    async with clients_of(addresses) as (pools, trainer):
         run, steps = await trainer.run(run_id), await trainer.steps(run_id)
         newest = trained_policy(run, await trainer.weights(run_id))
         return Trained(
@@ -350,3 +370,91 @@ async def left_by(run_id: str, found: Settings, seconds: float) -> Trained:
             proposals=await pools.proposals(run.pool_id),
             seconds=seconds,
         )
+
+
+def train_command(
+    model: Annotated[str, Option(help="Model folder, id on the Hugging Face hub, or tiny.")] = "",
+    env: Annotated[str, Option(help="Environment family, such as household.")] = "",
+    preset: Annotated[str, Option(help="Algorithm; grpo if there is no reward model.")] = "",
+    steps: Annotated[int | None, Option(min=1, help="Training steps.")] = None,
+    reward_model: Annotated[str, Option(help="For presets with votes; as --model.")] = "",
+    rewriter_model: Annotated[str, Option(help="To have tasks rewritten; as --model.")] = "",
+    generate: Annotated[str, Option(help="Options of the task generator, JSON.")] = "{}",
+    options: Annotated[str, Option(help="Options of the episodes, JSON.")] = "{}",
+    data: Annotated[Path | None, Option(help="Generator's option `data`: a file.")] = None,
+    reward: Annotated[str, Option(help="Option `reward`: MODULE:NAME of a function.")] = "",
+    tasks: Annotated[
+        int | None,
+        Option(min=1, help="Training tasks to generate; else 64, or the rows of the data."),
+    ] = None,
+    heldout: Annotated[
+        int | None,
+        Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
+    ] = None,
+    pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
+    file: Annotated[Path | None, Option("--file", "-f", help="Tasks of the pool.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
+    colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
+    config: OverlayOption = None,
+    set_: SetOption = None,
+    resume: Annotated[str, Option(help="Go on with this run of the folder.")] = "",
+    state: StateOption = STATE,
+) -> None:
+    """Train a model on an environment: start what is needed, show progress, report success and the model's folder.
+
+    A deployment that runs in the state folder is used. Ctrl-C stops the run and every process that was started.
+    """
+    if not resume and not (model or config):
+        raise typer.BadParameter("given nothing, expected a model", param_hint="--model")
+    if not resume and not (env or pool):
+        raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
+    trained = train(
+        model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
+        generate=object_of(generate, "--generate"), options=object_of(options, "--options"), data=data or "", reward=reward,
+        tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
+        overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
+    )  # fmt: skip
+    show(trained)
+    if command := start_command(state):
+        say(f"to look at it: {command}, and in another terminal:")
+    folder = "" if state == STATE else f" --state {state}"
+    say(f"  triforge run show {trained.run.id} --step 1{folder}")
+    if trained.run.status in ("failed", "stopped"):
+        raise typer.Exit(1)
+
+
+def show(trained: Trained) -> None:
+    """Print the success on held-out tasks before and after, and the folder of the model."""
+    run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
+    for mode in MODES:
+        before, after = trained.before.get(mode, {}), trained.after.get(mode, {})
+        for title, *keys in (("success", "success", "low", "high"), ("mean score", *_SCORE)):
+            cells = [_cells([row.get(key) for key in keys]) for row in (before, after)]
+            if any(mean != "-" for mean, _ in cells):
+                episodes = str(after.get("episodes", "-"))
+                table.add_row(f"{title}, {mode}", *cells[0], *cells[1], episodes)
+    if table.row_count:
+        own_console.print(table)
+    say(
+        f"{run.id} at step {max(run.step, 0)} of {run.steps}: {status_text(run.status, run.reason)}"
+    )
+    if trained.model is None:
+        say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
+        return
+    say(f"trained model: {trained.model} (version {run.policy_version}; 1 is the initial one)")
+    if not trained.model.is_dir():
+        say("  on the trainer's machine")
+    elif (trained.model / "adapter_config.json").is_file():
+        say(
+            "  a PEFT adapter; `python -m services.trainer merge-lora --adapter FOLDER --out FOLDER` makes a whole model of it"
+        )
+    else:
+        say(
+            "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"
+        )
+
+
+def _cells(figures: list[float | None]) -> tuple[str, str]:
+    """Format a mean and its interval; a dash where there is none."""
+    mean, low, high = ("-" if figure is None else f"{figure:.3f}" for figure in figures)
+    return mean, "-" if "-" in (mean, low) else f"{low} to {high}"

@@ -1,30 +1,38 @@
-"""`triforge up`: the one command that starts a deployment."""
+"""`triforge up`, `status`, `logs` and `doctor`: start a deployment on this machine, and look after one."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from triforge.cli.checks import demand_models
-from triforge.cli.options import STATE, StateOption
+from triforge.cli.deployment import STATE, StateOption, how_to_start, running, settings
+from triforge.cli.runs import print_runs
 from triforge.cli.terminal import console, grid, say
 from triforge.config import Settings, load
 from triforge.config.base import NOWHERE, by_name
+from triforge.doctor.deployment import readiness
+from triforge.doctor.installation import examine
+from triforge.errors import InputError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 
+_NEWEST = 20  # runs that `status` shows
+_MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
+
 
 def up(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="TOML document that names the models.")
-    ],
+    config: Annotated[Path, Option("--config", "-c", help="TOML document that names the models.")],
     state: StateOption = STATE,
-    auto_ports: Annotated[bool, typer.Option("--auto-ports", help="Take free ports.")] = False,
+    auto_ports: Annotated[bool, Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
     document = load(config)
@@ -34,28 +42,25 @@ def up(
     demand_models(document, layout.settings)
     errors = Console(stderr=True)
     supervisor = Supervisor(layout, state, report=lambda text: say(f"triforge: {text}", errors))
-    asyncio.run(_up(supervisor, layout.settings, state))
+    asyncio.run(_run(supervisor, layout.settings, state))
 
 
-async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def _run(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
+    interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        starting = asyncio.create_task(supervisor.start())
-        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
-            starting.cancel()
-            return
-        await starting
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+
+    async def serve() -> None:
+        await supervisor.start()
         _print_addresses(addresses, state)
-        watching = asyncio.create_task(supervisor.watch())
-        await asyncio.wait({watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if watching.done():
-            await watching  # the supervisor itself failed: say why
-        watching.cancel()
+        await supervisor.watch()
+
+    serving, stopping = asyncio.create_task(serve()), asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving  # raises what ended it
+        serving.cancel()
     finally:
         console.print("stopping")
         await supervisor.stop()
@@ -64,13 +69,70 @@ async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
 def _print_addresses(addresses: Settings, state: Path) -> None:
     table = grid("api", "address", whole=2)
     for name, value in addresses:
-        if (
-            value not in ("", NOWHERE)
-            and name.endswith("_url")
-            and name not in ("database_url", "artifacts_url")
-        ):
-            table.add_row(name.removesuffix("_url"), str(value))
+        kind = name.removesuffix("_url")
+        if kind != name and kind not in ("database", "artifacts") and value not in ("", NOWHERE):
+            table.add_row(kind, str(value))
     for role, url in by_name(addresses.models).items():
         table.add_row(f"{role}_model", url)
     console.print(table)
     say(f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything")
+
+
+def status(state: StateOption = STATE) -> None:
+    """Show which services are ready, and the newest runs. Exit code 1 when a service is not ready."""
+    addresses = running(state)
+    urls = {name: addresses.url(name) for name in addresses.services}
+    states = asyncio.run(readiness(urls))
+    table = grid("service", "address", "state", whole=2)
+    for name, url in urls.items():
+        table.add_row(name, url, states[name])
+    console.print(table)
+    if all(shown.startswith("no answer") for shown in states.values()):
+        say(how_to_start(state))
+    if any(shown != "ready" for name, shown in states.items() if name != "rewriter_model"):
+        raise typer.Exit(1)
+    print_runs(state, newest=_NEWEST)
+
+
+def logs(
+    process: Annotated[str, Argument(help="Beginning of the names.")] = "",
+    lines: Annotated[int, Option("--lines", "-n", min=0, help="Lines of each log.")] = 20,
+    follow: Annotated[bool, Option("--follow", "-f", help="Print new lines, too.")] = False,
+    state: StateOption = STATE,
+) -> None:
+    """Print the newest lines of the logs of `triforge up`; Ctrl-C ends it."""
+    files = {file.stem: str(file) for file in sorted((state / "logs").glob("*.log"))}
+    chosen = [path for name, path in files.items() if name.startswith(process)]
+    if not chosen:
+        known = ", ".join(files) or f"none: {state / 'logs'} has no logs"
+        raise InputError(f"process: given {process!r}, expected one of {known}")
+    options = ["--lines", str(lines), *(["-F"] if follow else [])]
+    with suppress(KeyboardInterrupt):
+        subprocess.run(["tail", *options, "--", *chosen], check=True)  # noqa: S603, S607
+
+
+def doctor(
+    config: Annotated[
+        Path | None,
+        Option("--config", "-c", help="Check what a start of this TOML document would meet."),
+    ] = None,
+    state: StateOption = STATE,
+) -> None:
+    """Find what keeps an installation from working, and how to mend it. Exit code 1 if there is a fault.
+
+    With a document it checks what a start of it would meet, without one the deployment that runs.
+    """
+    if config is None:
+        checks = examine(settings(state), state=state)
+    else:
+        checks = examine(Settings.from_env(), state=state, config=load(config), document=config)
+    findings = asyncio.run(checks)
+    for finding in findings:
+        say(f"{_MARKS[finding.state]} {finding.check}: {finding.text}")
+        if finding.mend and finding.state != "ok":
+            say(f"          mend: {finding.mend}")
+    faults = sum(finding.state == "bad" for finding in findings)
+    warnings = sum(finding.state == "warning" for finding in findings)
+    say(f"{len(findings)} checks, {faults} faults, {warnings} warnings")
+    if faults:
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""One typed HTTP client a service, over one transport seam (`transport`).
+"""Typed HTTP clients, one for each service, over one `transport`.
 
-Import the client you need from its own module: `from triforge.clients.policy import PolicyClient`.
+Import a client from its own module: `from triforge.clients.policy import PolicyClient`.
 """

@@ -25,17 +25,15 @@ from triforge.types import (
     ProposalDetail,
     SessionReward,
     SessionState,
-    SessionTrace,
     Task,
     TaskDetail,
 )
 
-_DEADLINE_S = 60.0  # a plan is asked for again while env_adapter or its database restarts
-_JSONL = "application/x-ndjson"
+_DEADLINE_S = 60.0  # of requests that are repeated while env_adapter or its database restarts
 
 
 class EnvAdapterClient(ServiceClient):
-    """Pools, tasks and plans of a deployment. Who asks for a change, and why, is for the record; both may be left out."""
+    """Pools, tasks, plans and sessions of a deployment. `by` and `reason` of a change are optional and stored with it."""
 
     def __init__(
         self, base_url: str, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
@@ -45,10 +43,7 @@ class EnvAdapterClient(ServiceClient):
     async def create_pool(
         self, pool: Mapping[str, Any] | BaseModel, *, key: str | None = None
     ) -> PoolState:
-        """Make a pool; the API checks its fields and names every bad row.
-
-        With an idempotency key the same request can be sent again.
-        """
+        """Create a pool; the error names every bad row. With an idempotency key the request may be repeated."""
         headers = {"Idempotency-Key": key} if key else {}
         return await self._post(PoolState, "/v1/pools", pool, headers=headers)
 
@@ -60,26 +55,26 @@ class EnvAdapterClient(ServiceClient):
         *,
         approval: Approval = "automatic",
     ) -> PoolState:
-        """Make a pool from JSONL, whole or as it is read. Errors: see `create_pool`."""
+        """Create a pool from JSONL. Errors: see `create_pool`."""
         query = {"name": name, "environment": environment, "approval": approval}
-        headers = {"content-type": _JSONL}
+        headers = {"content-type": "application/x-ndjson"}
         async with streamed(
             self._http, "POST", "/v1/pools", body=lines, params=query, headers=headers
-        ) as reply:
-            await reply.aread()
-            return PoolState.model_validate(parse_json(reply))
+        ) as response:
+            await response.aread()
+            return PoolState.model_validate(parse_json(response))
 
-    async def pools(self, **wanted: str | None) -> list[PoolState]:
-        """All pools by name, or those that meet the filters of the API."""
-        return [pool async for pool in self._list(PoolState, "/v1/pools", wanted)]
+    async def pools(self, **filters: str | None) -> list[PoolState]:
+        """Return pools by name."""
+        return [pool async for pool in self._list(PoolState, "/v1/pools", filters)]
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
-        """A pool by id or name; a service says for which tenant it asks."""
+        """Return a pool by id or name; a service names the tenant for which it asks."""
         headers = {"Triforge-Tenant": tenant} if tenant else {}
         return await self._get(PoolState, f"/v1/pools/{segment(pool)}", headers=headers)
 
     async def check_pool(self, pool: str, options: Params) -> PoolState:
-        """The pool, if its tasks can be played with these options; InputError or ConfigError if not."""
+        """Return the pool if its tasks can be played with these options; else InputError or ConfigError."""
         path = f"/v1/pools/{segment(pool)}/check"
         return await self._get(PoolState, path, params={"options": json.dumps(options)})
 
@@ -92,35 +87,37 @@ class EnvAdapterClient(ServiceClient):
         reason: str = "",
     ) -> PoolState:
         """Pause, resume or retire a pool."""
-        who = {"by": by, "reason": reason}
-        return await self._post(PoolState, f"/v1/pools/{segment(pool)}/{verb}", who)
+        change = {"by": by, "reason": reason}
+        return await self._post(PoolState, f"/v1/pools/{segment(pool)}/{verb}", change)
 
     async def set_approval(
         self, pool: str, approval: Approval, *, by: str = "", reason: str = ""
     ) -> PoolState:
-        """Say whether rewrites of a pool wait for a person."""
+        """Set whether rewrites of a pool wait for a person."""
         change = {"approval": approval, "by": by, "reason": reason}
         return await self._ask(PoolState, "PATCH", f"/v1/pools/{segment(pool)}", body=change)
 
-    def tasks(self, pool: str, **wanted: str | None) -> AsyncIterator[Task]:
-        """A pool's task versions in order of split, position, version; those that meet the filters of the API."""
-        return self._list(Task, f"/v1/pools/{segment(pool)}/tasks", wanted)
+    def tasks(self, pool: str, **filters: str | None) -> AsyncIterator[Task]:
+        """Yield a pool's task versions by split, position, version."""
+        return self._list(Task, f"/v1/pools/{segment(pool)}/tasks", filters)
 
-    async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
-        """A pool's rewrites, oldest first; those that meet the filters of the API."""
+    async def proposals(self, pool: str, **filters: str | None) -> list[Proposal]:
+        """Return a pool's rewrites, oldest first."""
         path = f"/v1/pools/{segment(pool)}/proposals"
-        return [proposal async for proposal in self._list(Proposal, path, wanted)]
+        return [proposal async for proposal in self._list(Proposal, path, filters)]
 
-    def export(self, pool: str) -> AsyncIterator[bytes]:
-        """Return the tasks of a pool as JSONL, in parts of any size."""
-        return self._parts(f"/v1/pools/{segment(pool)}/export")
+    def export(
+        self, pool: str, content: Literal["tasks", "versions", "proposals"] = "tasks"
+    ) -> AsyncIterator[bytes]:
+        """Yield a pool as JSONL, in parts of any size."""
+        return self._parts(f"/v1/pools/{segment(pool)}/export", content=content)
 
     async def task(self, task_id: str) -> TaskDetail:
-        """A task version with its measurements."""
+        """Return a task version with its measurements."""
         return await self._get(TaskDetail, f"/v1/tasks/{segment(task_id)}")
 
     async def lineage(self, task_id: str) -> Lineage:
-        """All versions of the task's slot."""
+        """Return all versions of the task's slot."""
         return await self._get(Lineage, f"/v1/tasks/{segment(task_id)}/lineage")
 
     async def change_task(
@@ -131,19 +128,19 @@ class EnvAdapterClient(ServiceClient):
         by: str = "",
         reason: str = "",
     ) -> TaskDetail:
-        """Change the slot of a version; its current version comes back."""
-        who = {"by": by, "reason": reason}
-        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/{verb}", who)
+        """Change the slot of a version; return its current version."""
+        change = {"by": by, "reason": reason}
+        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/{verb}", change)
 
     async def roll_back(
         self, task_id: str, to: str, *, by: str = "", reason: str = ""
     ) -> TaskDetail:
-        """Undo rewrites down to the ancestor `to`; the new version comes back."""
-        wanted = {"to": to, "by": by, "reason": reason}
-        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/rollback", wanted)
+        """Undo rewrites down to the ancestor `to`; return the new version."""
+        change = {"to": to, "by": by, "reason": reason}
+        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/rollback", change)
 
     async def proposal(self, proposal_id: str) -> ProposalDetail:
-        """A rewrite with everything said, measured and done about it."""
+        """Return a rewrite with its measurements and changes."""
         return await self._get(ProposalDetail, f"/v1/proposals/{segment(proposal_id)}")
 
     async def decide(
@@ -158,43 +155,39 @@ class EnvAdapterClient(ServiceClient):
         path = f"/v1/proposals/{segment(proposal_id)}/{decision}"
         return await self._post(ProposalDetail, path, {"by": by, "reason": reason})
 
-    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
-        """What a step plays. Asked again while env_adapter restarts: the answer stays the same.
+    async def plan(self, pool_id: str, request: PlanRequest) -> list[PlannedGroup]:
+        """Return the plan of a step; a repeated request gets the same one.
 
         Raises:
-            UnavailableError: nothing answers, or people have paused the pool: who asks waits.
-            ConflictError: the pool is retired, or nothing of it can be played.
+            UnavailableError: no response, or the pool is paused: the caller waits.
+            ConflictError: the pool is retired, or none of its tasks can be played.
         """
         path = f"/v1/pools/{segment(pool_id)}/plans"
         options: dict[str, Any] = {"deadline_s": _DEADLINE_S, "repeatable": True}
         try:
-            plan = await self._post(Page[PlannedGroup], path, wanted, **options)
+            plan = await self._post(Page[PlannedGroup], path, request, **options)
         except PausedError as error:
             raise UnavailableError(error.detail) from None
         return list(plan.items)
 
     # ---- sessions of agents ----
 
-    async def begin_session(self, **wanted: Any) -> MadeSession:
+    async def begin_session(self, **fields: Any) -> MadeSession:
         """Begin a session; fields as in `POST /v1/sessions`. BusyError while its run has no free place."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return await self._post(MadeSession, "/v1/sessions", wanted, headers=headers)
+        return await self._post(MadeSession, "/v1/sessions", fields, headers=headers)
 
     async def session(self, session_id: str) -> SessionState:
-        """How a session stands."""
+        """Return the state of a session."""
         return await self._get(SessionState, f"/v1/sessions/{segment(session_id)}")
 
-    async def trace_session(self, session_id: str) -> SessionTrace:
-        """All that was sampled in a session."""
-        return await self._get(SessionTrace, f"/v1/sessions/{segment(session_id)}/trace")
-
     async def reward_session(self, session_id: str, reward: SessionReward) -> SessionState:
-        """Say how a session went; sent again while env_adapter is away."""
+        """Give a session its reward; repeated while env_adapter is away."""
         path = f"/v1/sessions/{segment(session_id)}/reward"
         return await self._post(SessionState, path, reward, deadline_s=_DEADLINE_S, repeatable=True)
 
     async def end_session(self, session_id: str, *, error: str = "") -> SessionState:
-        """End a session; with an error it gets no reward. Sent again while env_adapter is away."""
+        """End a session; with an error it gets no reward. Repeated while env_adapter is away."""
         path = f"/v1/sessions/{segment(session_id)}/end"
         body = {"error": error[:2000]}
         return await self._post(SessionState, path, body, deadline_s=_DEADLINE_S, repeatable=True)

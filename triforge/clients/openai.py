@@ -1,6 +1,6 @@
-"""Any OpenAI-compatible endpoint as a `Generate`: text only, for the diagnosis and the rewriter.
+"""An OpenAI-compatible endpoint as a `Generate`: text only, for the diagnosis and the rewriter.
 
-Such an endpoint gives back no token ids, so what it samples can be read but never trained on.
+Such an endpoint returns no token ids, so its samples can be read but never trained on.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from triforge.clients.transport import get_json, http_client, post_json
+from triforge.clients.transport import ServiceClient, get_json, post_json
 from triforge.errors import InputError, PolicyError
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest
-
-PATIENCE_S = 20.0
-TIMEOUT_S = 300.0
 
 _FINISH: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length"}
 
 
 def is_openai_url(url: str) -> bool:
-    """Whether an address names an OpenAI-compatible endpoint: it has a path (`.../v1`), a policy service has none."""
+    """Return whether an address has a path (`.../v1`): an OpenAI-compatible endpoint has one, a policy service none."""
     return urlsplit(url).path.strip("/") != ""
 
 
-class OpenAIGenerate:
-    """An OpenAI-compatible endpoint. One a process and event loop; close it.
+class OpenAIGenerate(ServiceClient):
+    """An OpenAI-compatible endpoint.
 
-    Regular expressions travel in the field `regex` that SGLang reads; an endpoint that refuses the field is asked without
-    it from then on, so its answers must be read strictly. JSON schemas travel as `response_format`.
+    Regular expressions are sent in the field `regex` that SGLang reads; an endpoint that refuses the field gets no further
+    ones, so its answers must be parsed strictly. JSON schemas are sent as `response_format`.
 
     Args:
         base_url: up to and including `/v1`.
         model: its name there; empty takes the first that the endpoint lists.
-        patience_s: how long to go on trying while the endpoint is away or busy.
+        patience_s: seconds of further tries while the endpoint is away or busy.
     """
 
     def __init__(
@@ -44,28 +41,22 @@ class OpenAIGenerate:
         model: str = "",
         *,
         api_key: str = "",
-        patience_s: float = PATIENCE_S,
-        timeout_s: float = TIMEOUT_S,
+        patience_s: float = 20.0,
+        timeout_s: float = 300.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = http_client(
-            base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
-        )
+        super().__init__(base_url, timeout_s=timeout_s, api_key=api_key, transport=transport)
         self._model = model
         self._patience_s = patience_s
         self._takes_regex = True
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample.
 
         Raises:
             InputError: the endpoint refused the request, or it has prefix ids, which only a policy service can echo.
-            PolicyError: the endpoint failed or answers something else.
-            UnavailableError: nothing answers until the patience ends.
+            PolicyError: the endpoint failed or is no OpenAI-compatible one.
+            UnavailableError: no response within `patience_s`.
         """
         if request.prefix_ids:
             raise InputError(
@@ -73,16 +64,16 @@ class OpenAIGenerate:
             )
         body = await self._body(request)
         try:
-            return _reply(await self._post(body))
+            return _reply(await self._complete(body))
         except InputError:
             if "regex" not in body:
                 raise
         del body["regex"]
-        reply = _reply(await self._post(body))
-        self._takes_regex = False  # it was the field that was refused
+        reply = _reply(await self._complete(body))
+        self._takes_regex = False  # without the field it succeeds
         return reply
 
-    async def _post(self, body: dict[str, Any]) -> Any:
+    async def _complete(self, body: dict[str, Any]) -> Any:
         return await post_json(
             self._http, "/chat/completions", body, deadline_s=self._patience_s, repeatable=True
         )
@@ -106,10 +97,8 @@ class OpenAIGenerate:
         if sampling.regex is not None and self._takes_regex:
             body["regex"] = sampling.regex
         if sampling.json_schema is not None:
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": _schema(sampling.json_schema)},
-            }
+            schema = {"name": "answer", "schema": _schema(sampling.json_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
 
     async def _name(self) -> str:
@@ -119,7 +108,7 @@ class OpenAIGenerate:
                 self._model = str(listed["data"][0]["id"])
             except (KeyError, IndexError, TypeError):
                 raise PolicyError(
-                    f"{self._http.base_url}: lists no models; give the model's name"
+                    f"{self.base_url}: lists no models; give the model's name"
                 ) from None
         return self._model
 
@@ -148,5 +137,5 @@ def _reply(document: Any) -> GenerateReply:
             f"expected a chat completion, got {str(document)[:200]}; is the address right?"
         ) from None
     if not outputs:
-        raise PolicyError("the endpoint answered without any choice")
+        raise PolicyError("expected a chat completion, got one without choices")
     return GenerateReply(prompt_ids=(), outputs=outputs)

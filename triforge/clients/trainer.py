@@ -13,11 +13,11 @@ from triforge.errors import InputError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy
 from triforge.types import Event, RunState, RunStep, TrainedRole, WeightsRecord
 
-_SILENCE_S = 30.0  # the trainer says something every second, if only that nothing is new
+_SILENCE_S = 30.0  # the trainer sends a line every second
 
 
 class TrainerClient(ServiceClient):
-    """Runs of a deployment. `patience_s` is how long to go on trying when the stream of events breaks off."""
+    """Runs of a deployment; `patience_s` bounds the tries when the stream of events breaks off."""
 
     def __init__(
         self,
@@ -44,40 +44,40 @@ class TrainerClient(ServiceClient):
         return await self._post(RunState, "/v1/runs", body, headers=headers)
 
     async def runs(self, newest: int | None = None) -> list[RunState]:
-        """All runs, newest first, or so many of the newest."""
+        """Return all runs, or so many of the newest, newest first."""
         return [run async for run in self._list(RunState, "/v1/runs", most=newest)]
 
     async def run(self, run_id: str) -> RunState:
-        """One run."""
+        """Return a run."""
         return await self._get(RunState, f"/v1/runs/{segment(run_id)}")
 
     async def steps(self, run_id: str, *, after: int = -1) -> list[RunStep]:
-        """Finished steps after `after`."""
+        """Return the finished steps after `after`."""
         path = f"/v1/runs/{segment(run_id)}/steps"
         return [step async for step in self._list(RunStep, path, {"after": str(after)})]
 
     async def stop(self, run_id: str) -> RunState:
-        """Ask a run to stop."""
+        """Request a run to stop."""
         return await self._post(RunState, f"/v1/runs/{segment(run_id)}/stop")
 
     async def resume(self, run_id: str) -> RunState:
-        """Go on with a stopped or failed run."""
+        """Queue a stopped or failed run again."""
         return await self._post(RunState, f"/v1/runs/{segment(run_id)}/resume")
 
     async def weights(self, run_id: str) -> list[WeightsRecord]:
-        """The weight versions of a run."""
+        """Return the weight versions of a run."""
         path = f"/v1/runs/{segment(run_id)}/weights"
         return [row async for row in self._list(WeightsRecord, path)]
 
     async def roll_back(self, run_id: str, role: TrainedRole, version: int) -> RunState:
-        """Take a stopped run's model back to an older version."""
+        """Roll a stopped run's model back to an older version."""
         body = {"role": role, "version": version}
         return await self._post(RunState, f"/v1/runs/{segment(run_id)}/rollback", body)
 
     async def events(self, run_id: str) -> AsyncIterator[tuple[str, Event]]:
-        """(id, event) from the server-sent events, until the run has ended.
+        """Yield (id, event) from the server-sent events until the run has ended.
 
-        When the stream breaks off (the trainer or Valkey is restarted) it is taken up after the last event.
+        A stream that breaks off (the trainer or Valkey restarts) continues after the last event.
         """
         entry = arrived = "0"
         attempts = Attempts(self._patience)
@@ -96,17 +96,17 @@ class TrainerClient(ServiceClient):
 
     async def _event_lines(self, run_id: str, after: str) -> AsyncIterator[str]:
         url, params = f"/v1/runs/{segment(run_id)}/events", {"after": after}
-        async with streamed(self._http, "GET", url, params=params, timeout=_SILENCE_S) as reply:
-            async for line in reply.aiter_lines():
+        async with streamed(self._http, "GET", url, params=params, timeout=_SILENCE_S) as response:
+            async for line in response.aiter_lines():
                 yield line
 
     async def export(self, run_id: str, path: Path, *, step: int | None = None) -> None:
-        """Save the run's record, or that of one step, as a Parquet file at `path`, whole or not at all."""
+        """Save the run's record, or that of one step, as a Parquet file, whole or not at all."""
         only = {} if step is None else {"step": str(step)}
         await save(self._parts(f"/v1/runs/{segment(run_id)}/export", **only), path)
 
     async def report(self, run_id: str, path: Path) -> None:
-        """Save all finished steps as one file at `path`, whole or not at all: Parquet, or JSON lines by its suffix."""
+        """Save all finished steps as one file, whole or not at all: Parquet or JSON lines, by its suffix."""
         form = path.suffix.removeprefix(".")
         if form not in ("parquet", "jsonl"):
             raise InputError(f"given {path}, expected a file that ends in .parquet or .jsonl")

@@ -1,4 +1,4 @@
-"""What all clients share: connections, requests that are tried again, and errors out of problem documents.
+"""The transport of all clients: connections, retried requests, and errors out of problem documents.
 
 Clients are written against httpx. Its transport over aiohttp stays fast at hundreds of concurrent requests, where httpx's own
 does not; tests pass an in-process `httpx.ASGITransport` instead.
@@ -37,34 +37,33 @@ from triforge.retry import RetryPolicy, retry
 from triforge.telemetry import tracing
 from triforge.types import Page
 
-CONNECT_TIMEOUT_S = 5.0
-# Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes
-# just as it is used looks like a crash.
-KEEPALIVE_S = 4.0
+_CONNECT_TIMEOUT_S = 5.0
+# Shorter than the keep-alive of any server that we call (uvicorn closes after 5 s): a connection that the server closes just
+# as it is used looks like a crash.
+_KEEPALIVE_S = 4.0
 _BUSY = (429, 503)
 _SAFE_METHODS = ("GET", "HEAD", "PUT", "DELETE")
-_JITTER = 0.5  # clients that were turned away together come back spread over this share of the wait
+_JITTER = 0.5  # clients that were refused together return spread over this share of the wait
 _JSON_HEADERS = {"content-type": "application/json"}
-_PAGE = 1000  # rows of a list that are asked for at a time
+_PAGE = 1000  # rows of a list in one request
 
 _M = TypeVar("_M", bound=BaseModel)
 
-# httpx logs a line a request at INFO: thousands a minute.
+# httpx logs a line for each request at INFO: thousands a minute.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class UnreachableError(UnavailableError, retry_after_s=0.1):
-    """Nothing answered: connection refused, lost or silent. The request may or may not have arrived."""
+    """No response: connection refused, lost or silent. The request may have arrived."""
 
 
-# What a transport raises when there is no answer, or when it breaks off.
+# The exceptions of a transport without a response, or with one that breaks off.
 LOST = (httpx.TransportError, aiohttp.ClientError, OSError)
 
 
-def unreachable(
+def _unreachable(
     client: httpx.AsyncClient, method: str, path: str, error: Exception
 ) -> UnreachableError:
-    """One of `LOST` as an error of ours."""
     return UnreachableError(
         f"{client.base_url}: no answer to {method} {path} ({type(error).__name__}: {error}); "
         "is the service up and the address right?"
@@ -72,7 +71,7 @@ def unreachable(
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The header that brings a key; none for an empty one."""
+    """Return the header with a key; none for an empty key."""
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
@@ -84,13 +83,13 @@ def http_client(
     max_connections: int = 256,
     api_key: str = "",
 ) -> httpx.AsyncClient:
-    """A client of one server. Make one a process and event loop, and close it.
+    """Return a client of one server. Make one for each process and event loop, and close it.
 
-    `timeout_s` is the longest silence while an answer is awaited, and the longest wait for one of `max_connections`;
+    `timeout_s` is the longest silence while a response is awaited, and the longest wait for one of `max_connections`;
     `transport` replaces the network; `api_key` is sent as a bearer token unless empty.
     """
     secure = base_url.startswith("https://")  # the certificate store is slow to read
-    limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=KEEPALIVE_S)
+    limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=_KEEPALIVE_S)
     return httpx.AsyncClient(
         base_url=base_url.rstrip("/"),
         timeout=_timeout(timeout_s),
@@ -101,7 +100,7 @@ def http_client(
 
 
 def _timeout(timeout_s: float) -> httpx.Timeout:
-    return httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+    return httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
 
 
 async def request(
@@ -117,18 +116,18 @@ async def request(
     busy_s: float = 0.0,
     repeatable: bool | None = None,
 ) -> httpx.Response:
-    """Send one request and return its successful answer.
+    """Send one request and return its successful response.
 
     Args:
-        body: a message, JSON as bytes, or anything json can write; None sends none.
-        timeout_s: longest silence while this answer is awaited; None takes the client's.
-        deadline_s: seconds to go on trying while the server says 429 or 503, or cannot be reached; 0 tries once.
-        busy_s: seconds to go on while it says 429: it lives and will come to it; at least `deadline_s`.
-        repeatable: whether a request that may have arrived can be sent again; None asks the method.
+        body: a message, JSON as bytes, or a value for `json.dumps`; None sends none.
+        timeout_s: longest silence while this response is awaited; None takes the client's.
+        deadline_s: seconds of further tries while the server sends 429 or 503 or cannot be reached; 0 tries once.
+        busy_s: seconds of further tries while it sends 429; at least `deadline_s`.
+        repeatable: whether a request that may have arrived can be sent again; None decides by the method.
 
     Raises:
-        UnreachableError: nothing answers until the deadline.
-        BusyError: the server has too much to do until the deadline.
+        UnreachableError: no response until the deadline.
+        BusyError: the server has too much work until the deadline.
         UnavailableError: the server is not ready until the deadline.
         TriforgeError: the class that the server's problem document names.
     """
@@ -146,7 +145,7 @@ async def request(
                 headers=_headers(headers),
             )
         except LOST as error:
-            raise unreachable(client, method, path, error) from error
+            raise _unreachable(client, method, path, error) from error
         if response.is_success:
             return response
         raise error_of(response)
@@ -165,7 +164,7 @@ def _json(body: Any) -> str:
 
 
 def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """What is sent with a request; without a media type aiohttp invents one, also for an empty body, and services refuse it."""
+    # Without a media type aiohttp invents one, also for an empty body, and services refuse it.
     return _JSON_HEADERS | tracing.headers() | dict(headers or {})
 
 
@@ -180,7 +179,7 @@ async def streamed(
     headers: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> AsyncIterator[httpx.Response]:
-    """A successful answer whose body is read as it comes. Tried once. Errors: see `request`."""
+    """Yield a successful response whose body is read in parts. Tried once. Errors: see `request`."""
     try:
         async with client.stream(
             method,
@@ -195,11 +194,11 @@ async def streamed(
                 raise error_of(response)
             yield response
     except LOST as error:
-        raise unreachable(client, method, path, error) from error
+        raise _unreachable(client, method, path, error) from error
 
 
 class ServiceClient:
-    """What the typed clients of our services share. One a process and event loop; a context manager, or close it."""
+    """Base of the typed clients. Make one for each process and event loop; use it as a context manager, or close it."""
 
     def __init__(
         self,
@@ -213,6 +212,11 @@ class ServiceClient:
             base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
         )
 
+    @property
+    def base_url(self) -> str:
+        """Address of the service."""
+        return str(self._http.base_url).rstrip("/")
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -224,7 +228,7 @@ class ServiceClient:
         await self._http.aclose()
 
     async def _ask(self, kind: type[_M], method: str, path: str, **options: Any) -> _M:
-        """Send a request and read the answer. Options and errors: see `request`."""
+        """Send a request and parse the response. Options and errors: see `request`."""
         return kind.model_validate(parse_json(await request(self._http, method, path, **options)))
 
     async def _get(self, kind: type[_M], path: str, **options: Any) -> _M:
@@ -241,7 +245,7 @@ class ServiceClient:
         *,
         most: int | None = None,
     ) -> AsyncIterator[_M]:
-        """The rows of a list, or the first `most`, page after page."""
+        """Yield the rows of a list, or the first `most`, page after page."""
         cursor, left = None, math.inf if most is None else most
         while left > 0:
             query = {**(params or {}), "cursor": cursor, "limit": int(min(_PAGE, left))}
@@ -253,14 +257,14 @@ class ServiceClient:
                 return
 
     async def _parts(self, path: str, **params: str) -> AsyncIterator[bytes]:
-        """The body of an answer, in parts of any size."""
-        async with streamed(self._http, "GET", path, params=params, timeout=600.0) as reply:
-            async for part in reply.aiter_bytes():
+        """Yield the body of a response in parts of any size."""
+        async with streamed(self._http, "GET", path, params=params, timeout=600.0) as response:
+            async for part in response.aiter_bytes():
                 yield part
 
 
 async def save(parts: AsyncIterator[bytes], path: Path) -> None:
-    """Write what comes to a file, whole or not at all.
+    """Write parts to a file, whole or not at all.
 
     Raises:
         StorageError: it cannot be written.
@@ -278,22 +282,22 @@ async def save(parts: AsyncIterator[bytes], path: Path) -> None:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path, whatever stands in it: slashes, dots and control characters name nothing else."""
+    """Return a name as one segment of a path, with slashes, dots and control characters escaped."""
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 async def get_json(client: httpx.AsyncClient, path: str, **options: Any) -> Any:
-    """GET and parse the answer. Options and errors: see `request`."""
+    """GET and parse the response. Options and errors: see `request`."""
     return parse_json(await request(client, "GET", path, **options))
 
 
 async def post_json(client: httpx.AsyncClient, path: str, body: Any = None, **options: Any) -> Any:
-    """POST and parse the answer. Options and errors: see `request`."""
+    """POST and parse the response. Options and errors: see `request`."""
     return parse_json(await request(client, "POST", path, body=body, **options))
 
 
 def parse_json(response: httpx.Response) -> Any:
-    """The JSON of an answer."""
+    """Return the JSON of a response."""
     try:
         return from_json(response.content)
     except ValueError:
@@ -304,7 +308,7 @@ def parse_json(response: httpx.Response) -> Any:
 
 
 def error_of(response: httpx.Response) -> TriforgeError:
-    """The error that an unsuccessful answer stands for: its problem document's kind, else its status."""
+    """Return the error of an unsuccessful response: by its problem document's kind, else by its status."""
     try:
         document = json.loads(response.content)
     except ValueError:
@@ -322,11 +326,11 @@ def error_of(response: httpx.Response) -> TriforgeError:
 
 def _detail(response: httpx.Response, document: dict[str, Any]) -> str:
     for name in ("detail", "error", "message", "error_message"):
-        found = document.get(name)
-        if isinstance(found, dict):
-            found = found.get("message")
-        if isinstance(found, str) and found:
-            return found
+        value = document.get(name)
+        if isinstance(value, dict):
+            value = value.get("message")
+        if isinstance(value, str) and value:
+            return value
     body = " ".join(response.text[:200].split())
     request = response.request
     return f"{request.method} {request.url}: status {response.status_code} {body}".rstrip()
@@ -346,14 +350,14 @@ def _class_of(status: int) -> type[TriforgeError]:
 
 
 def _kinds(base: type[TriforgeError] = TriforgeError) -> dict[str, type[TriforgeError]]:
-    found = {base.kind: base}
+    kinds = {base.kind: base}
     for cls in base.__subclasses__():
-        found |= {kind: sub for kind, sub in _kinds(cls).items() if kind not in found}
-    return found
+        kinds = _kinds(cls) | kinds
+    return kinds
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds of the Retry-After header; a busy server without one gets a second; None for all others."""
+    """Return the seconds of the Retry-After header; 1 for a busy server without one, else None."""
     try:
         seconds = float(response.headers.get("retry-after", ""))
     except ValueError:

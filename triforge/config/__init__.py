@@ -17,7 +17,6 @@ from triforge.config.document import (
     with_assignments,
     write_document,
 )
-from triforge.config.monitor import MonitorSection
 from triforge.config.run_config import RunConfig
 from triforge.config.sections import (
     AdaptationSection,

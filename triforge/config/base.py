@@ -14,7 +14,7 @@ from triforge.algorithms.registry import Only
 ROLE_NAME: Final = r"^[a-z][a-z0-9]{0,15}$"
 Role = Annotated[str, Field(pattern=ROLE_NAME)]
 TrainedRole = Role
-Purpose = Literal["train", "measure_parent", "measure_candidate", "recycled", "evaluate"]
+Purpose = Literal["train", "measure_parent", "measure_candidate", "method", "evaluate"]
 Direction = Literal["harder", "easier"]
 # active: played · pending: a candidate that is measured · awaiting: a measured candidate that waits for a person ·
 # rejected: a candidate that was not taken · replaced: its rewrite is played instead · rolled_back: a rewrite that a
@@ -27,19 +27,6 @@ PoolStatus = Literal["active", "paused", "retired"]
 Approval = Literal["automatic", "manual"]
 Split = Literal["train", "heldout"]
 Params = dict[str, JsonValue]
-
-
-def _controller(name: str) -> str:
-    if name not in ("llm_rewrite", "ladder", "mixed", "none") and not re.fullmatch(
-        r"[A-Za-z_][\w.]*:\w+", name
-    ):
-        raise ValueError(
-            "expected 'llm_rewrite', 'ladder', 'mixed' or 'none', or the path of another, 'package.module:function'"
-        )
-    return name
-
-
-ControllerName = Annotated[str, AfterValidator(_controller)]
 
 Positive = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65_535)]

@@ -19,6 +19,10 @@ _S = TypeVar("_S", bound=BaseModel)
 
 MOVED: Final = {
     "phases": "methods.rloop",
+    "adaptation.mixed_with": "adaptation.controller",
+    "monitor": "methods.starpo",
+    "reward.mode": "methods.spark",
+    "reward.recycled": "methods.spark.questions",
 }
 """Sections and options of older versions, and where each is now."""
 

@@ -11,7 +11,6 @@ from triforge.algorithms.off_policy import Correction
 from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Role, Section
 from triforge.config.methods import MethodOptions, MethodsSection, options_of
-from triforge.config.monitor import MonitorSection
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
@@ -44,7 +43,6 @@ class RunConfig(Section):
     reward: RewardSection = RewardSection()
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
-    monitor: MonitorSection = MonitorSection()
     report: ReportSection = ReportSection()
     methods: MethodsSection = MethodsSection()
 
@@ -52,7 +50,7 @@ class RunConfig(Section):
     def methods_used(self) -> dict[Method, MethodOptions]:
         """Each method that the run uses, in the order of their names, with its options.
 
-        A method is used if the document has its section or names one of its presets, or if it is a default.
+        A method is used if the document has its section, names one of its presets or its controller, or if it is a default.
         """
         used = {find(name): options for name, options in self.methods.named.items()}
         owner = preset_owner(self.algorithm.preset)
@@ -60,6 +58,8 @@ class RunConfig(Section):
         for method in installed:
             if method.default or method is owner:
                 used.setdefault(method, options_of(method)())
+        if (named := self.adaptation.method) is not None:
+            used.setdefault(named, options_of(named)())
         return dict(sorted(used.items(), key=lambda item: item[0].name))
 
     @property
@@ -121,7 +121,6 @@ class RunConfig(Section):
         self._demand_staleness(preset)
         self._demand_unit_tests(preset)
         self._demand_step_scores(preset)
-        self._demand_shared(preset)
         self._demand_tree(preset)
         self._demand_further(preset)
         self._demand_one_base()
@@ -133,7 +132,11 @@ class RunConfig(Section):
                 f"env_adapter.rollouts = {self.env_adapter.rollouts}: a proposal is measured in whole groups"
             )
         adaptation = self.adaptation
-        if adaptation.rewrites and not adaptation.pairs_on_top and self.run.groups_per_step < 2:
+        if (
+            adaptation.chosen.rewrites
+            and not adaptation.pairs_on_top
+            and self.run.groups_per_step < 2
+        ):
             raise ValueError(
                 f"run.groups_per_step: given {self.run.groups_per_step}, expected at least 2 with adaptation.controller = "
                 f'"{adaptation.controller}" and pairs_on_top = false: a rewrite is measured by a pair of groups, so none '
@@ -180,7 +183,7 @@ class RunConfig(Section):
             )
         others = {
             "env_adapter.played_by": section.played_by != "workers",
-            "adaptation.controller": self.adaptation.controller != "none",
+            "adaptation.controller": self.adaptation.adapts,
             "trainer.aux": self.trainer.aux.wanted,
         }
         if tree and any(others.values()):
@@ -210,7 +213,7 @@ class RunConfig(Section):
                 f"env_adapter.edits: given {section.edits} with an expression of models.policy.regex, allowed 0: it holds from a "
                 "response's first token on, and not for a tail"
             )
-        if section.played_by != "workers" or self.adaptation.controller != "none":
+        if section.played_by != "workers" or self.adaptation.adapts:
             raise ValueError(
                 f"env_adapter.strategy: given 'critic_best_of_k' with env_adapter.played_by = {section.played_by!r} and "
                 f"adaptation.controller = {self.adaptation.controller!r}, allowed only with 'workers' and 'none': agents of "
@@ -247,24 +250,6 @@ class RunConfig(Section):
                 f"{policy.path!r}: the reward model's service holds the reference, the weights that the policy starts from"
             )
 
-    def _demand_shared(self, preset: Algorithm) -> None:
-        """Refuse a policy whose own verdicts would reward it, and rollouts of which no question can be asked."""
-        if self.reward.mode == "separate":
-            return
-        section = self.env_adapter
-        if preset.needs_votes or not preset.use_outcome:
-            raise ValueError(
-                f"reward.mode: given 'shared' with algorithm preset {preset.name!r}, allowed only with outcomes alone (preset 'spark', "
-                "or use_votes and train_reward_model = false): a policy that votes on itself would learn to please its own "
-                "verdict, and there is no other reward model to train"
-            )
-        if section.played_by != "workers" or section.strategy == "tree":
-            raise ValueError(
-                f"reward.mode: given 'shared' with env_adapter.played_by = {section.played_by!r} and strategy = {section.strategy!r}, "
-                "allowed only with 'workers' and whole rollouts: agents of yours answer no questions, and candidates of a tree "
-                "are no attempts that succeeded or failed"
-            )
-
     def _demand_further(self, preset: Algorithm) -> None:
         """Refuse what reads the samples of policy and reward model alone where others play or judge; and learners of no model."""
         for name in self.trainer.__pydantic_extra__.keys() - set(self.models.trainable):
@@ -274,10 +259,10 @@ class RunConfig(Section):
             )
         for name in list(self.models.judging)[1:]:
             sessions = self.env_adapter.played_by == "sessions"
-            if sessions or (self.reward.kind, self.reward.mode) != ("votes", "separate"):
+            if sessions or self.reward.kind != "votes":
                 raise ValueError(
-                    f"models.{name}.judges: given with reward.kind = {self.reward.kind!r}, mode = {self.reward.mode!r} and "
-                    f"env_adapter.played_by = {self.env_adapter.played_by!r}, allowed only with 'votes', 'separate' and 'workers': "
+                    f"models.{name}.judges: given with reward.kind = {self.reward.kind!r} and env_adapter.played_by = "
+                    f"{self.env_adapter.played_by!r}, allowed only with 'votes' and 'workers': "
                     "nothing else asks a model of its own about the steps of an agent"
                 )
             if job := self.trainer.job(name):
@@ -287,7 +272,6 @@ class RunConfig(Section):
         alone = {
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
             "trainer.aux": self.trainer.aux.wanted,
-            "reward.mode = 'shared'": self.reward.mode == "shared",
             "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",

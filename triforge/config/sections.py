@@ -6,14 +6,13 @@ import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.ladder import LadderRule
 from triforge.algorithms.registry import Only
 from triforge.config.base import (
     ROLE_NAME,
-    ControllerName,
     Params,
     Positive,
     Regex,
@@ -24,7 +23,10 @@ from triforge.config.base import (
     Tokens,
 )
 from triforge.config.contrast import ContrastSection
+from triforge.config.controllers import CONTROLLERS, find_controller
 from triforge.config.training import TrainerSection
+from triforge.errors import ConfigError
+from triforge.methods import Controller, Method, find
 
 _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
@@ -104,7 +106,7 @@ _Agents = tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
 
 
 class FurtherSection(ModelSection):
-    """A further trained model, under a name of its own, that plays or judges some agents of the environment (docs/training.md).
+    """A further trained model, under a name of its own, that plays or judges some agents of the environment (docs/train.md).
 
     `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]` and for one that plays `job`, an objective of its own
     in the place of `algorithm.job`; without that section it is trained as the policy is, or the reward model.
@@ -230,6 +232,17 @@ class EnvAdapterSection(Section):
     """Episodes in flight in one worker."""
 
 
+def _known_controller(name: str) -> str:
+    try:
+        find_controller(name)
+    except ConfigError as error:
+        raise ValueError(error.detail.removeprefix("controller: ")) from None
+    return name
+
+
+ControllerName = Annotated[str, AfterValidator(_known_controller)]
+
+
 class LadderSection(Section, LadderRule):
     """The ladder's windows of difficulty levels, one a kind of environment where the family has several."""
 
@@ -241,11 +254,9 @@ class AdaptationSection(Section):
     """How tasks change."""
 
     controller: ControllerName = "llm_rewrite"
-    """`llm_rewrite`, `ladder`, `mixed`, `none` (every task stays as it is) or the path of another, `package.module:function`."""
-    mixed_with: Literal["llm_rewrite", "ladder"] = "llm_rewrite"
-    """What `mixed` does with the slots that may change."""
-    original_share: Share = 0.5
-    """Share of the pool's slots that `mixed` never changes."""
+    """`llm_rewrite`, `ladder`, `none` (every task stays as it is), or a method with a controller, by its name or path."""
+    original_share: Share = 0.0
+    """Share of the pool's slots that keep their original tasks."""
     max_adapted: Share = 1.0
     """Share of a step's training groups that may play rewritten tasks; the others play roots."""
     max_pending: int = Field(2, ge=0)
@@ -290,30 +301,26 @@ class AdaptationSection(Section):
     ladder: LadderSection = LadderSection()
 
     @property
-    def rewrites(self) -> bool:
-        """Whether tasks are rewritten by a model and measured, so that proposals may be pending."""
-        return self._changer == "llm_rewrite"
+    def chosen(self) -> Controller:
+        """The controller that `controller` names."""
+        return find_controller(self.controller)
 
     @property
-    def reads_notes(self) -> bool:
-        """Whether the controller reads how the rollouts of a group were judged."""
-        return self._changer not in ("none", "ladder")
+    def method(self) -> Method | None:
+        """The method that the controller belongs to; None for a controller of the core."""
+        return None if self.controller in CONTROLLERS else find(self.controller)
 
     @property
-    def climbs(self) -> bool:
-        """Whether tasks come from windows of difficulty levels."""
-        return self._changer == "ladder"
-
-    @property
-    def _changer(self) -> str:
-        return self.mixed_with if self.controller == "mixed" else self.controller
+    def adapts(self) -> bool:
+        """Whether tasks change."""
+        return bool(self.chosen.part)
 
     @model_validator(mode="after")
     def _reads_its_ladder(self) -> AdaptationSection:
-        if self.ladder != LadderSection() and not self.climbs and ":" not in self.controller:
+        if self.ladder != LadderSection() and not self.chosen.needs_levels:
             raise ValueError(
-                f"ladder: given with controller = {self.controller!r} and mixed_with = {self.mixed_with!r}, allowed only with "
-                "'ladder' (or 'mixed' with it): nothing else has difficulty levels"
+                f"ladder: given with controller = {self.controller!r}, allowed only with 'ladder': no other controller has "
+                "difficulty levels"
             )
         return self
 
@@ -328,13 +335,6 @@ class RewardSection(Section):
     """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
     `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
     `package.module:function`."""
-    mode: Literal["separate", "shared"] = "separate"
-    """Whose weights judge: the reward model's, or (`shared`) the policy's own. Then finished rollouts become questions that the
-    policy answers and learns from: which attempt was right, and what would have been (docs/algorithms.md, "Shared weights")."""
-    recycled: Annotated[
-        Positive, Only(lambda s: s.mode == "shared", 'mode = "shared": no question is asked')
-    ] = 32
-    """Questions to judge, and attempts to mend, a step; at most so many of each."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"

@@ -128,7 +128,7 @@ class Settings(Section):
     """API key that the command line and other clients send."""
     own_hosts: str = ""
     """Comma-separated hosts that are this deployment's own, beside those that need not be named
-    (docs/security.md): addresses without a path are sent the services' secret there and nowhere
+    (docs/operate.md#security): addresses without a path are sent the services' secret there and nowhere
     else, and where no keys are asked for the APIs answer under these names, too."""
     env_egress: str = ""
     """What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts,
@@ -136,12 +136,12 @@ class Settings(Section):
     are asked for, else `any`."""
     plugins: str = ""
     """Modules of yours that pools and runs may name as `module:NAME`, separated by commas: families, reward
-    functions, estimators and the like (docs/security.md). Empty: none where keys are asked for, else `any`."""
+    functions, estimators and the like (docs/operate.md#security). Empty: none where keys are asked for, else `any`."""
     mcp_servers: str = ""
-    """JSON file of the MCP servers whose tools tasks of the family `mcp` may name (docs/security.md)."""
+    """JSON file of the MCP servers whose tools tasks of the family `mcp` may name (docs/operate.md#security)."""
     containers: str = ""
     """Docker engine for tasks of the family `harbor` that need a container, such as
-    `unix:///var/run/docker.sock`; empty refuses them (docs/security.md)."""
+    `unix:///var/run/docker.sock`; empty refuses them (docs/operate.md#security)."""
     containers_network: str = "none"
     """Docker's network for the `RUN` lines of such tasks. What a model's script or a test runs has none."""
     cors_origins: str = ""

@@ -90,7 +90,7 @@ class FurtherLearnerSection(LearnerSection):
     """The learner of a further model: the fields of `[trainer.policy]`, and what the model is trained for."""
 
     job: str = Field("", pattern=r"^(|pg|ce|distil|dpo_pair|[\w.]+:\w+)$")
-    """Its objective, as `algorithm.job` (docs/algorithms.md, "Jobs"); empty is that of the algorithm."""
+    """Its objective, as `algorithm.job` (docs/methods.md, "Jobs"); empty is that of the algorithm."""
 
 
 class CriticSection(Section):

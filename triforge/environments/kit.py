@@ -6,10 +6,11 @@ All of it is public: `from triforge.environments.kit import ...` in a package of
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from random import Random
@@ -177,7 +178,7 @@ def _last_boxed(text: str) -> str:
 
 
 class Episode(Protocol):
-    """A game being played, as plain synchronous code. Without `start` it begins with what the task announces.
+    """A game being played; its methods may be coroutines. Without `start` it begins with what the task announces.
 
     One that can be copied between two steps has `fork()`, which returns the copy; in a family with `never_blocks` and without
     `success_at` tree rollouts then need not play its responses again. One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
@@ -186,10 +187,10 @@ class Episode(Protocol):
 
     done: bool
 
-    def start(self) -> Reset:
+    def start(self) -> Reset | Awaitable[Reset]:
         """The system message and the first observation; called once, first."""
 
-    def play(self, response: str) -> StepResult:
+    def play(self, response: str) -> StepResult | Awaitable[StepResult]:
         """Play one response; never called when `done`."""
 
 
@@ -220,9 +221,9 @@ class OneEpisode:
             )
         self._used = True
 
-        def start() -> Reset:
+        def start() -> Reset | Awaitable[Reset]:
             episode = self._episode = self._begin(task, seed)
-            if self._closed:  # its caller has gone, and nobody else knows of it
+            if self._closed:  # its caller has left
                 _leave(episode, sound=False)
                 raise EnvError(f"{self._name}: the episode was closed while it started")
             if not hasattr(episode, "start"):
@@ -254,10 +255,12 @@ class OneEpisode:
         self._used = self._closed = True
         episode, self._episode = self._episode, None
         if hasattr(episode, "leave"):
-            await asyncio.to_thread(_leave, episode, sound=not self._busy)
+            left = await asyncio.to_thread(_leave, episode, sound=not self._busy)
+            if inspect.isawaitable(left):
+                await left
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        """Do the work; when it raises or is given up, the mark stays and the episode is not sound."""
+    async def _run(self, work: Callable[[], T | Awaitable[T]]) -> T:
+        """Do the work; when it raises or is cancelled, the mark stays and the episode is not sound."""
         self._busy = True
         if self._blocks is False:
             result = work()
@@ -265,13 +268,14 @@ class OneEpisode:
             threads = None if self._blocks is True else self._blocks
             loop = asyncio.get_running_loop()
             result = await loop.run_in_executor(threads, copy_context().run, work)
+        done: T = await result if inspect.isawaitable(result) else result
         self._busy = False
-        return result
+        return done
 
 
-def _leave(episode: Episode | None, *, sound: bool) -> None:
-    if leave := getattr(episode, "leave", None):
-        leave(sound=sound)
+def _leave(episode: Episode | None, *, sound: bool) -> object:
+    leave = getattr(episode, "leave", None)
+    return leave(sound=sound) if leave else None
 
 
 def expect_announced(name: str, task: Task, expected: str) -> None:
@@ -283,6 +287,35 @@ def expect_announced(name: str, task: Task, expected: str) -> None:
         )
         error.retryable = False
         raise error
+
+
+# ---- rewrites ---------------------------------------------------------------------------------------------------
+
+
+def closed_menu(description: str, combinations: Sequence[dict[str, str]]) -> RewriteMenu:
+    """Return a menu of these answers; the values of each field stand in the order in which they first occur."""
+    names = combinations[0] if combinations else ()
+    return RewriteMenu(
+        description=description,
+        fields={name: tuple(dict.fromkeys(one[name] for one in combinations)) for name in names},
+        combinations=tuple(combinations),
+    )
+
+
+def expect_fields(answer: Mapping[str, str], fields: Collection[str], what: str) -> None:
+    """Raise an `InputError` for an answer to a menu that has other fields."""
+    if set(answer) != set(fields):
+        raise InputError(
+            f"{what}: fields: given {sorted(answer)}, expected exactly {', '.join(fields)}"
+        )
+
+
+def proofs(*results: tuple[str, bool] | tuple[str, bool, str]) -> list[CheckResult]:
+    """Return the results of checks, each given as name, whether it passed and, where it helps, a detail."""
+    return [
+        CheckResult(name=name, passed=passed, detail=" ".join(detail))
+        for name, passed, *detail in results
+    ]
 
 
 # ---- families ---------------------------------------------------------------------------------------------------
@@ -314,6 +347,7 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
     Attributes:
         name: as in `Task.family`.
         params: the parameters of a task, where `read` need not do more than check them.
+        generator_options: the options of the generator, which `drawn` gets.
         episode: makes an episode of these parameters and the options, where `begin` need not know more.
         play_options: how a run says that episodes are played, by default without options; `begin` and `solution` get one.
         blocks: see `OneEpisode`. With False, also say `never_blocks = True`.
@@ -321,6 +355,7 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
 
     name: str
     params: type[BaseModel]
+    generator_options: type[BaseModel] = Strict
     episode: Callable[[Any, Any], Episode]
     play_options: type[PlayT] = Strict  # type: ignore[assignment]
     blocks: bool | Executor = False
@@ -340,8 +375,13 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Solvable tasks; same seed and options, same tasks."""
-        parse_model(Strict, options, f"{self.name} generate")
-        return [self.new_task(Random(f"{self.name} {seed} {n}")) for n in range(count)]  # noqa: S311
+        wanted = parse_model(self.generator_options, options, f"{self.name} generate")
+        seeded = (Random(f"{self.name} {seed} {n}") for n in range(count))  # noqa: S311
+        return [self.drawn(rng, wanted) for rng in seeded]
+
+    def drawn(self, rng: Random, wanted: Any) -> Params:  # noqa: ARG002
+        """One solvable task, for a generator with options; `wanted` are its `generator_options`."""
+        return self.new_task(rng)
 
     def begin(self, given: GivenT, options: PlayT, announced: str, seed: int) -> Episode:  # noqa: ARG002
         """The episode of a task, which announces what `given` rewards: its instruction, which `start` shows."""
@@ -367,6 +407,10 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
         """Check and normalise a task and write its instruction."""
         given = self.read(params)
         self.check(given)
+        return self.draft(given)
+
+    def draft(self, given: GivenT) -> TaskDraft:
+        """A checked task with its instruction."""
         return TaskDraft(
             params=self.write(given),
             instruction=self.instruction(given),

@@ -30,7 +30,7 @@ def demand_trainable(config: RunConfig, pool: PoolState) -> None:
             f"run.groups_per_step: given {groups}, the pool {pool.name!r} has {there} training tasks, expected at most one group "
             "a task: lower it, or make a pool of more tasks"
         )
-    if config.adaptation.climbs and not pool.levelled:
+    if config.adaptation.chosen.needs_levels and not pool.levelled:
         raise ConfigError(
             f"adaptation.controller: given {config.adaptation.controller!r} for the pool {pool.name!r} of {pool.environment!r}, "
             "allowed 'llm_rewrite' or 'none': its tasks have no difficulty levels (`at_level` of the family)"
@@ -68,8 +68,9 @@ def demand_success(config: RunConfig, environment: str) -> None:
     own = (config.algorithm_of(role).needs_success for role in config.models.players)
     read = next(filter(None, own), "")  # by one of the models that play
     needs = read and f"algorithm {algorithm.name!r} ({read})"
-    needs = needs or ("reward.mode = 'shared'" if config.reward.mode == "shared" else "")
-    if needs or controller != "none":
+    reading = (m.name for m, options in config.methods_used.items() if options.reads_success)
+    needs = needs or "".join(f"methods.{name}" for name in [*reading][:1])
+    if needs or config.adaptation.adapts:
         raise ConfigError(
             f"{needs or f'adaptation.controller = {controller!r}'}: given for {environment!r}, whose episodes have scores and no "
             "threshold from which they are successes; state one (env_adapter.options.success_at, or success_at of the family), or "

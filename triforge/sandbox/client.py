@@ -223,7 +223,7 @@ def _not_started(why: str) -> SandboxError:
     if "namespace" in why or "Operation not permitted" in why or "Permission denied" in why:
         hint = (
             "; bubblewrap needs unprivileged user namespaces: sysctl user.max_user_namespaces, and for containers "
-            "see docs/operations.md"
+            "see docs/operate.md"
         )
     return SandboxError(f"the sandbox did not start: {why}{hint}")
 

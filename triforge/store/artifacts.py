@@ -1,4 +1,4 @@
-"""The artifact store: large payloads as files under one root, a local folder or any fsspec URL.
+"""The artifact store: large payloads as files below one root, a local folder or any fsspec URL.
 
 Every write is atomic: a reader sees the whole file or none. Locally that is a temporary file, fsync and a rename; object
 stores promise it for a single put.
@@ -20,7 +20,8 @@ from fsspec.implementations.local import LocalFileSystem
 from triforge.errors import InputError, NotFoundError, StorageError, UnavailableError
 
 _DENIED = "permission denied; give this process write access or change TRIFORGE_ARTIFACTS_URL"
-_FILE = "a file lies where a folder should; move it away or change TRIFORGE_ARTIFACTS_URL"
+_FILE = "a file has the name of a folder; move it away or change TRIFORGE_ARTIFACTS_URL"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REASONS = {
     errno.ENOSPC: "the disk is full; free space or point TRIFORGE_ARTIFACTS_URL elsewhere",
     errno.EDQUOT: "the disk quota is used up; free space or point TRIFORGE_ARTIFACTS_URL elsewhere",
@@ -35,7 +36,7 @@ _REASONS = {
 
 
 def storage_error(action: str, where: str, error: OSError) -> StorageError:
-    """Say in one sentence what could not be done, where and why."""
+    """Return an error with the failed action, its place and the reason."""
     reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
     return StorageError(f"cannot {action} {where}: {reason}")
 
@@ -43,34 +44,33 @@ def storage_error(action: str, where: str, error: OSError) -> StorageError:
 class ArtifactStore:
     """Files below one root. Methods raise StorageError (disk full, no permission) or UnavailableError (no answer).
 
-    Names are relative paths with forward slashes (`rows/run/00001-policy.parquet`); wherever a name is expected, the URI
-    that `write` returned works as well. `url` is a local folder (created on first write) or an fsspec URL such as
-    `s3://bucket/prefix`. Engines load weights from disks, so beside a URL stands the folder for them:
-    `s3://bucket/prefix#/data/artifacts`.
+    Names are relative paths with forward slashes (`rows/run/00001-policy.parquet`); the URI that `write` returned is accepted
+    as a name. `url` is a local folder (created on first write) or an fsspec URL such as `s3://bucket/prefix`. Engines load
+    weights from disks, so a folder for weights follows such a URL: `s3://bucket/prefix#/data/artifacts`.
     """
 
     def __init__(self, url: str) -> None:
-        address, _, beside = url.partition("#") if "://" in url else (url, "", "")
+        address, _, weights = url.partition("#") if "://" in url else (url, "", "")
         try:
-            # Other processes write as well, so what was listed once is not believed.
-            found, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
+            # Other processes write too: listings are not cached.
+            self._fs: Any
+            self._fs, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise StorageError(
                 f"TRIFORGE_ARTIFACTS_URL {url!r}: given a URL that fsspec cannot open ({error}), expected a folder or a "
                 "URL whose driver is installed (s3:// needs s3fs)"
             ) from error
-        self._fs: Any = found
-        self.is_local = isinstance(found, LocalFileSystem)
+        self.is_local = isinstance(self._fs, LocalFileSystem)
         self.root = str(Path(root).resolve()) if self.is_local else str(root).rstrip("/")
-        # Where folders lie that are read by path; None where there is no such place.
-        self._folder = Path(self.root) if self.is_local else Path(beside) if beside else None
+        # The folder of files that are read by path; None if there is none.
+        self._folder = Path(self.root) if self.is_local else Path(weights) if weights else None
         if self._folder is not None and not self._folder.is_absolute():
             raise StorageError(
-                f"TRIFORGE_ARTIFACTS_URL {url!r}: given the relative folder {beside!r}, expected one that begins with /"
+                f"TRIFORGE_ARTIFACTS_URL {url!r}: given the relative folder {weights!r}, expected one that begins with /"
             )
 
     def uri(self, name: str) -> str:
-        """The URI of a name: a plain absolute path when the store is local."""
+        """Return the URI of a name: an absolute path when the store is local."""
         path = self._path(name)
         return path if self.is_local else cast("str", self._fs.unstrip_protocol(path))
 
@@ -91,14 +91,14 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _doing(self, action: str, path: str) -> Iterator[None]:
-        """Errors of a driver leave as ours; a missing file is for the caller to judge."""
+        """Raise a driver's errors as ours; FileNotFoundError is left to the caller."""
         try:
             yield
         except FileNotFoundError:
             raise
         except OSError as error:
             raise storage_error(action, path, error) from error
-        except Exception as error:  # the border: drivers of object stores have errors of their own
+        except Exception as error:  # drivers of object stores have errors of their own
             if self.is_local:
                 raise
             raise UnavailableError(
@@ -106,7 +106,7 @@ class ArtifactStore:
             ) from error
 
     def write(self, name: str, data: bytes) -> str:
-        """Write a file, replacing what was there; returns its URI."""
+        """Write a file, replacing an older one; return its URI."""
         path = self._path(name)
         try:
             with self._doing("write", path):
@@ -114,12 +114,12 @@ class ArtifactStore:
                     _write_local(Path(path), data)
                 else:
                     self._fs.pipe_file(path, data)
-        except FileNotFoundError as error:  # the bucket, or a folder that somebody has just removed
+        except FileNotFoundError as error:  # the bucket, or a folder that was removed meanwhile
             raise storage_error("write", path, error) from error
         return self.uri(name)
 
     def read(self, name: str) -> bytes:
-        """The content of a file; NotFoundError if there is none."""
+        """Return the content of a file; NotFoundError if it is missing."""
         path = self._path(name)
         try:
             with self._doing("read", path):
@@ -128,22 +128,22 @@ class ArtifactStore:
             raise NotFoundError(f"artifact {path}: not found; was it pruned or moved?") from None
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or folder of this name."""
+        """Return whether there is a file or folder of this name."""
         path = self._path(name)
         with self._doing("look for", path):
             return bool(self._fs.exists(path))
 
     def delete(self, name: str) -> None:
-        """Delete a file or folder; nothing happens when it is not there."""
+        """Delete a file or folder; a missing one is no error."""
         path = self._path(name)
         with contextlib.suppress(FileNotFoundError), self._doing("delete", path):
             self._fs.rm(path, recursive=True)
 
     def try_out(self, *, writes: bool = True, folders: bool = True) -> None:
-        """Find out now, and not at a run's first write, whether the store can be used; leaves nothing behind. Blocking.
+        """Raise at once the error that a run's first read or write would meet. Blocking.
 
-        A full disk is passed over: who does not start because of it cannot say so either. A process that only reads
-        (`writes` false) is content with a place where nothing lies yet; `folders` checks the folder beside an object store.
+        A full disk is no error here: space may be freed. `writes` false accepts a place that does not exist yet; `folders`
+        false leaves out the folder of weights.
         """
         places = {self._folder} if folders and self._folder is not None else set()
         if self.is_local:
@@ -159,11 +159,11 @@ class ArtifactStore:
             _try_folder(place, writes=writes)
 
     def local_path(self, name: str) -> Path:
-        """Where a file or folder lies on this disk, for engines; StorageError if no local folder is named."""
+        """Return the path of a file or folder that engines read; StorageError if no local folder is named."""
         if self._folder is None:
             raise StorageError(
-                f"{self.uri(name)}: model folders must lie on a disk that trainer and engines share; given the store "
-                f"{self.root}, expected TRIFORGE_ARTIFACTS_URL to be a folder, or to name one behind a # "
+                f"{self.uri(name)}: model folders must be on a disk that trainer and engines share; given the store "
+                f"{self.root}, expected TRIFORGE_ARTIFACTS_URL to be a folder, or to name one after a # "
                 "(s3://bucket/prefix#/data/artifacts)"
             )
         return self._folder / self._inner(name)
@@ -192,7 +192,7 @@ def _try_folder(folder: Path, *, writes: bool) -> None:
             trial.touch(exist_ok=False)
             trial.unlink()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # somebody can free space while it runs
+        if error.errno not in _FULL:
             raise storage_error("write to", place, error) from error
     try:
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:

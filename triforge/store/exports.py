@@ -23,18 +23,21 @@ configs:
 
 # {run}
 
-What run {run} of triforge {version} played: a row a step of a trajectory, in order. A split a purpose: {purposes}. `evaluate`
-holds tasks that were kept for evaluation.
+The rollouts of run {run} of triforge {version}: a row for each step of a trajectory, in order, and a split for each purpose:
+{purposes}. `evaluate` has the held-out tasks.
 
-`observation` is what the policy saw, `response` what it answered; `context_ids` and `response_ids` are the tokens, which in their
-order are the trajectory's, with `response_logprobs` and `policy_versions` of each sampled one. `score`, `outcome`, `votes`, `reward`, `advantage` and
-`weight` say what that was worth and what became of it. The algorithm and the config are in the metadata of the files, key `triforge`.
+`observation` is the input of the policy, `response` its answer; `context_ids` and `response_ids` are the tokens, which in their
+order are the trajectory's, with `response_logprobs` and `policy_versions` of each sampled one. `score`, `outcome`, `votes`,
+`reward`, `advantage` and `weight` are its results. The algorithm and the config are in the metadata of the files, key `triforge`.
 """
 
 
 def write_dataset(record: Path, folder: Path) -> int:
-    """Write a record (Parquet) as a folder that `datasets.load_dataset` reads, with a card; returns its rows."""
-    folder = _new(folder)
+    """Write a record (Parquet) as a folder that `datasets.load_dataset` reads, with a card; return its rows."""
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"--out {folder}: expected a new folder: {error}") from None
     (folder / "data").mkdir()
     file = pq.ParquetFile(record)
     writers: dict[str, pq.ParquetWriter] = {}
@@ -42,14 +45,12 @@ def write_dataset(record: Path, folder: Path) -> int:
     try:
         for batch in file.iter_batches(batch_size=256):
             table = pa.Table.from_batches([batch])
+            run = run or str(table["run_id"][0])
             for purpose in pc.unique(table["purpose"]).to_pylist():
                 if purpose not in writers:
-                    where = folder / "data" / f"{purpose}.parquet"
-                    writers[purpose] = pq.ParquetWriter(
-                        where, file.schema_arrow, compression="zstd"
-                    )
+                    path = folder / "data" / f"{purpose}.parquet"
+                    writers[purpose] = pq.ParquetWriter(path, file.schema_arrow, compression="zstd")
                 writers[purpose].write_table(table.filter(pc.equal(table["purpose"], purpose)))
-                run = run or str(table["run_id"][0])
     finally:
         for writer in writers.values():
             writer.close()
@@ -58,13 +59,3 @@ def write_dataset(record: Path, folder: Path) -> int:
     card = _CARD.format(run=run, splits=splits, purposes=purposes, version=version("triforge"))
     (folder / "README.md").write_text(card, encoding="utf-8")
     return int(file.metadata.num_rows)
-
-
-def _new(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {folder}: expected a folder that is not there yet: {error}"
-        ) from None
-    return folder

@@ -11,29 +11,29 @@ from triforge.types import ImageRef
 from triforge.vision.files import describe, digest_of
 
 _ENDINGS = {"image/png": "png", "image/jpeg": "jpg"}
-_HELD = 64 * 2**20  # bytes of images that are kept in memory
+_CACHED = 64 * 2**20  # bytes of images in memory
 
 
 def image_name(ref: ImageRef) -> str:
-    """Where an image lies in the artifact store."""
+    """Return the name of an image in the artifact store."""
     return f"images/{ref.id.removeprefix('sha256:')}.{_ENDINGS[ref.media_type]}"
 
 
 class ImageStore:
-    """Keeps images, and `held` bytes of those read last in memory. Safe to share between the coroutines of one loop."""
+    """Images, with a cache of those read last. The coroutines of one loop may share it."""
 
-    def __init__(self, artifacts: ArtifactStore, *, held: int = _HELD) -> None:
+    def __init__(self, artifacts: ArtifactStore, *, held: int = _CACHED) -> None:
         self._artifacts = artifacts
         self._budget = held
-        self._held: OrderedDict[str, bytes] = OrderedDict()
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._size = 0
 
     async def put(self, data: bytes) -> ImageRef:
-        """Keep an image, once; InputError if it is no whole PNG or JPEG or too large."""
+        """Store an image, once; InputError unless it is a whole PNG or JPEG of permitted size."""
         return await asyncio.to_thread(self.keep, data)
 
     def keep(self, data: bytes) -> ImageRef:
-        """`put`, blocking."""
+        """Store an image like `put`, blocking."""
         ref = describe(data, where="screenshot")
         name = image_name(ref)
         if not self._artifacts.exists(name):
@@ -41,21 +41,20 @@ class ImageStore:
         return ref
 
     async def get(self, ref: ImageRef) -> bytes:
-        """The bytes of an image."""
-        found = self._held.get(ref.id)
-        if found is not None:
-            self._held.move_to_end(ref.id)
-            return found
+        """Return the bytes of an image."""
+        if ref.id in self._cache:
+            self._cache.move_to_end(ref.id)
+            return self._cache[ref.id]
         data = await asyncio.to_thread(self.read, ref)
-        if ref.id not in self._held and len(data) <= self._budget:
-            self._held[ref.id] = data
+        if ref.id not in self._cache and len(data) <= self._budget:
+            self._cache[ref.id] = data
             self._size += len(data)
             while self._size > self._budget:
-                self._size -= len(self._held.popitem(last=False)[1])
+                self._size -= len(self._cache.popitem(last=False)[1])
         return data
 
     def read(self, ref: ImageRef) -> bytes:
-        """`get`, blocking and without the memory."""
+        """Return the bytes of an image without the cache, blocking."""
         name = image_name(ref)
         try:
             data = self._artifacts.read(name)
@@ -65,7 +64,7 @@ class ImageStore:
             ) from None
         if digest_of(data) != ref.id:
             raise StorageError(
-                f"{self._artifacts.uri(name)}: holds {digest_of(data)}, expected what its name says; it was changed or cut "
-                "off, delete it"
+                f"{self._artifacts.uri(name)}: holds {digest_of(data)}, expected the digest in its name; it was changed or "
+                "truncated, delete it"
             )
         return data

@@ -1,10 +1,10 @@
-"""What a folder should hold: its files with their sizes and checksums, written once and compared by whoever takes it.
+"""The manifest of a folder: its files with sizes and checksums, written once and compared by its readers.
 
     manifest.json    {"format": "triforge-folder/1", ..., "files": {"config.json": {"bytes", "sha256", "xxh3_128"}}}
 
-SHA-256 says for good of which bytes a version was made: its digest is the SHA-256 of its manifest. XXH3-128 is what is
-compared, because a file's takes a small part of the time. It finds what a disk or a copy has damaged; it is not made to
-withstand somebody who forges a file. Manifests from before have SHA-256 alone, and are compared by that.
+SHA-256 identifies the bytes of a version for good; the digest of a version is the SHA-256 of its manifest. Readers compare
+XXH3-128, which takes a small part of the time: it detects the damage of a disk or a copy, not a forged file. Old manifests
+have SHA-256 alone, and readers compare that.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from triforge.store.artifacts import storage_error
 from triforge.store.tensor_files import regular_size
 
 MANIFEST: Final = "manifest.json"
-BLOCK: Final = 1 << 20  # bytes; what is read stays in a core's cache while it is looked at
-_SIDE_BY_SIDE: Final = 8  # files that are read at once
+BLOCK: Final = 1 << 20  # bytes; a block stays in a core's cache while it is hashed
+_PARALLEL: Final = 8  # files that are read at once
 _FORMAT: Final = "triforge-folder/1"
-# By their keys in a manifest, the one that is compared first: how it is called, and what makes one.
-_SUMS: Final[Mapping[str, tuple[str, Any]]] = {
+# By their keys in a manifest: name and constructor. Readers compare the first one that a manifest has.
+_HASHES: Final[Mapping[str, tuple[str, Any]]] = {
     "xxh3_128": ("XXH3-128", xxhash.xxh3_128),
     "sha256": ("SHA-256", hashlib.sha256),
 }
@@ -41,40 +41,40 @@ _R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """What a manifest says of one file: its size in bytes and a checksum as hex, `kind` is its key."""
+class ListedFile:
+    """A file in a manifest: its size in bytes, and a checksum as hex with its key."""
 
     size: int
     kind: str
     checksum: str
 
 
-class Reading:
-    """The checksum of a file that somebody reads: every byte goes through `update`, in order, and `problem` compares."""
+class Checksum:
+    """The checksum of a file that is being read: every byte passes `update`, in order, and `problem` compares."""
 
-    def __init__(self, name: str, listed: Listed) -> None:
+    def __init__(self, name: str, listed: ListedFile) -> None:
         self._name, self._listed = name, listed
-        self._called, make = _SUMS[listed.kind]
+        self._kind, make = _HASHES[listed.kind]
         self._hash = make()
 
     def update(self, data: memoryview, /) -> None:
-        """More bytes of the file."""
+        """Add bytes of the file."""
         self._hash.update(data)
 
     def problem(self) -> str:
-        """What is wrong with the bytes so far; empty if they are the file that was listed."""
-        found = self._hash.hexdigest()
-        if found == self._listed.checksum:
+        """Return the difference from the manifest; empty if there is none."""
+        checksum = self._hash.hexdigest()
+        if checksum == self._listed.checksum:
             return ""
         return (
-            f"{self._name} has changed after it was published: its {self._called} is {found}, {MANIFEST} says "
+            f"{self._name} has changed after it was published: its {self._kind} is {checksum}, {MANIFEST} says "
             f"{self._listed.checksum}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest, read and not yet compared with what lies beside it.
+    """A manifest that was read and not yet compared with its folder.
 
     Attributes:
         digest: its own SHA-256, under which the version is announced.
@@ -83,10 +83,10 @@ class Manifest:
     folder: Path
     digest: str
     about: Mapping[str, Any]
-    files: Mapping[str, Listed]
+    files: Mapping[str, ListedFile]
 
     def problem(self, name: str, *, contents: bool) -> str:
-        """What is wrong with a listed file, with its bytes if `contents`, else with its size; empty if nothing is."""
+        """Return what is wrong with a file, by its bytes if `contents`, else by its size; empty if nothing is."""
         path, listed = self.folder / name, self.files[name]
         try:
             if not path.is_file():
@@ -96,27 +96,27 @@ class Manifest:
                 return f"{name} has {size} bytes, expected {listed.size}"
             if not contents:
                 return ""
-            reading = Reading(name, listed)
+            checksum = Checksum(name, listed)
             with path.open("rb") as file:
                 for block in blocks(file, size, memoryview(bytearray(BLOCK))):
-                    reading.update(block)
-        except FileNotFoundError:  # a moment ago it was there
+                    checksum.update(block)
+        except FileNotFoundError:  # removed meanwhile
             return f"{name} is missing, {MANIFEST} names it"
-        except OSError as error:  # of the disk or the network, not of the folder: it may be whole
+        except OSError as error:  # of the disk or the network: the folder may be whole
             raise storage_error("read", str(path), error) from error
-        return reading.problem()
+        return checksum.problem()
 
     def check(self, *, contents: bool, but: Collection[str] = frozenset()) -> None:
-        """Pass if every listed file, but some, is there as it was listed; see `problem`.
+        """Accept a folder whose files, except those of `but`, are as listed; see `problem`.
 
         Raises:
-            WeightsError: a file is missing, truncated or changed; the sentence names all such.
+            WeightsError: files are missing, truncated or changed; the error names all of them.
             StorageError: a file cannot be read.
         """
         self._refuse(self._problems([n for n in self.files if n not in but], contents=contents))
 
     def check_whole(self, *, contents: bool) -> None:
-        """`check`, and no other file may lie there."""
+        """Check all files, and that the folder holds no others."""
         problems = self._problems([*self.files], contents=contents)
         more = {path.name for path in self.folder.iterdir()} - set(self.files) - {MANIFEST}
         self._refuse([*problems, *(f"{name} is not in the manifest" for name in sorted(more))])
@@ -127,15 +127,15 @@ class Manifest:
         return each_file(lambda name: self.problem(name, contents=True), names)
 
     def _refuse(self, problems: list[str]) -> None:
-        if found := tuple(problem for problem in problems if problem):
-            raise WeightsError(f"{self.folder}: {'; '.join(found)}", problems=found)
+        if named := tuple(filter(None, problems)):
+            raise WeightsError(f"{self.folder}: {'; '.join(named)}", problems=named)
 
 
 def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
-    """The manifest of a folder; the files are not looked at. It has to have the digest `announced`, unless that is empty.
+    """Read the manifest of a folder, not its files. It must have the digest `announced`, unless that is empty.
 
     Raises:
-        WeightsError: there is none, it is another one than was announced, or not one of triforge's.
+        WeightsError: it is missing, is not the one that was announced, or is none of triforge's.
         StorageError: it cannot be read.
     """
     path = folder / MANIFEST
@@ -158,7 +158,7 @@ def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
         about = from_json(data)
     except ValueError as error:
         raise WeightsError(f"{folder}: {MANIFEST} cannot be read: {error}") from error
-    # Of one that has the digest that was announced, it is known without a name of its format what it is.
+    # A manifest with the announced digest is known, even if it names no format.
     if not isinstance(about, dict) or about.get("format", announced and _FORMAT) != _FORMAT:
         raise WeightsError(f"{folder}: {MANIFEST} is not of the format {_FORMAT!r}")
     try:
@@ -170,15 +170,15 @@ def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
     return Manifest(folder, digest, about, files)
 
 
-def _listed(name: str, entry: Mapping[str, Any]) -> Listed:
+def _listed(name: str, entry: Mapping[str, Any]) -> ListedFile:
     if Path(name).name != name:
         raise ValueError(f"{name} is no file of the folder")
-    kind = "xxh3_128" if "xxh3_128" in entry else "sha256"
-    return Listed(int(entry["bytes"]), kind, str(entry[kind]))
+    kind = next((kind for kind in _HASHES if kind in entry), "sha256")
+    return ListedFile(int(entry["bytes"]), kind, str(entry[kind]))
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> str:
-    """Write `manifest.json` over everything that lies in the folder now; returns the manifest's own SHA-256."""
+    """Write `manifest.json` with every file of the folder; return its SHA-256."""
     paths = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
     files = dict(zip((path.name for path in paths), each_file(_entry, paths), strict=True))
     document = {"format": _FORMAT, **about, "files": files}
@@ -188,9 +188,9 @@ def write_manifest(folder: Path, about: Mapping[str, Any]) -> str:
 
 
 def _entry(path: Path) -> dict[str, Any]:
-    """What a manifest says of a file, which is read once for all checksums."""
+    """Return a file's entry in a manifest; the file is read once for all checksums."""
     size = path.stat().st_size
-    sums = {kind: make() for kind, (_, make) in _SUMS.items()}
+    sums = {kind: make() for kind, (_, make) in _HASHES.items()}
     with path.open("rb") as file:
         for block in blocks(file, size, memoryview(bytearray(BLOCK))):
             for each in sums.values():
@@ -199,13 +199,13 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def each_file(read: Callable[[_F], _R], files: Sequence[_F]) -> list[_R]:
-    """What `read` says of each of some files, which are read side by side: checksums let other threads run."""
-    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, os.cpu_count() or 1)) as threads:
+    """Return the results of `read` for files, which are read in threads: checksums release the interpreter's lock."""
+    with ThreadPoolExecutor(min(_PARALLEL, os.cpu_count() or 1)) as threads:
         return list(threads.map(read, files))
 
 
 def blocks(file: BufferedReader, count: int, space: memoryview) -> Iterator[memoryview]:
-    """The next `count` bytes of a file, in parts that fill `space`, each good until the next; ends where the file does."""
+    """Yield the next `count` bytes of a file in blocks that reuse `space`; stop where the file ends."""
     while count:
         part = space[: min(count, len(space))]
         if file.readinto(part) < len(part):
@@ -215,12 +215,12 @@ def blocks(file: BufferedReader, count: int, space: memoryview) -> Iterator[memo
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The fields of a folder's manifest, see `load_manifest`."""
+    """Return the fields of a folder's manifest. Raises as `load_manifest`."""
     return dict(load_manifest(folder).about)
 
 
 def verify_manifest(folder: Path, *, contents: bool = True) -> str:
-    """Check a folder against its manifest, see `Manifest.check_whole`; returns the digest under which it is announced."""
+    """Check a folder with `Manifest.check_whole`; return the digest of its manifest."""
     manifest = load_manifest(folder)
     manifest.check_whole(contents=contents)
     return manifest.digest

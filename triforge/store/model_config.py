@@ -1,4 +1,4 @@
-"""What a `config.json` says of a model: whether it can be loaded, and where the forward passes of two models differ."""
+"""Checks of a model's `config.json`: whether it can be loaded, and where the forward passes of two models differ."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from triforge.errors import WeightsError
 from triforge.vision.image_spec import KINDS
 
-# Everything else is taken to be of the forward pass: fields of training, of generation, of labels, and of how the file was
-# written. The size of a vocabulary shows in the shapes of tensors.
+# Every other field counts for the forward pass. These belong to training, generation, labels or the file's writer; the size of
+# a vocabulary shows in the shapes of tensors.
 _OTHER = frozenset({
     "transformers_version", "dtype", "torch_dtype", "auto_map", "use_cache", "vocab_size", "tokenizer_class",
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
@@ -28,29 +28,29 @@ _OTHER = frozenset({
 })  # fmt: skip
 _ROPE = "rope_parameters"  # where transformers 5 keeps all of it, and older versions none
 _DEEPEST = 4
-_LEFT_OUT = {"rope_type": "default"}  # what a field that is not there means in every family
+_DEFAULTS = {"rope_type": "default"}  # of absent fields, the same in every family
 
 
 def difference(given: Mapping[str, Any], serving: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """A field in which two forward passes differ, and its two values; None if there is none.
+    """Return a field in which two forward passes differ, and its two values; None if there is none.
 
-    A field that one of them leaves out or has as null is passed over: what that means differs from family to family.
+    A field that is absent or null in one of them is skipped: its default differs from family to family.
     """
     mine, theirs = dict(_fields(given)), dict(_fields(serving))
     for name in mine | theirs:
-        left_out = _LEFT_OUT.get(name.rpartition(".")[2])
-        one, other = mine.get(name, left_out), theirs.get(name, left_out)
+        default = _DEFAULTS.get(name.rpartition(".")[2])
+        one, other = mine.get(name, default), theirs.get(name, default)
         if one is not None and other is not None and one != other:
             return name, one, other
     return None
 
 
 def _fields(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a forward pass, those of nested objects with their path, those of rotary embeddings without."""
+    """Yield the fields of a forward pass: those of nested objects with their path, those of rotary embeddings without."""
     rope: dict[str, Any] = {}
     for name in ("rope_scaling", _ROPE):
-        found = config.get(name)
-        rope |= found if isinstance(found, Mapping) else {}
+        value = config.get(name)
+        rope |= value if isinstance(value, Mapping) else {}
     if "type" in rope:
         rope.setdefault("rope_type", rope.pop("type"))
     plain = {k: v for k, v in config.items() if k not in ("rope_scaling", _ROPE)}
@@ -65,33 +65,33 @@ def _fields(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
 
 @functools.cache
 def _causal() -> frozenset[str]:
-    """The types of which the installed transformers has a causal model, as its source lists them: importing it takes seconds."""
-    found = find_spec("transformers")
-    if found is None or found.origin is None:
+    """Return the model types with a causal model, from the source of transformers: importing it takes seconds."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
         return frozenset()
-    source = Path(found.origin).with_name("models") / "auto" / "modeling_auto.py"
+    source = Path(spec.origin).with_name("models") / "auto" / "modeling_auto.py"
     text = source.read_text(encoding="utf-8") if source.is_file() else ""
     listed = text.partition("\nMODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")[2].partition("\n)\n")[0]
     return frozenset(re.findall(r'^        \("([^"]+)", ', listed, re.MULTILINE))
 
 
 def demand_known(folder: Path, config: Mapping[str, Any]) -> None:
-    """Pass a config of a type that can be loaded here; code that a folder brings for others is never run.
+    """Accept a config of a model type that can be loaded here; code in a model folder is never run.
 
     Raises:
-        WeightsError: the installed transformers has no causal model of this type, and it is none that sees.
+        WeightsError: the installed transformers has no causal model of this type, and it is no vision model that is known.
     """
     kind, known = config.get("model_type"), _causal()
     if known and kind not in known | set(KINDS):
         code = ", and code of the folder (auto_map) is never run" if "auto_map" in config else ""
         raise WeightsError(
             f"model folder {folder}: config.json: model_type is {kind!r:.80}, which the installed transformers does not know "
-            f"as a causal language model{code}; expected one that it knows (docs/training.md lists those that are tried)"
+            f"as a causal language model{code}; expected one that it knows (docs/train.md lists those that are tried)"
         )
 
 
 def demand_full_attention(config: Mapping[str, Any]) -> None:
-    """Pass a config whose layers all look at all that comes before, which is what the local engine computes; else WeightsError."""
+    """Accept a config whose layers attend to all earlier tokens, as the local engine computes them; else raise WeightsError."""
     text = config.get("text_config")
     text = text if isinstance(text, Mapping) else config
     layers, window = text.get("layer_types"), text.get("sliding_window")
@@ -102,5 +102,5 @@ def demand_full_attention(config: Mapping[str, Any]) -> None:
     if kinds != {"full_attention"}:
         raise WeightsError(
             f"model_type {text.get('model_type')!r} has layers of kind {sorted(kinds)}; the local engine serves full attention only, "
-            "for others name engines of SGLang (TRIFORGE_POLICY_ENGINES and the like, docs/engines.md)"
+            "for others name engines of SGLang (TRIFORGE_POLICY_ENGINES and the like, docs/operate.md#sglang-and-gpus)"
         )

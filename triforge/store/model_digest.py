@@ -1,4 +1,4 @@
-"""What a model folder computes, as one digest: its config and its tensors, whoever wrote it and whatever lies beside."""
+"""The digest of a model folder's config and tensors, whatever other files are in it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from triforge.store.tensor_files import regular_size
 
 
 def model_digest(folder: Path) -> str:
-    """SHA-256 over the names and SHA-256 sums of `config.json` and all safetensors files of a folder. Blocking.
+    """Return the SHA-256 over names and SHA-256 sums of `config.json` and all safetensors files. Blocking.
 
-    Each file is read once a process, as long as its size and time stay what they were.
+    A process reads each file once, as long as its size and time stay the same.
 
     Raises:
         WeightsError: a file is missing or cannot be read.

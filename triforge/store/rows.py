@@ -1,4 +1,4 @@
-"""Training rows as Parquet: one row a sequence, list columns for everything that is aligned with the tokens."""
+"""Training rows as Parquet: a row for each sequence, with list columns for the values of its tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IMAGE: pa.DataType = pa.struct(
 )
 _PLACED: pa.DataType = pa.struct([("image", _IMAGE), ("start", pa.int32()), ("end", pa.int32())])
 
-# Doubles, so that a stranger recomputes the loss from exactly the numbers that the learner read.
+# Doubles: the loss can be recomputed from exactly the numbers that the learner read.
 SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 
 
 def write_rows(store: ArtifactStore, name: str, rows: Sequence[TrainRow]) -> str:
-    """Write rows as a Parquet file to the artifact store, in their order; returns its URI."""
+    """Write rows as a Parquet file, in their order; return its URI."""
     columns = {column: [getattr(row, column) for row in rows] for column in SCHEMA.names}
     columns["images"] = [[placed.model_dump() for placed in row.images] for row in rows]
     sink = io.BytesIO()
@@ -52,7 +52,7 @@ def write_rows(store: ArtifactStore, name: str, rows: Sequence[TrainRow]) -> str
 
 
 def read_rows(store: ArtifactStore, uri: str) -> list[TrainRow]:
-    """Read rows back.
+    """Read rows.
 
     Raises:
         StorageError: the bytes are not a Parquet file with the columns of `SCHEMA`, or a row's columns differ in length.
@@ -68,6 +68,6 @@ def read_rows(store: ArtifactStore, uri: str) -> list[TrainRow]:
         columns += ["rewards"] if row.rewards else []
         counts = {name: len(getattr(row, name)) for name in columns}
         if len(set(counts.values())) != 1:
-            given = ", ".join(f"{count} {name}" for name, count in counts.items())
-            raise StorageError(f"{uri}: row {row.key!r} has {given}, expected equal lengths")
+            lengths = ", ".join(f"{count} {name}" for name, count in counts.items())
+            raise StorageError(f"{uri}: row {row.key!r} has {lengths}, expected equal lengths")
     return rows

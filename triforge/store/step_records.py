@@ -1,4 +1,4 @@
-"""The records of a run as Parquet: a row a step of a trajectory, and a row a training step."""
+"""The records of a run as Parquet: a row for each step of a trajectory, and a row for each training step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triforge.types import RunStep
 _IDS: pa.DataType = pa.list_(pa.int32())
 _FLOATS: pa.DataType = pa.list_(pa.float64())
 _HASHES: pa.DataType = pa.list_(pa.string())
-# What the reward model has written, and what became of it.
+# The reward model's output, and its use in training.
 _WRITTEN: list[tuple[str, pa.DataType]] = [
     ("text", pa.string()),
     ("ids", _IDS),
@@ -69,7 +69,6 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("reason", pa.string()),
     ("judge_prompt_ids", _IDS),
     ("votes", pa.list_(_VOTE)),
-    ("privileged", pa.list_(pa.int8())),
     ("images", _HASHES),
     ("next_images", _HASHES),
     ("judge_images", _HASHES),
@@ -87,34 +86,34 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("step_score", pa.float64()),
     ("step_score_version", pa.int64()),
     ("model", pa.string()),
+    ("extra", pa.string()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
 
- `context_ids` are the tokens between the previous response and this one, so the whole segment is
-the concatenation of context and response over its steps. `weight` is the sum over the step's tokens of their weight in
-the loss; it is 0 and `reason` says why where the step was not trained on. Of images there are the hashes under which
-they lie in the artifact store: before the action, after it, and in the judge's prompt, whose ids have the images'
-tokens. `share` is that of the hidden tests which the trajectory passed, 1 or 0 where nobody counted. `score` is the
-trajectory's, 1 or 0 of success where the environment gives none; `outcome` is null beside a score for which nobody states a
-threshold, and `env_reward` is what the environment gave for the step. Where the judge
-wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
-the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read. `finish`
-says why the response ended (stop, length, abort), `admissible` what the environment would have taken, where it says so.
-`model` wrote the response, `policy_versions` are its versions; `agent_id` says for which agent, where an environment has several.
+`context_ids` are the tokens between the previous response and this one: a segment is the concatenation of context and response
+over its steps. `weight` is the sum of the loss weights of the step's tokens; where it is 0, `reason` says why the step was not
+trained on. Images are named by their hashes in the artifact store: before the action, after it, and in the judge's prompt,
+whose ids include the images' tokens.
 
-In tree rollouts the steps of one `state` are candidates for one turn, `env_reward` is what they were compared by, and the one
-that is `chosen` was played on.
+`share` is the share of hidden tests that the trajectory passed, 1 or 0 without a count. `score` is the trajectory's, 1 or 0 for
+success where the environment gives none; `outcome` is null next to a score without a threshold. `env_reward` is the
+environment's reward of the step. `step_score` replaces the mean vote where the scorer casts no votes; `step_score_version` is
+the version of its model.
 
-`considered` are the responses that a critic chose the response from.
+Where the judge wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in
+`programs` the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer was unreadable.
 
-`step_score` stands where the mean vote would, of a source that casts no votes; a model that gave it had `step_score_version`."""
+`finish` is the end of the response (stop, length, abort), `admissible` the actions that the environment accepts, if it lists
+them. `model` wrote the response, `policy_versions` are its versions, `agent_id` is its agent where an environment has several.
+In tree rollouts the steps of one `state` are candidates for one turn, compared by `env_reward`; the one that is `chosen` was
+played on. `considered` are the responses from which a critic chose. `extra` has the fields of methods, as JSON."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 
 
 def step_record_name(run_id: str, step: int) -> str:
-    """Where the records of a step lie."""
+    """Return the name of a step's records."""
     return f"runs/{run_id}/steps/{step:05d}.parquet"
 
 
@@ -124,7 +123,7 @@ def write_step_records(
     records: Sequence[dict[str, Any]],
     origin: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write one step's records, and in the file's metadata what they follow from, as JSON; returns their URI."""
+    """Write one step's records, with their `origin` in the file's metadata; return their URI. See `read_origin`."""
     sink = io.BytesIO()
     schema = SCHEMA.with_metadata({_ORIGIN: json.dumps(origin or {})})
     pq.write_table(pa.Table.from_pylist(list(records), schema=schema), sink, compression="zstd")
@@ -134,10 +133,10 @@ def write_step_records(
 def read_step_records(
     store: ArtifactStore, uri: str, columns: Sequence[str] = SCHEMA.names, wanted: Any = None
 ) -> list[dict[str, Any]]:
-    """What a file of records has, in order; `wanted` are conditions of pyarrow, and of other rows nothing is decoded that can be passed over.
+    """Return the rows of a file of records, in order; `wanted` are pyarrow's conditions, checked before rows are decoded.
 
     Raises:
-        NotFoundError: the file is gone.
+        NotFoundError: the file is missing.
         StorageError: it is no file of records.
     """
     try:
@@ -147,12 +146,12 @@ def read_step_records(
         )  # fmt: skip
     except pa.ArrowException as error:
         raise StorageError(f"{uri}: not a Parquet file of step records: {error}") from error
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def read_rollouts(store: ArtifactStore, uri: str, most: int) -> list[dict[str, Any]]:
-    """At most so many rollouts of a step, of as many groups as can be, each as a row of a table; `text` is what was done."""
+    """Return at most so many rollouts of a step, of as many groups as possible, as rows of a table; `text` lists the actions."""
     columns = ["trajectory_id", "task_id", "instruction", "outcome", "score", "action", "votes.list.element.value", "advantage"]  # fmt: skip
     file = pq.ParquetFile(io.BytesIO(store.read(uri)))
     table = file.read(columns=columns, use_threads=False)
@@ -178,18 +177,18 @@ def _rollout(name: str, turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_origin(file: Path | io.BytesIO) -> dict[str, Any]:
-    """What the records of a file follow from: the run's `config`, its `algorithm` in full, and the numbers of its `steps`.
+    """Return the origin of a file's records: the run's `config`, its `algorithm` in full, and the numbers of its `steps`.
 
-    An export has the run's `proposals` as well. Empty in a file of an older version.
+    An export also has the run's `proposals`. A file of an older version has none: the result is empty.
     """
-    found: dict[str, Any] = json.loads((pq.read_metadata(file).metadata or {}).get(_ORIGIN, "{}"))
-    return found
+    origin: dict[str, Any] = json.loads((pq.read_metadata(file).metadata or {}).get(_ORIGIN, "{}"))
+    return origin
 
 
 def export_step_records(store: ArtifactStore, uris: Iterable[str], path: Path, **more: Any) -> int:
-    """Join the records of several steps into one Parquet file, which appears whole or not at all; returns its rows.
+    """Join the records of several steps into one Parquet file, whole or not at all; return its rows.
 
-    Its metadata are those of the files, their `steps` together, and `more`.
+    Its origin is that of the files, with the `steps` of all, and `more`.
     """
     aside = path.with_name(f".{path.name}.part")
     rows, origin, steps = 0, dict[str, Any](), dict[str, Any]()
@@ -221,20 +220,20 @@ _HEAD = (
 
 
 def _row(step: RunStep) -> dict[str, Any]:
-    """A step's columns: the head, the versions of further models, the measures."""
+    """Return a step's values: the head, the versions of further models, the measures."""
     further = {f"{role}_version": version for role, version in step.further.items()}
     return {name: getattr(step, name) for name, _ in _HEAD} | further | step.metrics
 
 
 def _columns(steps: Sequence[RunStep]) -> list[str]:
-    """The head, then versions of further models, then measures, both sorted by name."""
+    """Return the head, then versions of further models, then measures, both sorted by name."""
     further = sorted({f"{role}_version" for step in steps for role in step.further})
     measures = sorted({name for step in steps for name in step.metrics})
     return [*(name for name, _ in _HEAD), *further, *measures]
 
 
 def steps_parquet(steps: Sequence[RunStep]) -> bytes:
-    """A Parquet file. Measures that a step does not have are null."""
+    """Return a Parquet file; absent measures are null."""
     kinds, rows = dict(_HEAD), [_row(step) for step in steps]
     columns = {
         name: pa.array([row.get(name) for row in rows], type=kinds.get(name, pa.float64()))
@@ -246,7 +245,7 @@ def steps_parquet(steps: Sequence[RunStep]) -> bytes:
 
 
 def steps_csv(steps: Sequence[RunStep]) -> bytes:
-    """A CSV file with the columns of the Parquet file; absent measures are empty."""
+    """Return a CSV file with the columns of the Parquet file; absent measures are empty."""
     sink = io.StringIO()
     rows = csv.DictWriter(sink, _columns(steps))
     rows.writeheader()
@@ -255,5 +254,5 @@ def steps_csv(steps: Sequence[RunStep]) -> bytes:
 
 
 def steps_jsonl(steps: Sequence[RunStep]) -> bytes:
-    """JSON lines, one step each, with the same names as the Parquet file's columns; absent measures are left out."""
+    """Return a line of JSON for each step, with the names of the Parquet file's columns; absent measures are left out."""
     return "".join(f"{json.dumps(_row(step))}\n" for step in steps).encode()

@@ -1,4 +1,4 @@
-"""All tables. Small facts and their history; large payloads lie in the artifact store."""
+"""All tables: small facts and their history. Large payloads are in the artifact store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Base(DeclarativeBase):
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """Keywords that make an index cover only the rows that meet the condition."""
+    """Return the keywords of an index over the rows that meet the condition."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
@@ -40,7 +40,7 @@ class TenantRow(Base):
 
 
 class KeyRow(Base):
-    """An API key. Of its secret only the SHA-256 is kept: the secret has 256 bits, so nobody can search for it."""
+    """An API key, with the SHA-256 of its secret; the secret has 256 bits and cannot be found by search."""
 
     __tablename__ = "api_keys"
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
@@ -55,7 +55,7 @@ class KeyRow(Base):
 
 
 class PoolRow(Base):
-    """A named set of tasks of one environment family. Names and idempotency keys are a tenant's own."""
+    """A named set of tasks of one environment family. Names and idempotency keys are unique within a tenant."""
 
     __tablename__ = "pools"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -77,7 +77,7 @@ class PoolRow(Base):
 
 
 class TaskRow(Base):
-    """One version of a task. `slot` is the root's id; at most one version a slot is `active`, at most one `pending`.
+    """A version of a task. `slot` is the id of the first version; at most one version of a slot is `active`, at most one `pending`.
 
     `position` counts the slots of a pool's split from 0; all versions of a slot share it, and `pinned`.
     """
@@ -106,7 +106,7 @@ class TaskRow(Base):
 
 
 class ProposalRow(Base):
-    """A rewrite with its diagnosis, prompt, answer, checks, measurements and verdict; kept whatever the verdict."""
+    """A rewrite with its diagnosis, prompt, answer, checks, measurements and verdict, accepted or not."""
 
     __tablename__ = "proposals"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -137,19 +137,19 @@ class AuditRow(Base):
 
 
 class PlanRow(Base):
-    """The plan of one step: which task versions its groups play. Written once, so a resumed step plays the same."""
+    """The plan of a step: the task versions of its groups. Written once, so a resumed step plays the same."""
 
     __tablename__ = "plans"
     run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     step: Mapped[int] = mapped_column(Integer, primary_key=True)
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
-    cursor: Mapped[int]  # draws of train tasks made so far by the run
+    cursor: Mapped[int]  # draws of train tasks by the run so far
     groups: Mapped[list[Any]]
 
 
 class MeasurementRow(Base):
-    """How one group of one task version went; unique by group, so a repeated delivery counts once."""
+    """The result of a group of a task version; unique by group, so a repeated delivery counts once."""
 
     __tablename__ = "measurements"
     group_id: Mapped[str] = mapped_column(String(120), primary_key=True)
@@ -161,18 +161,18 @@ class MeasurementRow(Base):
     successes: Mapped[int]
     measured: Mapped[int]
     rollouts: Mapped[int]
-    policy_version: Mapped[int]  # the oldest that sampled a token of it
+    policy_version: Mapped[int]  # the oldest that sampled a token
     newest_version: Mapped[int | None]
-    score: Mapped[float | None]  # mean of those that have one
+    score: Mapped[float | None]  # mean over the scored rollouts
     scored: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
 
 
 class LadderRow(Base):
-    """Where a run's ladder of one kind of task stands, and what was counted at its top level since it was last decided."""
+    """The top level of a run's ladder of a kind of task, and the counts at that level since the last decision."""
 
     __tablename__ = "ladders"
     run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(64), primary_key=True)  # empty: of all tasks
+    kind: Mapped[str] = mapped_column(String(64), primary_key=True)  # empty: all tasks
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
     high: Mapped[int]
     counted: Mapped[int]
@@ -180,7 +180,7 @@ class LadderRow(Base):
 
 
 class LevelRow(Base):
-    """The ladder, by its kind, and the level at which it made a task version."""
+    """The level of a task version on the ladder of its kind."""
 
     __tablename__ = "levels"
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
@@ -189,7 +189,7 @@ class LevelRow(Base):
 
 
 class RunRow(Base):
-    """A run: its config, where it stands, and why it stopped."""
+    """A run: its config, its progress, and the reason of its end."""
 
     __tablename__ = "runs"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -212,7 +212,7 @@ class RunRow(Base):
 
 
 class StepRow(Base):
-    """One finished step of a run; written in the same transaction that moves the run's step and versions."""
+    """A finished step of a run; written in the transaction that moves the run's step and versions."""
 
     __tablename__ = "steps"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
@@ -226,9 +226,9 @@ class StepRow(Base):
 
 
 class TrajectoryRow(Base):
-    """One rollout of a committed step, to be found by; the whole of it is in the step's record.
+    """A rollout of a committed step, for search; the step's record has all of it.
 
-    `number` is its place among the rollouts of its step. `words` is the beginning of what it was asked and did, in small letters.
+    `number` is its place among the rollouts of its step; `words` the beginning of its instruction and actions in lower case.
     """
 
     __tablename__ = "trajectories"
@@ -259,7 +259,7 @@ class TrajectoryRow(Base):
 
 
 class WeightsRow(Base):
-    """A weight version of a run; `origin` is the version that it repeats after a rollback."""
+    """A weight version of a run; `origin` is the version that it copies after a rollback."""
 
     __tablename__ = "weights"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
@@ -272,14 +272,14 @@ class WeightsRow(Base):
 
 
 class SessionGroupRow(Base):
-    """A group that sessions play: which of its places nobody has. `attempt` counts how often it was played from the start."""
+    """A group that sessions play, with its free places. `attempt` counts its starts."""
 
     __tablename__ = "session_groups"
     group_id: Mapped[str] = mapped_column(String(120), primary_key=True)
     attempt: Mapped[int]
     run_id: Mapped[str] = mapped_column(String(64))
     task_id: Mapped[str] = mapped_column(String(64))
-    key: Mapped[str] = mapped_column(String(200))  # that its sessions have in common; empty if none
+    key: Mapped[str] = mapped_column(String(200))  # shared by its sessions; empty if none
     open: Mapped[bool]
     free: Mapped[list[Any]]
     free_count: Mapped[int]
@@ -289,7 +289,7 @@ class SessionGroupRow(Base):
 
 
 class SessionRow(Base):
-    """A session of an agent: whose it is, its place in a group, its reward, and its turns from then on."""
+    """A session of an agent: its tenant, its place in a group, its reward and, after the reward, its turns."""
 
     __tablename__ = "sessions"
     id: Mapped[str] = mapped_column(String(16), primary_key=True)

@@ -1,4 +1,4 @@
-"""Safetensors files without torch: what lies where in a folder, and parts of tensors as numbers.
+"""Safetensors files without torch: the layout of a folder's tensors, and parts of tensors as numbers.
 
 A file is eight bytes with the length of a JSON header (little-endian), the header, and the tensors' bytes.
 """
@@ -25,7 +25,7 @@ SIZES = {
 }  # fmt: skip
 _MAX_HEADER = 100_000_000
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
-_SLACK = 1 << 24  # weights; that some are missing is said by name, after the model was built
+_SLACK = 1 << 24  # weights; loading the model names the missing ones
 _NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 # The bits of infinity, by type; those of the least NaN where the type has no infinity.
 _NOT_FINITE = {
@@ -35,7 +35,7 @@ _NOT_FINITE = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of a file: its bytes are `[start, end)` of the file."""
+    """A tensor of a file: its bytes are `[start, end)` of the file."""
 
     file: Path
     name: str
@@ -46,10 +46,10 @@ class Entry:
 
 
 def read_header(path: Path) -> list[Entry]:
-    """The tensors of a file, in the order of their bytes.
+    """Return the tensors of a file, in the order of their bytes.
 
     Raises:
-        WeightsError: it cannot be read, is truncated, or its header is not what the format asks for.
+        WeightsError: it cannot be read, is truncated, or its header does not follow the format.
     """
     try:
         size = regular_size(path)
@@ -60,7 +60,7 @@ def read_header(path: Path) -> list[Entry]:
                     f"{path}: no safetensors file: its header would have {length} bytes, the file has {size}"
                 )
             header = from_json(file.read(length))
-        found = [
+        entries = [
             _entry(path, name, about, 8 + length)
             for name, about in header.items()
             if name != "__metadata__"
@@ -69,17 +69,17 @@ def read_header(path: Path) -> list[Entry]:
         raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise WeightsError(f"{path}: the safetensors header cannot be read: {error}") from error
-    found.sort(key=lambda entry: entry.start)
-    _check_layout(path, found, 8 + length, size)
-    return found
+    entries.sort(key=lambda entry: entry.start)
+    _check_layout(path, entries, 8 + length, size)
+    return entries
 
 
 def regular_size(path: Path) -> int:
-    """The bytes of a regular file; WeightsError for a pipe or device, whose reading may never end."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    """Return the size of a regular file; WeightsError for a pipe or device, whose reading may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise WeightsError(f"{path}: cannot be read: it is no regular file")
-    return found.st_size
+    return status.st_size
 
 
 def _entry(path: Path, name: str, about: dict[str, Any], base: int) -> Entry:
@@ -91,12 +91,12 @@ def _entry(path: Path, name: str, about: dict[str, Any], base: int) -> Entry:
 def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) -> None:
     at = base
     for entry in entries:
-        wanted = math.prod(entry.shape) * SIZES.get(entry.dtype, 0)
+        expected = math.prod(entry.shape) * SIZES.get(entry.dtype, 0)
         if entry.dtype not in SIZES:
             raise WeightsError(f"{path}: tensor {entry.name} is of the unknown type {entry.dtype}")
-        if entry.start != at or entry.end - entry.start != wanted:
+        if entry.start != at or entry.end - entry.start != expected:
             raise WeightsError(
-                f"{path}: tensor {entry.name} ({entry.dtype} {list(entry.shape)}) should take {wanted} bytes from {at} "
+                f"{path}: tensor {entry.name} ({entry.dtype} {list(entry.shape)}) should take {expected} bytes from {at} "
                 f"on, its header says {entry.start} to {entry.end}"
             )
         at = entry.end
@@ -105,13 +105,13 @@ def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) ->
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder; WeightsError when one that an index names is missing, or one is no regular file."""
+    """Return the safetensors files of a folder; WeightsError if one of its index is missing, or one is no regular file."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
-        found = sorted(folder.glob("*.safetensors"))
-        for path in found:
+        files = sorted(folder.glob("*.safetensors"))
+        for path in files:
             regular_size(path)
-        return found
+        return files
     try:
         names = sorted(map(str, set(from_json(index.read_bytes())["weight_map"].values())))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -123,72 +123,66 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path) -> dict[str, Entry]:
-    """All tensors of a model folder by name, each stored once; empty for a folder without weights. Raises as `read_header`."""
-    found: dict[str, Entry] = {}
+    """Return all tensors of a model folder by name; empty for a folder without weights. Raises as `read_header`."""
+    tensors: dict[str, Entry] = {}
     for path in weight_files(folder):
         for entry in read_header(path):
-            if entry.name in found:
+            if entry.name in tensors:
                 raise WeightsError(
-                    f"{path}: tensor {entry.name} is stored twice, before in {found[entry.name].file}"
+                    f"{path}: tensor {entry.name} is stored twice, before in {tensors[entry.name].file}"
                 )
-            found[entry.name] = entry
-    return found
+            tensors[entry.name] = entry
+    return tensors
 
 
 def demand_layers(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
-    """Pass if a config names no more layers than its folder holds tensors; it is asked before a model is built."""
-    parts = [config, *(config.get(name) for name in ("text_config", "vision_config"))]
-    for part in parts:
-        given = part if isinstance(part, Mapping) else {}
+    """Accept a config with at most as many layers as its folder has tensors; checked before a model is built."""
+    for part in (config, *(config.get(name) for name in ("text_config", "vision_config"))):
         for name in _LAYERS:
-            if isinstance(found := given.get(name), int) and found > tensors:
+            layers = part.get(name) if isinstance(part, Mapping) else None
+            if isinstance(layers, int) and layers > tensors:
                 raise WeightsError(
-                    f"{folder / 'config.json'}: {name} is {found}, but the folder holds {tensors} tensors"
+                    f"{folder / 'config.json'}: {name} is {layers}, but the folder holds {tensors} tensors"
                 )
 
 
 def demand_numbers(folder: Path, described: int, held: int) -> None:
-    """Pass if no memory is to be taken for far more weights than a folder holds."""
+    """Accept a config that describes not many more weights than its folder holds; checked before memory is allocated."""
     if described > 2 * held + _SLACK:
         raise WeightsError(
             f"{folder / 'config.json'}: describes {described} weights, but the folder holds {held}"
         )
 
 
-def read_bytes(entry: Entry, count: int) -> bytes:
-    """The first bytes of a tensor; WeightsError when the file is gone or shorter than it was."""
-    try:
-        with entry.file.open("rb") as file:
-            file.seek(entry.start)
-            data = file.read(count)
-    except OSError as error:
-        raise WeightsError(f"{entry.file}: cannot be read: {error.strerror or error}") from error
-    if len(data) != count:
-        raise WeightsError(f"{entry.file}: tensor {entry.name} is truncated")
-    return data
-
-
 def first_rows(entry: Entry, rows: int) -> NDArray[np.float64] | None:
-    """The first entries along the first axis, as SGLang's `/get_weights_by_name` gives them; float64 [rows, ...].
+    """Return the first entries along the first axis, like SGLang's `/get_weights_by_name`: float64 [rows, ...].
 
-    None for a type that has no plain numbers, and for a tensor without axes.
+    Return None for a type without plain numbers, and for a tensor without axes. WeightsError if the file became shorter.
     """
     kind = _NUMBERS.get(entry.dtype)
     if not entry.shape or kind is None:
         return None
     count = min(rows, entry.shape[0])
-    inner = math.prod(entry.shape[1:])
-    values = np.frombuffer(read_bytes(entry, count * inner * SIZES[entry.dtype]), dtype=kind)
+    size = count * math.prod(entry.shape[1:]) * SIZES[entry.dtype]
+    try:
+        with entry.file.open("rb") as file:
+            file.seek(entry.start)
+            data = file.read(size)
+    except OSError as error:
+        raise WeightsError(f"{entry.file}: cannot be read: {error.strerror or error}") from error
+    if len(data) != size:
+        raise WeightsError(f"{entry.file}: tensor {entry.name} is truncated")
+    values = np.frombuffer(data, dtype=kind)
     if entry.dtype == "BF16":  # the upper half of a float32
         values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values.astype(np.float64).reshape(count, *entry.shape[1:])
 
 
 def all_finite(data: bytes | memoryview, dtype: str) -> bool:
-    """Whether no element is infinite or not a number; True for types that cannot be either.
+    """Return whether no element is infinite or NaN; True for types that have neither.
 
-    Such a value has larger bits than any other of its sign. Those of the sign + are the largest signed integers, those of
-    the sign - the largest unsigned ones, so two largest values tell, and nothing is computed for each element.
+    Such a value has larger bits than any finite one of its sign. Positive ones are the largest signed integers, negative ones
+    the largest unsigned integers, so two maxima decide without a computation for each element.
     """
     infinity = _NOT_FINITE.get(dtype)
     if infinity is None or not data:

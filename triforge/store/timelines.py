@@ -1,4 +1,4 @@
-"""When each process worked on a step, beside the step's record."""
+"""The spans in which each process worked on a step, stored with the step's record."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def write_timeline(store: ArtifactStore, timeline: Timeline) -> None:
 
 
 def read_timeline(store: ArtifactStore, run_id: str, step: int) -> Timeline:
-    """The spans of a step; NotFoundError if there are none on record."""
+    """Return the spans of a step; NotFoundError if none are stored."""
     try:
         return Timeline.model_validate_json(store.read(_name(run_id, step)))
     except NotFoundError:
         raise NotFoundError(
-            f"step: given {step}, expected a finished training step of run {run_id}; steps of an older triforge have no times on record"
+            f"step: given {step}, expected a finished training step of run {run_id}; steps of an older triforge have no times"
         ) from None

@@ -1,4 +1,4 @@
-"""What the policy in training thought of the tokens that it was trained on, beside the record of their step."""
+"""The learner's own log-probabilities of the tokens of a batch, stored with the record of their step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triforge.errors import NotFoundError, StorageError
@@ -24,8 +25,8 @@ def _name(run_id: str, step: int) -> str:
 
 
 def logprobs_table(rows: Iterable[Row]) -> pa.Table:
-    """A step's rows: key (trajectory/segment), places of tokens in the segment, log-probability of each."""
-    columns = [pa.array(column) for column in ([*found] for found in zip(*rows, strict=True))]
+    """Return a step's rows as a table: key (trajectory/segment), places of tokens in the segment, log-probabilities."""
+    columns = [pa.array(list(column)) for column in zip(*rows, strict=True)]
     return pa.table(columns or [[], [], []], names=_SCHEMA.names).cast(_SCHEMA)
 
 
@@ -39,18 +40,17 @@ def write_logprobs(store: ArtifactStore, run_id: str, step: int, rows: Iterable[
 def read_logprobs(
     store: ArtifactStore, run_id: str, step: int, trajectory_id: str
 ) -> dict[int, dict[int, float]]:
-    """`[segment][place]` of a trajectory's tokens; empty where nothing of it is on record."""
-    table, found = recorded_logprobs(store, run_id, step), dict[int, dict[int, float]]()
-    for number, key in enumerate(table.column("key").to_pylist()):
-        name, _, segment = key.rpartition("/")
-        if name == trajectory_id:
-            places, values = (table.column(n)[number].as_py() for n in ("places", "logprobs"))
-            found[int(segment)] = dict(zip(places, values, strict=True))
-    return found
+    """Return `[segment][place]` of a trajectory's tokens; empty if none are stored."""
+    table, start = recorded_logprobs(store, run_id, step), f"{trajectory_id}/"
+    rows = table.filter(pc.starts_with(table["key"], start)).to_pylist()
+    return {
+        int(row["key"].removeprefix(start)): dict(zip(row["places"], row["logprobs"], strict=True))
+        for row in rows
+    }
 
 
 def recorded_logprobs(store: ArtifactStore, run_id: str, step: int) -> pa.Table:
-    """What `write_logprobs` has written; empty where nothing is on record."""
+    """Return the rows of a step; empty if none are stored."""
     name = _name(run_id, step)
     try:
         return pq.read_table(io.BytesIO(store.read(name)), schema=_SCHEMA, use_threads=False)

@@ -1,11 +1,11 @@
-"""Folders that are written aside and named when they are whole, checked by a manifest. No torch.
+"""Folders that are written aside and renamed when they are whole, checked by a manifest. No torch.
 
-    <parent>/v000012/               weights; a checkpoint's name ends with the beginning of its digest: v000012-5f3a0c1e
+    <parent>/v000012/               weights; the name of a checkpoint ends with the beginning of its digest: v000012-5f3a0c1e
         ...                         the files of the version
-        manifest.json               what it is, and what every other file has to be
+        manifest.json               the version, and the checksums of all other files
 
-A folder gets its name by one rename after everything in it is on the disk, so a folder that has its name is whole. A name is
-given once: of two writers of one version the second finds it taken, and uses what is there.
+A folder gets its name by one rename after all its files are on the disk, so a folder that has its name is whole. A name is
+given once: the second of two writers of a version uses the folder of the first.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
 from triforge.store.manifests import load_manifest, write_manifest
 
-# safetensors writes files that only their owner reads; engines may run as someone else.
-_READABLE = 0o644
+_READABLE = (
+    0o644  # safetensors writes files that only their owner reads; engines may run as another user
+)
 _VERSION = re.compile(r"v(\d{6,})(-[0-9a-f]{8})?")
-_ABANDONED_S = 3600.0  # nobody writes into a folder aside that was begun before this
+_ABANDONED_S = 3600.0  # age of a folder aside whose writer was killed
 
 
 def version_name(version: int, digest: str = "") -> str:
-    """Folder name of a version, `v000012`; with the digest of its manifest `v000012-5f3a0c1e`."""
+    """Return the folder name of a version, `v000012`; with the digest of its manifest `v000012-5f3a0c1e`."""
     return f"v{version:06d}" + (f"-{digest[:8]}" if digest else "")
 
 
 def weights_number(folder: Path) -> int | None:
-    """The number in the name of a folder of weights; None if it has no such name."""
+    """Return the number in the name of a folder of weights; None if it has another name."""
     match = _VERSION.fullmatch(folder.name)
     return int(match[1]) if match and match[2] is None else None
 
 
 @contextlib.contextmanager
 def aside(parent: Path) -> Iterator[Path]:
-    """A new folder beside the final ones, to be filled and given to `place`; nothing is left of it otherwise.
+    """Make a folder next to the final ones, to be filled and passed to `place`; it is deleted otherwise.
 
     Raises:
         StorageError: disk full or no permission.
@@ -50,8 +51,8 @@ def aside(parent: Path) -> Iterator[Path]:
     folder = parent / f".aside-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True)
-        begun = folder.stat().st_mtime  # by the clock of the disk: ours may be hours ahead of it
-        for left in parent.glob(".aside-*"):  # by writers that were killed
+        begun = folder.stat().st_mtime  # by the disk's clock, which may differ from ours by hours
+        for left in parent.glob(".aside-*"):
             with contextlib.suppress(FileNotFoundError):
                 if left.stat().st_mtime < begun - _ABANDONED_S:
                     shutil.rmtree(left, ignore_errors=True)
@@ -63,7 +64,7 @@ def aside(parent: Path) -> Iterator[Path]:
 
 
 def place(folder: Path, target: Path) -> bool:
-    """Give a folder aside its final name; False if that is taken, and then nothing changes."""
+    """Give a folder aside its final name; return False, without a change, if the name exists."""
     for path in sorted(folder.iterdir()):
         path.chmod(_READABLE)
         _sync(path)
@@ -80,21 +81,24 @@ def place(folder: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Fill a folder aside and give it its name when the body ends well; nothing is left of it otherwise.
+    """Fill a folder aside, and give it its name when the body succeeds; it is deleted otherwise.
 
     Raises:
-        WeightsError: the folder exists, and is not to be replaced.
+        WeightsError: the folder exists, and `replace` is false.
         StorageError: disk full or no permission.
     """
-    taken = WeightsError(f"{target}: given a folder that exists, expected a new one")
     if target.exists() and not replace:
-        raise taken
+        raise _exists(target)
     with aside(target.parent) as folder:
         yield folder
         if replace and target.exists():
             shutil.rmtree(target)
         if not place(folder, target):
-            raise taken
+            raise _exists(target)
+
+
+def _exists(target: Path) -> WeightsError:
+    return WeightsError(f"{target}: given a folder that exists, expected a new one")
 
 
 def _sync(path: Path) -> None:
@@ -111,20 +115,20 @@ def _sync(path: Path) -> None:
 def _numbered(parent: Path) -> list[tuple[int, Path]]:
     if not parent.is_dir():
         return []
-    found = ((_VERSION.fullmatch(path.name), path) for path in parent.iterdir())
-    return sorted((int(match[1]), path) for match, path in found if match)
+    matches = ((_VERSION.fullmatch(path.name), path) for path in parent.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def versions(parent: Path) -> list[int]:
-    """The versions below a folder `<run>/<role>`, oldest first, by their folders' names alone.
+    """Return the versions below a folder `<run>/<role>`, oldest first, by the names of their folders.
 
-    No manifest is read: a damaged version that nobody needs any more must not stand in the way of the others.
+    No manifest is read: a damaged old version does not affect the others.
     """
     return sorted({version for version, _ in _numbered(parent)})
 
 
 def find_version(parent: Path, version: int, digest: str) -> Path | None:
-    """The folder of a version whose manifest has this digest."""
+    """Return the folder of a version whose manifest has this digest."""
     for number, path in _numbered(parent):
         with contextlib.suppress(WeightsError):
             if number == version and load_manifest(path).digest == digest:
@@ -135,42 +139,42 @@ def find_version(parent: Path, version: int, digest: str) -> Path | None:
 def prune(parent: Path, *, newest: int, keep: int, pinned: int | None = None) -> None:
     """Delete all but the `keep` newest versions up to `newest`, and the one that is `pinned`.
 
-    At least two stay: the newest one is announced but may not be committed yet, and the one before it may still serve.
+    At least two remain: the newest one may not be committed yet, and the one before it may still serve.
     """
     held = [v for v in versions(parent) if v <= newest]
     forget(parent, *(v for v in held[: -max(2, keep)] if v != pinned))
 
 
-def forget(parent: Path, *gone: int) -> None:
-    """Delete some versions."""
+def forget(parent: Path, *numbers: int) -> None:
+    """Delete versions."""
     for version, path in _numbered(parent):
-        if version in gone:
+        if version in numbers:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_version(
     source: Path, named: Callable[[str], Path], about: Mapping[str, Any]
 ) -> tuple[Path, str]:
-    """The files of a version once more, under another name; they take no space on the disk where links can be made.
+    """Copy a version to another name, by hard links where the file system has them.
 
-    `named` gives the new folder by the digest of its manifest, `about` the fields of the manifest that change. Returns the
-    new folder and its manifest's digest.
+    `named` returns the new folder from the digest of its manifest; `about` has the fields of the manifest that change. Return
+    the new folder and its manifest's digest.
 
     Raises:
-        WeightsError: the old version is gone or damaged, or the new one is there.
+        WeightsError: the old version is missing or damaged, or the new one exists.
         StorageError: disk full or no permission.
     """
-    known = load_manifest(source)
-    known.check_whole(contents=True)
+    manifest = load_manifest(source)
+    manifest.check_whole(contents=True)
     with aside(source.parent) as folder:
-        for name in known.files:
+        for name in manifest.files:
             try:
                 os.link(source / name, folder / name)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(source / name, folder / name)
-        fields = {k: value for k, value in known.about.items() if k not in ("format", "files")}
+        fields = {k: value for k, value in manifest.about.items() if k not in ("format", "files")}
         digest = write_manifest(folder, fields | dict(about))
         target = named(digest)
         if not place(folder, target):
-            raise WeightsError(f"{target}: given a folder that exists, expected a new one")
+            raise _exists(target)
     return target, digest

@@ -1,6 +1,6 @@
-"""One machine, one command: what `triforge up` starts, watches and stops.
+"""The processes of a deployment on one machine: `triforge up` starts, watches and stops them.
 
-layout     the processes of a deployment and their addresses
+layout     the processes and their addresses; `ports` their ports
 process    one child process: start, log, restart, stop
 supervise  all of them together
 """

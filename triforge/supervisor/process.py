@@ -1,4 +1,4 @@
-"""One child process: started in its own group, its output in a file, restarted when it dies, stopped with its children."""
+"""A child process: started in its own group, its output in a file, restarted when it dies, stopped with its children."""
 
 from __future__ import annotations
 
@@ -21,20 +21,28 @@ _PR_SET_PDEATHSIG = 1
 # Loaded before any fork: between fork and exec a child must not wait for a lock that another thread held.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _GRACE_S = 15.0  # between SIGTERM and SIGKILL; longer than a worker's soft shutdown
-_QUICK_S = 10.0  # a process that lives shorter than this died at its start
+_QUICK_S = 10.0  # a process with a shorter life died at its start
 _RESTARTS = RetryPolicy(first_s=0.5, longest_s=30.0, jitter=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """What to start."""
+    """A process to start.
+
+    Attributes:
+        command: argument vector, without a shell.
+        env: variables laid over those of this process.
+        ready_url: answers 200 when the process can serve; empty if it has no API.
+        tcp_port: open when a process without HTTP can serve; 0 if none.
+        folder: made before it starts.
+    """
 
     name: str
-    command: tuple[str, ...]  # argument vector, no shell
-    env: Mapping[str, str]  # laid over our own
-    ready_url: str = ""  # GET answers 200 when the process can serve; empty if it has no API
-    tcp_port: int = 0  # open when a process that does not speak HTTP can serve; 0 if none
-    folder: Path | None = None  # made before it starts
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    ready_url: str = ""
+    tcp_port: int = 0
+    folder: Path | None = None
 
 
 class Process:
@@ -54,7 +62,7 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it lives."""
+        """The process id while it lives."""
         return self._child.pid if self._child and self._child.poll() is None else None
 
     def start(self) -> None:
@@ -74,14 +82,14 @@ class Process:
             )
         self._started_at = self._clock()
 
-    def died(self) -> int | None:
-        """The exit code if it was started and has ended, else None."""
+    def exit_code(self) -> int | None:
+        """Return the exit code if it was started and has ended, else None."""
         return None if self._child is None else self._child.poll()
 
     def revive(self) -> bool:
         """Restart it if it has died and its pause is over; the pause doubles while it dies at its start."""
         now = self._clock()
-        if self.died() is None:
+        if self.exit_code() is None:
             return False
         if self._not_before == 0.0:
             quick = now - self._started_at < _QUICK_S
@@ -95,7 +103,7 @@ class Process:
         return True
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """SIGTERM to its group, SIGKILL after the grace."""
+        """Send SIGTERM to its group, and SIGKILL after the grace."""
         child = self._child
         if child is None:
             return
@@ -112,19 +120,19 @@ class Process:
                 os.killpg(self._child.pid, number)
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without the key of the person who asks: it is none of the services' business."""
+    """Return the environment without the key of the person who starts the process."""
     return {name: value for name, value in os.environ.items() if name != "TRIFORGE_KEY"}
 
 
 def _die_with_parent() -> None:
-    """In the child: get SIGTERM when the supervisor dies, however it dies."""
+    """Ask the kernel, in the child, for SIGTERM when the supervisor dies."""
     assert _LIBC is not None
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -133,24 +141,24 @@ ENDS_WITH_US = _die_with_parent if _LIBC else None
 """`preexec_fn` of a child that does not outlive the thread that starts it."""
 
 
-def run_telling(
-    command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str]
+def run_reporting(
+    command: Sequence[str], report: Callable[[str], None], env: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Run a command to its end and tell every line of its output; its exit code and its standard error.
+    """Run a command to its end and report each line of its output; return its exit code and its standard error.
 
-    It does not outlive us, however we end; `env` is laid over our own.
+    It does not outlive this process; `env` is laid over the environment.
     """
-    with tempfile.TemporaryFile("w+") as complaints:
+    with tempfile.TemporaryFile("w+") as errors:
         with subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
             command, env={**_environment(), **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=complaints, text=True, preexec_fn=ENDS_WITH_US,
+            stderr=errors, text=True, preexec_fn=ENDS_WITH_US,
         ) as child:  # fmt: skip
             assert child.stdout is not None
             try:
                 for line in child.stdout:
-                    tell(line.rstrip())
+                    report(line.rstrip())
             except BaseException:
                 child.terminate()
                 raise
-        complaints.seek(0)
-        return child.returncode, complaints.read()
+        errors.seek(0)
+        return child.returncode, errors.read()

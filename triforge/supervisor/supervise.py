@@ -1,11 +1,10 @@
-"""Start everything, wait until it serves, restart what dies, stop it all."""
+"""All processes of a deployment: started, watched until each serves, restarted when one dies, stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import json
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -18,12 +17,10 @@ from triforge.errors import ConflictError, UnavailableError
 from triforge.supervisor.layout import Layout
 from triforge.supervisor.process import Process, ProcessSpec
 
-log = logging.getLogger(__name__)
-
 _POLL_S = 0.25
 ADDRESSES = "addresses.json"
-LOCK = "up.lock"  # held while a deployment runs in the folder
 PROCESSES = "processes.json"
+LOCK = "up.lock"  # held while a deployment runs in the folder
 
 
 class Supervisor:
@@ -33,7 +30,7 @@ class Supervisor:
         self.processes = [
             Process(spec, state / "logs" / f"{spec.name}.log") for spec in layout.specs
         ]
-        self._layout = layout
+        self._settings = layout.settings
         self._state = state
         self._report = report
         self._lock: IO[str] | None = None
@@ -43,21 +40,25 @@ class Supervisor:
 
         Raises:
             ConflictError: another deployment runs in this state folder.
-            UnavailableError: something did not come up; the sentence names it and ends with its last log lines.
+            UnavailableError: a process did not come up; the error names it and ends with its last log lines.
         """
         self._take_lock()
         started = time.monotonic()
         for process in self.processes:
             process.start()
-            if process.spec.tcp_port:  # the broker first: everything else asks for it at once
+            if process.spec.tcp_port:  # the broker, which all others need at once
                 await self._until_ready(process, started + deadline_s)
         for process in self.processes:
             await self._until_ready(process, started + deadline_s)
         self._write_processes()
-        self._write_addresses()
-        self._report(
-            f"all {len(self.processes)} processes are up after {time.monotonic() - started:.0f} s"
-        )
+        addresses = {
+            name: value
+            for name, value in self._settings
+            if (name.endswith("_url") or name == "models") and "@" not in str(value)
+        }
+        self._write(ADDRESSES, addresses)
+        seconds = time.monotonic() - started
+        self._report(f"all {len(self.processes)} processes are up after {seconds:.0f} s")
 
     def _take_lock(self) -> None:
         self._state.mkdir(parents=True, exist_ok=True)
@@ -71,17 +72,7 @@ class Supervisor:
             ) from None
         self._lock = lock
 
-    def _write_addresses(self) -> None:
-        settings = self._layout.settings
-        addresses = {
-            name: value
-            for name, value in settings
-            if (name.endswith("_url") or name == "models") and "@" not in str(value)
-        }
-        self._write(ADDRESSES, addresses)
-
     def _write_processes(self) -> None:
-        """Who runs under which process id, for operators."""
         self._write(PROCESSES, {process.spec.name: process.pid for process in self.processes})
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
@@ -92,54 +83,44 @@ class Supervisor:
     async def _until_ready(self, process: Process, deadline: float) -> None:
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
             while not await _serves(process.spec, client):
-                code = process.died()
+                code, name = process.exit_code(), process.spec.name
+                log = f"{process.log} ends with:\n{process.tail()}"
                 if code is not None:
-                    raise UnavailableError(
-                        f"{process.spec.name} ended with code {code} at its start; {process.log} ends with:\n{process.tail()}"
-                    )
+                    raise UnavailableError(f"{name} ended with code {code} at its start; {log}")
                 if time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"{process.spec.name} does not serve in time; {process.log} ends with:\n{process.tail()}"
-                    )
+                    raise UnavailableError(f"{name} does not serve in time; {log}")
                 await asyncio.sleep(_POLL_S)
 
     async def watch(self) -> None:
-        """Restart what dies, until cancelled. A restart that the machine refuses (disk full) is tried again."""
+        """Restart dead processes until cancelled; a restart that the machine refuses (disk full) is tried again."""
         dead: set[str] = set()
         refused: set[str] = set()
         while True:
             for process in self.processes:
-                code = process.died()
-                if code is not None and process.spec.name not in dead:
-                    dead.add(process.spec.name)
+                code, name = process.exit_code(), process.spec.name
+                if code is not None and name not in dead:
+                    dead.add(name)
                     self._report(
-                        f"{process.spec.name} ended with code {code}; restarting it (log: {process.log})"
+                        f"{name} ended with code {code}; restarting it (log: {process.log})"
                     )
                 try:
                     if process.revive():
-                        dead.discard(process.spec.name)
+                        dead.discard(name)
                         self._write_processes()
                         refused.clear()
                 except OSError as error:
-                    if process.spec.name not in refused:
-                        refused.add(process.spec.name)
-                        self._report(
-                            f"restarting {process.spec.name}: {error}; free space or processes"
-                        )
+                    if name not in refused:
+                        refused.add(name)
+                        self._report(f"restarting {name}: {error}; free space or processes")
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Stop everything: first whoever makes work, the broker last.
-
-        Without the lock nothing was started, and the files in the folder are those of the deployment that runs there.
-        """
+        """Stop all processes, the broker last; without the lock nothing was started."""
         if self._lock is None:
             return
-        broker = [p for p in self.processes if p.spec.tcp_port]
-        others = [p for p in self.processes if not p.spec.tcp_port]
-        await asyncio.gather(*(p.stop() for p in others))
-        for process in broker:
-            await process.stop()
+        for last in (False, True):
+            processes = [p for p in self.processes if bool(p.spec.tcp_port) == last]
+            await asyncio.gather(*(process.stop() for process in processes))
         for name in (ADDRESSES, PROCESSES):
             (self._state / name).unlink(missing_ok=True)
         self._lock.close()

@@ -1,7 +1,7 @@
-"""Log lines and traces that name the run, group and trajectory they are about.
+"""Log lines and traces that name their run, group and trajectory. Metrics are in `triforge.metrics`.
 
-Every `__main__` calls `begin` once, before anything else. `about(run=..., group=...)` adds ids to log lines and spans inside
-it; they travel with requests from service to service. Metrics are in `triforge.metrics`.
+Each `__main__` calls `begin` once, before anything else. `about(run=..., group=...)` adds ids to the log lines and spans inside
+it; the ids travel with requests from service to service.
 """
 
 from triforge.telemetry.ids import about, carried, ids_of, known, stamp

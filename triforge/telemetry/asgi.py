@@ -1,13 +1,13 @@
-"""Any service's API, watched: whom a request is about, and its span. Plain ASGI; knows no framework."""
+"""ASGI middleware that takes the ids and the trace of a request."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from triforge.telemetry import tracing
-from triforge.telemetry.ids import HEADER, about, came_with
+from triforge.telemetry.ids import HEADER, about, receive_ids
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -17,12 +17,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BAGGAGE: Final = HEADER.encode()
 _PARENT: Final = tracing.PARENT.encode()
 _NAMED: Final = re.compile(r"^/v1/(run|pool|task)s/([^/]+)")
-# Asked several times a minute by machines: no traces of them.
-_UNWATCHED: Final = ("/healthz", "/readyz", "/metrics", "/ready", "/health", "/model_info")
+# Machines ask for these several times a minute.
+_UNTRACED: Final = ("/healthz", "/readyz", "/metrics", "/ready", "/health", "/model_info")
 
 
 class Watched:
-    """ASGI middleware in front of an app."""
+    """Middleware in front of an app: its log lines have the ids of the request, and each request is a span."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -32,35 +32,21 @@ class Watched:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        above = take_headers(scope["headers"])
-        named = _NAMED.match(scope["path"])
-        ids = {named[1]: named[2]} if named else {}
-        with about(**ids):
-            if not tracing.is_on() or scope["path"] in _UNWATCHED:
+        headers, path = dict(scope["headers"]), scope["path"]
+        receive_ids(headers.get(_BAGGAGE, b""))
+        named = _NAMED.match(path)
+        with about(**({named[1]: named[2]} if named else {})):
+            if not tracing.is_on() or path in _UNTRACED:
                 await self._app(scope, receive, send)
                 return
-            name = f"{scope['method']} {_shape(scope['path'])}"
-            with tracing.served(name, above, **{"http.request.method": scope["method"]}):
+            shape = _NAMED.sub(r"/v1/\1s/{\1}", path)  # few names for all requests
+            name = f"{scope['method']} {shape}"
+            parent = headers.get(_PARENT, b"").decode("latin-1")
+            with tracing.served(name, parent, **{"http.request.method": scope["method"]}):
                 await self._app(scope, receive, send)
-
-
-def take_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Note whom the request is about; returns its `traceparent`, or the empty string."""
-    above = b""
-    for name, value in headers:
-        if name == _BAGGAGE:
-            came_with(value)
-        elif name == _PARENT:
-            above = value
-    return above.decode("latin-1")
 
 
 def unnamed(scope: Scope) -> Scope:
-    """The request without what it says whom it is about: a stranger's word must not stand in logs and traces as ours."""
+    """Return the request without the headers of ids and traces, which clients outside of the deployment must not set."""
     kept = [pair for pair in scope["headers"] if pair[0] not in (_BAGGAGE, _PARENT)]
     return scope if len(kept) == len(scope["headers"]) else {**scope, "headers": kept}
-
-
-def _shape(path: str) -> str:
-    """The path with ids left out, so that few names stand for all requests."""
-    return _NAMED.sub(r"/v1/\1s/{\1}", path)

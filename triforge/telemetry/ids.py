@@ -1,4 +1,4 @@
-"""What a log line or a span is about: ids that hold for everything inside a `with`, and that travel with requests."""
+"""The ids that log lines and spans are about; they hold inside a `with` block and travel with requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES: Final = (
 HEADER: Final = "baggage"  # of W3C; members are `triforge.<name>=<value>`
 _PREFIX: Final = "triforge."
 _LONGEST: Final = 200  # characters of a value that travels
-_MOST: Final = 2048  # characters of a header that is read or sent; a longer one is ignored
+_MOST: Final = 2048  # characters of a header; a longer one is neither read nor sent
 _FIELDS: Final = {
     "run_id": "run", "step": "step", "group_id": "group", "trajectory_id": "trajectory", "task_id": "task",
     "task_version": "task_version", "policy_version": "policy", "reward_version": "reward", "role": "role",
@@ -26,23 +26,23 @@ _FIELDS: Final = {
 }  # fmt: skip
 
 Ids = Mapping[str, str]
-NOBODY: Final[Ids] = {}
-_KNOWN: ContextVar[Ids] = ContextVar("triforge_ids", default=NOBODY)
+NO_IDS: Final[Ids] = {}
+_KNOWN: ContextVar[Ids] = ContextVar("triforge_ids", default=NO_IDS)
 
 
 def stamp() -> dict[str, Any]:
-    """When something ends and which process did it: `at` and `worker`."""
+    """Return the time and the process of an event: `at` and `worker`."""
     return {"at": time.time(), "worker": f"{socket.gethostname()}:{os.getpid()}"}
 
 
 def known() -> Ids:
-    """The ids of what happens now."""
+    """Return the current ids."""
     return _KNOWN.get()
 
 
 @contextlib.contextmanager
 def about(**ids: object) -> Iterator[None]:
-    """Add ids for everything inside; None and the empty string add nothing."""
+    """Add ids inside the block; None and the empty string add nothing."""
     added = {name: str(value) for name, value in ids.items() if value is not None and value != ""}
     with only({**_KNOWN.get(), **added}):
         yield
@@ -50,7 +50,7 @@ def about(**ids: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only(ids: Ids) -> Iterator[None]:
-    """Replace the ids for everything inside: for work on behalf of several, from within one of them."""
+    """Replace the ids inside the block, for work on behalf of several jobs."""
     token = _KNOWN.set(ids)
     try:
         yield
@@ -59,29 +59,29 @@ def only(ids: Ids) -> Iterator[None]:
 
 
 def ids_of(message: Any) -> dict[str, str]:
-    """The ids among a message's fields, for `about`."""
-    found = {name: getattr(message, field, None) for field, name in _FIELDS.items()}
-    return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
+    """Return the ids among a message's fields, for `about`."""
+    values = {name: getattr(message, field, None) for field, name in _FIELDS.items()}
+    return {name: str(value) for name, value in values.items() if isinstance(value, str | int)}
 
 
 def common(parts: Sequence[Ids]) -> Ids:
-    """The ids that all parts share."""
+    """Return the ids that all parts share."""
     return {n: v for n, v in parts[0].items() if all(part.get(n) == v for part in parts)}
 
 
-def came_with(header: bytes) -> None:
-    """Take the ids of a request's header for the rest of this task; only our own members of it are read."""
-    found = {}
+def receive_ids(header: bytes) -> None:
+    """Take the ids of a request's header for the rest of this task; other members of the header are ignored."""
+    ids = {}
     for member in header.decode("latin-1").split(",") if len(header) <= _MOST else ():
         name, _, value = member.partition(";")[0].strip().partition("=")
         plain = name.strip().removeprefix(_PREFIX)
         if name.strip().startswith(_PREFIX) and plain in NAMES:
-            found[plain] = unquote(value.strip())[:_LONGEST]
-    _KNOWN.set({**found, **_KNOWN.get()})
+            ids[plain] = unquote(value.strip())[:_LONGEST]
+    _KNOWN.set({**ids, **_KNOWN.get()})
 
 
 def carried() -> dict[str, str]:
-    """The header that takes the ids along, written anew; empty where nothing is known."""
+    """Return the header that sends the ids along; empty without ids."""
     members = (f"{_PREFIX}{n}={quote(v[:_LONGEST], safe='')}" for n, v in known().items())
     value = ",".join(members)
     return {HEADER: value} if 0 < len(value) <= _MOST else {}

@@ -1,4 +1,4 @@
-"""Log lines: JSON for machines, text for people, both with the known ids and without secrets. `begin` sets a process up."""
+"""Log lines, as JSON or text, with the known ids and without secrets. `begin` sets a process up."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ACCESS_FIELDS: Final = ("client", "method", "path", "http", "status")
 _log = logging.getLogger(__name__)
 # Variables of the environment whose values no line may show.
 _SECRETS: Final = ("_KEY", "PASSWORD", "SECRET", "_TOKEN")
-# Libraries that say at INFO what they do for every request or job.
-_CHATTY: Final = (
+# Libraries that log every request or job at INFO.
+_VERBOSE: Final = (
     "httpx", "httpcore", "aiohttp.access", "celery", "kombu", "alembic", "urllib3", "opentelemetry",
     "uvicorn",
 )  # fmt: skip
@@ -45,35 +45,30 @@ _LOOKS: Final = (
     ),
 )
 
-_given: set[str] = set()
+_hidden: set[str] = set()
 _pattern: re.Pattern[str] | None = None
 
 
 def hide(*values: str) -> None:
-    """From now on these are masked wherever they stand; empty and very short ones are passed over."""
+    """Mask these values in all later lines; empty and very short ones are ignored."""
     global _pattern
-    _given.update(value for value in values if len(value) >= _SHORTEST)
-    ordered = sorted(_given, key=len, reverse=True)  # one may be the beginning of another
+    _hidden.update(value for value in values if len(value) >= _SHORTEST)
+    ordered = sorted(_hidden, key=len, reverse=True)  # one may be the beginning of another
     _pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
 def masked(text: str) -> str:
-    """The text without secrets."""
+    """Return the text without secrets."""
     if _pattern is not None:
         text = _pattern.sub(MASK, text)
-    for look, instead in _LOOKS:
-        text = look.sub(instead, text)
+    for look, replacement in _LOOKS:
+        text = look.sub(replacement, text)
     return text
 
 
 def _time(record: logging.LogRecord) -> str:
     at = datetime.fromtimestamp(record.created, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _plain(text: str) -> str:
-    """One line, without control characters: nobody can write a line of another's into a log."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class JsonLines(logging.Formatter):
@@ -89,7 +84,7 @@ class JsonLines(logging.Formatter):
         self._service, self._process = service, process
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its end."""
         line: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -98,9 +93,9 @@ class JsonLines(logging.Formatter):
             "pid": record.process,
             "logger": record.name,
             "message": masked(record.getMessage()),
+            **known(),
+            **tracing.current_ids(),
         }
-        line |= known()
-        line |= tracing.current_ids()
         if record.name == ACCESS and isinstance(record.args, tuple) and len(record.args) == 5:
             fields = dict(zip(_ACCESS_FIELDS, record.args, strict=True))
             line |= {k: masked(v) if isinstance(v, str) else v for k, v in fields.items()}
@@ -114,25 +109,25 @@ class TextLines(logging.Formatter):
 
     def __init__(self, service: str, process: str) -> None:
         super().__init__()
-        self._from = f"{service}/{process}" if process else service
+        self._source = f"{service}/{process}" if process else service
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its end and with control characters escaped, so that no text can forge a line."""
         ids = {**known(), **tracing.current_ids()}
         about = f" [{' '.join(f'{name}={value}' for name, value in ids.items())}]" if ids else ""
-        said = f"{_time(record)} {record.levelname} {self._from} {record.name}: {record.getMessage()}{about}"
-        text = _plain(said)
+        line = f"{_time(record)} {record.levelname} {self._source} {record.name}: {record.getMessage()}{about}"
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return masked(text)
+            line += "\n" + self.formatException(record.exc_info)
+        return masked(line)
 
 
 class _Lines(logging.StreamHandler[Any]):
-    """Our handler, so that it is known again."""
+    """The handler of `begin`, so that it is recognised."""
 
 
 def _configure(formatter: logging.Formatter, level: str) -> None:
-    """Have every logger write to standard error; where a test or a notebook has set up logging before, theirs stays."""
+    """Let every logger write to standard error, unless a test or a notebook has set up logging before."""
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if isinstance(handler, _Lines)]
     if len(ours) < len(root.handlers):
@@ -143,7 +138,7 @@ def _configure(formatter: logging.Formatter, level: str) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for name in _CHATTY:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel("INFO" if level == "debug" else "WARNING")
     logging.captureWarnings(True)
 
@@ -151,29 +146,29 @@ def _configure(formatter: logging.Formatter, level: str) -> None:
 def begin(
     service: str, process: str = "", *, environ: Mapping[str, str] | None = None, level: str = ""
 ) -> None:
-    """Set up log lines and, where an address for them is given, traces of this process, such as `reward`, `judge-worker`.
+    """Set up log lines, and traces where a collector is named, of this process, such as `reward`, `judge-worker`.
 
     Reads `TRIFORGE_LOG` (`text`, `json`), `TRIFORGE_LOG_LEVEL` and `TRIFORGE_OTLP_ENDPOINT` from the environment (`environ`
-    in tests) before the settings are read, whose faults are logged; an impossible value is logged and the default taken.
+    in tests) before the settings are read, whose faults are logged; an impossible value is logged and the default used.
     """
-    given = os.environ if environ is None else environ
-    form = given.get("TRIFORGE_LOG") or "text"
-    wanted = level or given.get("TRIFORGE_LOG_LEVEL") or "info"
+    environ = os.environ if environ is None else environ
+    form = environ.get("TRIFORGE_LOG") or "text"
+    wanted = level or environ.get("TRIFORGE_LOG_LEVEL") or "info"
     rank = os.environ.get("RANK", "")
     name = f"{process}-{rank}" if rank.isdecimal() and rank != "0" else process
-    level = wanted if wanted in LEVELS else "info"
-    _configure((JsonLines if form == "json" else TextLines)(service, name), level)
-    hide(*(v for k, v in given.items() if k.upper().endswith(_SECRETS)))
+    formatter = JsonLines if form == "json" else TextLines
+    _configure(formatter(service, name), wanted if wanted in LEVELS else "info")
+    hide(*(value for key, value in environ.items() if key.upper().endswith(_SECRETS)))
     if form not in ("text", "json"):
-        _log.warning("TRIFORGE_LOG: given %r, expected text or json; text is taken", form)
+        _log.warning("TRIFORGE_LOG: given %r, expected text or json; text is used", form)
     if wanted not in LEVELS:
-        said = "TRIFORGE_LOG_LEVEL: given %r, expected one of %s; info is taken"
-        _log.warning(said, wanted, ", ".join(LEVELS))
+        message = "TRIFORGE_LOG_LEVEL: given %r, expected one of %s; info is used"
+        _log.warning(message, wanted, ", ".join(LEVELS))
     _log.info("triforge %s starts", __version__)
-    tracing.start(service, name, given)
+    tracing.start(service, name, environ)
 
 
 def server_options() -> dict[str, Any]:
-    """Uvicorn's options, so that its lines are ours. Requests are logged at level debug only."""
+    """Return uvicorn's options, so that its lines have our form; requests are logged at level debug only."""
     debug = logging.getLogger().isEnabledFor(logging.DEBUG)
     return {"log_config": None, "access_log": debug}

@@ -1,13 +1,12 @@
 """Every type that crosses a process border, one file for each who receives them.
 
 Each message names its producer and consumer. Messages are frozen and refuse unknown fields. Spans are half open
-`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/types.md`. Sections of
+`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/overview.md`. Sections of
 a run's document travel as they are (`triforge.config`).
 """
 
 from triforge.config.base import (
     Approval,
-    ControllerName,
     Direction,
     Params,
     PoolStatus,
@@ -82,7 +81,6 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
-    Recycled,
     Segment,
     Step,
     StepVotes,

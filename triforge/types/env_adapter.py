@@ -10,7 +10,6 @@ from pydantic import Field
 
 from triforge.config.base import (
     Approval,
-    ControllerName,
     Direction,
     Params,
     PoolStatus,
@@ -264,7 +263,7 @@ class Proposal(Message):
     verdict: Literal["", "accepted", "rejected"] = ""
     null_control: bool = False
     reason: str = ""
-    controller: ControllerName = "llm_rewrite"
+    controller: str = "llm_rewrite"
     drift: float | None = None
     discarded: tuple[str, ...] = ()
     decided_step: int | None = None

@@ -1,4 +1,4 @@
-"""Adaptation as a plain object, outcome in, changed tasks out; and around it the job of the queue `adapt`.
+"""Adaptation as a plain object, outcome in, changed tasks out, and the job of the queue `adapt` that uses it.
 
 adapter = make_adapter(database, family, generate)
 for changed in await adapter.handle(outcome): ...
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from prometheus_client import Counter
 
-from services.env_adapter.adaptation.controllers import Controllers
+from services.env_adapter.adaptation.controllers import ControllerParts, Controllers
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
@@ -25,8 +26,8 @@ from triforge.types import GenerateReply, GenerateRequest, Proposal, TaskOutcome
 REWRITES = Counter(
     "triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"]
 )
-_SWEEP_S = 1.0  # how often outcomes are looked for that nobody works on
-_AGAIN_S = 5.0  # until an outcome that a service or store could not take is sent again
+_SWEEP_S: Final = 1.0  # between two searches for outcomes that no worker handles
+_RETRY_S: Final = 5.0  # until an outcome is sent again after a service or store was away
 _log = logging.getLogger(__name__)
 
 
@@ -38,29 +39,36 @@ class Adapter:
         self._controllers = controllers
 
     async def handle(self, outcome: RunOutcome) -> tuple[Proposal, ...]:
-        """Count an outcome, decide what is pending, and let the controller respond to a training group.
+        """Count an outcome, decide the pending proposal that it measures, and let the controller respond to a training group.
 
-        Returns the proposals whose state this has set: one that was decided, one that was made. Counting is one
-        transaction, and so is storing a proposal; asking models in between may take long or fail. Repeating it is safe:
-        nothing is counted twice, and nothing new is returned.
+        Return the proposals whose state changed. Counting is one transaction, and so is storing a proposal; requests to
+        models in between may take long or fail. A repeated call counts nothing twice and returns nothing.
 
         Raises:
             UnavailableError, StorageError: the database does not answer; handle it again later.
             NotFoundError: the store has no such pool or task; repeating would not help.
             ConfigError: there is no such controller.
         """
-        changed: list[Proposal] = []
         decided = await asyncio.to_thread(self._measurements.record, outcome)
-        if decided is not None:
-            changed.append(decided)
-        if outcome.purpose == "train":
-            controller = self._controllers.find(outcome.settings.adaptation.controller)
-            made = await controller.respond(outcome)
-            if isinstance(made, Closed):
-                _log.info("no proposal for %s: %s", outcome.task_id, made.reason)
-            else:
-                changed.append(made)
+        changed = [] if decided is None else [decided]
+        made = await self._respond(outcome)
+        if isinstance(made, Closed):
+            _log.info("no proposal for %s: %s", outcome.task_id, made.reason)
+        else:
+            changed.append(made)
         return tuple(changed)
+
+    async def _respond(self, outcome: RunOutcome) -> Proposal | Closed:
+        section = outcome.settings.adaptation
+        if outcome.purpose != "train" or not section.adapts:
+            return Closed(
+                f"controller {section.controller}, a group with the purpose {outcome.purpose}"
+            )
+        if section.original_share and await asyncio.to_thread(
+            self._measurements.kept_original, outcome
+        ):
+            return Closed("the slot keeps its original task (adaptation.original_share)")
+        return await self._controllers.find(section.controller).respond(outcome)
 
 
 def make_adapter(
@@ -70,13 +78,14 @@ def make_adapter(
     *,
     writer: ProposalWriter | None = None,
 ) -> Adapter:
-    """An adapter whose proposals are written by `writer`, or by one that asks `generate` for everything.
+    """Make an adapter; proposals are written by `writer`, or by one that asks `generate` for everything.
 
-    Neither is needed where nothing is rewritten (none, ladder, and llm_rewrite with null_control 1).
+    Neither is needed by controllers that ask no model.
     """
     measurements = MeasurementStore(database)
     writer = writer or ProposalWriter(generate or _no_model, family)
-    return Adapter(measurements, Controllers(measurements, writer, database, family))
+    parts = ControllerParts(measurements, writer, database, family)
+    return Adapter(measurements, Controllers(parts))
 
 
 async def _no_model(request: GenerateRequest) -> GenerateReply:  # noqa: ARG001
@@ -84,7 +93,7 @@ async def _no_model(request: GenerateRequest) -> GenerateReply:  # noqa: ARG001
 
 
 class AdaptWorker:
-    """Handles the outcomes of a queue; one a process, shared by all of its jobs, in one event loop."""
+    """Handles the outcomes of a queue; a process has one, which all its jobs share."""
 
     def __init__(
         self, *, broker: Broker, adapter: Adapter, settings: Callable[[str], AdaptSettings]
@@ -94,10 +103,10 @@ class AdaptWorker:
         self._settings = settings
 
     async def handle(self, outcome: TaskOutcome) -> None:
-        """Handle an outcome under its lease, or leave it to `watch`. Returns at once when another worker holds it.
+        """Handle an outcome under its lease, or leave it to `watch`; return at once if another worker holds it.
 
         Raises:
-            UnavailableError: Redis does not answer.
+            UnavailableError: the broker does not answer.
             TriforgeError: see `Adapter.handle`; delivering again would not help.
         """
         async with self._broker.lease(outcome_job(outcome.group_id)) as held:
@@ -108,8 +117,8 @@ class AdaptWorker:
                 for proposal in await self._adapter.handle(RunOutcome.of(outcome, settings)):
                     await self._announce(proposal)
             except (UnavailableError, StorageError) as error:
-                _log.warning("the outcome again in %.0f s: %s", _AGAIN_S, error.detail)
-                await self._broker.postpone_outcome(outcome.group_id, _AGAIN_S)
+                _log.warning("outcome is sent again in %.0f s: %s", _RETRY_S, error.detail)
+                await self._broker.postpone_outcome(outcome.group_id, _RETRY_S)
                 return
             except TriforgeError:
                 await self._broker.finish_outcome(outcome.group_id)
@@ -117,13 +126,13 @@ class AdaptWorker:
             await self._broker.finish_outcome(outcome.group_id)
 
     async def watch(self) -> None:
-        """Send outcomes again that nobody works on, until cancelled: nobody else would miss them."""
+        """Send outcomes again that no worker handles, until cancelled; the orchestrator does not wait for them."""
         while True:
             try:
                 if count := await self._broker.resend_outcomes():
-                    _log.warning("sent %d outcomes again that nobody worked on", count)
+                    _log.warning("sent %d outcomes again", count)
             except (UnavailableError, StorageError) as error:
-                _log.warning("outcomes are not looked for: %s", error.detail)
+                _log.warning("pending outcomes cannot be read: %s", error.detail)
             await asyncio.sleep(_SWEEP_S)
 
     async def _announce(self, proposal: Proposal) -> None:

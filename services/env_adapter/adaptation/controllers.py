@@ -1,11 +1,6 @@
-"""Controllers: what a measured training group leads to, registered by name.
+"""The decision on a task once a training group of it was measured.
 
-none         nothing
-llm_rewrite  outside the band: a rewrite by a language model, measured before it is taken (RLAnything)
-ladder       always: a fresh task from a window of difficulty levels that moves up with the policy (RLVE)
-mixed        one of the others, but a fixed share of the slots keeps its original tasks
-
-`package.module:function` names any other: the function takes the `Controllers` and returns a `Controller`.
+`triforge.config.controllers` lists the controllers of the core; a method brings another (`triforge.methods.Controller`).
 """
 
 from __future__ import annotations
@@ -13,66 +8,62 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.env_adapter.adaptation.settings import RunOutcome
 from triforge.algorithms.filters import rewrite_direction
-from triforge.algorithms.registry import Registry
+from triforge.config.controllers import find_controller
+from triforge.methods import load_part
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
 from triforge.types import Direction, Proposal
 
-CONTROLLERS: Final[Registry[Any]] = Registry(
-    "adaptation.controller", object, "services.env_adapter.adaptation"
-)
 
-
-class Controller(Protocol):
-    """Decides what becomes of a task after one of its training groups was counted."""
+class TaskController(Protocol):
+    """The part of a controller that runs in adapt workers; it is made with `ControllerParts`."""
 
     async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
-        """Make a proposal, or say why there is none. The same outcome leads to one proposal at most."""
+        """Make a proposal, or return why there is none. The same outcome leads to one proposal at most."""
 
 
-@dataclass(slots=True)
-class Controllers:
-    """The controllers of a worker by name, each made when it is first needed; and what they are made of."""
+@dataclass(frozen=True, slots=True)
+class ControllerParts:
+    """The objects that a controller may use."""
 
     measurements: MeasurementStore
     writer: ProposalWriter
     database: Database
     family: Callable[[str], EnvironmentFamily]
-    _made: dict[str, Controller] = field(default_factory=dict)
 
-    def find(self, name: str) -> Controller:
-        """The controller of that name or path; ConfigError if there is none."""
+
+class Controllers:
+    """The controllers of a worker by name, each made when it is first needed."""
+
+    def __init__(self, parts: ControllerParts) -> None:
+        self._parts = parts
+        self._made: dict[str, TaskController] = {}
+
+    def find(self, name: str) -> TaskController:
+        """Return the controller of that name; raise ConfigError if there is none."""
         if name not in self._made:
-            self._made[name] = CONTROLLERS.find(name)(self)
+            part = load_part(find_controller(name).part, "adaptation.controller")
+            self._made[name] = part(self._parts)
         return self._made[name]
 
 
-class NoController:
-    """Leaves every task as it is."""
-
-    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:  # noqa: ARG002
-        """Nothing."""
-        return Closed("adaptation.controller is none")
-
-
 class LlmRewrite:
-    """Rewrites tasks outside the band. With `null_control` 1 every candidate is the unchanged parent, never taken."""
+    """Rewrites tasks outside the band by a language model (RLAnything)."""
 
-    def __init__(self, measurements: MeasurementStore, writer: ProposalWriter) -> None:
-        self._measurements = measurements
-        self._writer = writer
+    def __init__(self, parts: ControllerParts) -> None:
+        self._measurements, self._writer = parts.measurements, parts.writer
         self._in_work: Counter[str] = Counter()  # proposals being written, by pool
         self._turn = asyncio.Lock()
 
     async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
-        """A proposal, pending or invalid, if the task left the band and no limit forbids it."""
+        """Make a proposal, pending or invalid, if the task left the band and no limit forbids it."""
         direction, pool = wanted_direction(outcome), outcome.pool_id
         if direction is None:
             return Closed("the task is inside the band")
@@ -90,29 +81,11 @@ class LlmRewrite:
             self._in_work[pool] -= 1
 
 
-class Mixed:
-    """The controller `mixed_with` on part of the pool; a fixed share of the slots keeps its original tasks."""
-
-    def __init__(self, controllers: Controllers) -> None:
-        self._controllers = controllers
-
-    async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
-        """What the other controller makes of it, unless the slot is kept."""
-        if await asyncio.to_thread(self._controllers.measurements.kept_original, outcome):
-            return Closed("the slot keeps its original task (adaptation.original_share)")
-        return await self._controllers.find(outcome.settings.adaptation.mixed_with).respond(outcome)
-
-
-CONTROLLERS.add("none", lambda _: NoController())
-CONTROLLERS.add("llm_rewrite", lambda parts: LlmRewrite(parts.measurements, parts.writer))
-CONTROLLERS.add("mixed", Mixed)
-
-
 def wanted_direction(outcome: RunOutcome) -> Direction | None:
-    """Which way the task of this outcome should be rewritten, if at all.
+    """Return the direction in which the outcome's task should be rewritten; None for no rewrite.
 
-    The band decides (arXiv 2602.02488, section 2), by measured rollouts only, and at least half of the group must have
-    been measured: what the infrastructure lost is not read as difficulty.
+    The band decides (arXiv 2602.02488, section 2). At least half of the group must have been measured: rollouts that the
+    infrastructure lost are not read as difficulty.
     """
     if outcome.purpose != "train" or 2 * outcome.measured < outcome.rollouts:
         return None

@@ -14,14 +14,13 @@ offer meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.controllers import CONTROLLERS
+from services.env_adapter.adaptation.controllers import ControllerParts
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import lock_pool, new_row, task_in
@@ -30,9 +29,8 @@ from triforge.algorithms.ladder import Ladder
 from triforge.config import LadderSection
 from triforge.errors import InputError
 from triforge.rollout.adapting import Kinds, Levels
-from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
+from triforge.rollout.protocols import TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.store.database import Database
 from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Proposal, Task
 
@@ -52,14 +50,13 @@ class _Fresh:
 class LadderController:
     """Replaces tasks."""
 
-    def __init__(self, database: Database, family: Callable[[str], EnvironmentFamily]) -> None:
-        self._database = database
-        self._family = family
+    def __init__(self, parts: ControllerParts) -> None:
+        self._database, self._family = parts.database, parts.family
         # levels that the generator cannot make
         self._refused: set[tuple[str, str, int, str]] = set()
 
     async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
-        """The slot's next task. All measured groups count, whatever is trained on later."""
+        """Make the slot's next task. All measured groups count, also those that train nothing."""
         if outcome.purpose != "train":
             return Closed("not a training group")
         return await asyncio.to_thread(self._respond, outcome)
@@ -90,7 +87,7 @@ class LadderController:
     def _draw(
         self, name: str, task: Task, ladders: dict[str, Ladder], section: LadderSection
     ) -> tuple[_Fresh | None, str]:
-        """(task, why there is none). A level that the generator refuses is not asked for again."""
+        """Return a task, or why there is none. A level that the generator refuses is not drawn again."""
         family = self._family(task.family)
         if not isinstance(family, Levels):
             return None, f"the environment {task.family!r} has no difficulty levels"
@@ -150,14 +147,14 @@ def _of(kind: str) -> str:
 
 
 def _ladders(session: Session, outcome: RunOutcome) -> dict[str, Ladder]:
-    """The run's ladders by kind, those that counted anything."""
+    """Return the run's ladders by kind, those that counted a group."""
     rule = outcome.settings.adaptation.ladder
     rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
     return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
 
 
 def _count(session: Session, outcome: RunOutcome) -> str:
-    """Count this group on the ladder of its kind, and store that; what is said of it."""
+    """Count this group on the ladder of its kind, store the ladder, and describe it."""
     played = session.get(LevelRow, outcome.task_id)
     kind, level = (played.kind, played.level) if played else ("", None)
     before = _ladders(session, outcome).get(kind, Ladder(outcome.settings.adaptation.ladder))
@@ -182,6 +179,3 @@ def _why_not(session: Session, task: Task) -> str:
         what = "held out" if task.split != "train" else "pinned" if task.pinned else task.state
         return f"the task is {what}, so it is not replaced"
     return ""
-
-
-CONTROLLERS.add("ladder", lambda parts: LadderController(parts.database, parts.family))

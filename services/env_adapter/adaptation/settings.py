@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -17,7 +17,8 @@ from triforge.types import Message, TaskOutcome
 class AdaptSettings(Message):
     """The sections of a run that adaptation reads.
 
-    `sampling` is the rewriter's. `version_gap` is how far the policy versions of one pair may lie apart.
+    `sampling` is the rewriter's. `version_gap` is how far the policy versions of one pair may lie apart. `options` are
+    those of the method that the controller belongs to.
     """
 
     adaptation: AdaptationSection = AdaptationSection()
@@ -25,17 +26,19 @@ class AdaptSettings(Message):
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     sampling: Sampling = Sampling(max_new_tokens=256)
     version_gap: Annotated[int, Field(ge=0)] = 0
+    options: Any = None
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
         """Select the settings from the options of a run."""
-        gap = config.adaptation.max_version_gap
+        gap, method = config.adaptation.max_version_gap, config.adaptation.method
         return cls(
             adaptation=config.adaptation,
             algorithm=config.algorithm.resolved,
             env_adapter=config.env_adapter,
             sampling=config.models.rewriter.sampling(),
             version_gap=config.run.staleness_bound if gap is None else gap,
+            options=config.methods_used[method] if method else None,
         )
 
 

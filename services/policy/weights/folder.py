@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
-from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, each_file, load_manifest
+from triforge.store.manifests import BLOCK, Checksum, Manifest, blocks, each_file, load_manifest
 from triforge.store.model_config import difference
 from triforge.store.tensor_files import Entry, all_finite, read_folder
 
@@ -114,9 +114,9 @@ def check_contents(tensors: Mapping[str, Entry], manifest: Manifest | None) -> N
 
     def read(path: Path) -> str:
         listed = manifest.files.get(path.name) if manifest is not None else None
-        reading = Reading(path.name, listed) if listed else None
+        checksum = Checksum(path.name, listed) if listed else None
         try:
-            problem = _read_through(path, by_file[path], reading)
+            problem = _read_through(path, by_file[path], checksum)
         except OSError as error:
             problem = f"{path.name} cannot be read: {error.strerror or error}"
         return problem and f"{path.parent}: {problem}"
@@ -127,7 +127,7 @@ def check_contents(tensors: Mapping[str, Entry], manifest: Manifest | None) -> N
         manifest.check(contents=True, but={path.name for path in by_file})
 
 
-def _read_through(path: Path, entries: list[Entry], reading: Reading | None) -> str:
+def _read_through(path: Path, entries: list[Entry], checksum: Checksum | None) -> str:
     """Read a safetensors file once, for its checksum and every value; return what is wrong with it."""
     space, not_finite = memoryview(bytearray(BLOCK)), ""
     entries = sorted(entries, key=lambda e: e.start)
@@ -136,8 +136,8 @@ def _read_through(path: Path, entries: list[Entry], reading: Reading | None) -> 
         for left, entry in parts:
             for block in blocks(file, left, space):
                 left -= len(block)
-                if reading is not None:
-                    reading.update(block)
+                if checksum is not None:
+                    checksum.update(block)
                 if entry is not None and not not_finite and not all_finite(block, entry.dtype):
                     not_finite = (
                         f"{path.name}: tensor {entry.name} holds values that are not finite"
@@ -145,4 +145,4 @@ def _read_through(path: Path, entries: list[Entry], reading: Reading | None) -> 
             if left:
                 return f"{path.name} became shorter while it was read"
     # A wrong checksum explains wrong values, so it is reported first.
-    return (reading.problem() if reading is not None else "") or not_finite
+    return (checksum.problem() if checksum is not None else "") or not_finite

@@ -153,5 +153,5 @@ def _votes(
         votes=tuple(
             Vote(value=parse_vote(output.text), **dict(output)) for output in reply.outputs
         ),
-        privileged=tuple(parse_vote(output.text) for output in (told.outputs if told else ())),
+        extra={"privileged": [parse_vote(output.text) for output in told.outputs]} if told else {},
     )

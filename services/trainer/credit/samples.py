@@ -1,146 +1,51 @@
-"""From the judged groups of a step to the samples that its models train on.
+"""Judged groups of a step to the rows that its models train on, and to the record of every sample.
 
-    judged groups -> rewards -> advantages -> what can be trained on -> rows with a weight a token
+    judged groups -> samples with credit -> samples without a reason against them -> rows with a weight a token
 
-A sample is one text that a model wrote: a response of the policy, a vote or a unit test of the reward model. Each has a
-reward, an advantage, and either a weight in the loss or a reason why it has none; every number goes on record
-(`step_records`). A row is a sequence of tokens with the samples in it. The arithmetic is `triforge.algorithms.credit`.
+A sample is a text that a model wrote: a response, a vote or a unit test. It is annotated in place, by
+`triforge.algorithms.credit` and here, and goes on record (`step_records`) with either a weight in the loss or the reason why it
+has none.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from services.trainer.credit.judged_groups import (
-    accepted,
-    judge_of,
-    models_of,
-    privileged_votes,
-    stale_votes,
-    step_scores,
-    vote_values,
+from services.trainer.credit.credited import (
+    PARTIAL,
+    STALE,
+    TOO_LONG,
+    CreditedGroup,
+    credit,
+    leave_out_unfit,
+    not_for_training,
 )
+from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.rows import (
     OVER_BUDGET,
-    Candidate,
-    Limits,
-    drawn,
-    drawn_pairs,
+    Row,
+    draw,
     leave_out,
+    train_rows,
     whiten,
     with_rewards,
 )
-from services.trainer.credit.step_records import UNKNOWN, Credited, Sample, records_of, versions_of
+from services.trainer.credit.step_records import records_of
 from services.trainer.credit.trajectories import lines_of
-from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_credit, vote_credit
 from triforge.algorithms.filters import LOW_SPREAD, NO_SPREAD, kept_scale, spread_filter
-from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
-from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
-from triforge.config import RunConfig
-from triforge.rollout.seeds import nth_seed
-from triforge.types import JudgedGroup, Purpose, TrainedRole, TrainRow, Trajectory, UnitTest, Vote
+from triforge.types import JudgedGroup, TrainedRole, TrainRow
 
-EVALUATION = "evaluation"
-MEASURES = "measures a rewrite"
-PARTIAL = "partial group"
-TRUNCATED = "truncated response"
-STALE = "stale weight version"
-TOO_LONG = "longer than max_tokens"
-NO_TOKENS = "no sampled tokens"
-NOT_WHOLE = "trajectory is not whole"
 TRAINED = "trained"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleOptions:
-    """What crediting a step reads besides its groups. Versions are those of the trained models, limits of their learners."""
-
-    algorithm: Algorithm
-    policy_version: int
-    reward_version: int
-    policy_limits: Limits
-    reward_limits: Limits
-    # models that play, and that judge, beside those two
-    further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
-    judges: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
-    # of those with an objective of their own
-    algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
-    seed: int  # of the draw above `max_rows`: a repeated step draws the same
-    trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
-    step: int | None = None  # goes on record; the groups' own round if not given
-    min_measured: int = 1  # rollouts that a group must have measured to be trained on
-    drop_stale_votes: bool = False  # credit a group without its votes if one of them is too old
-
-    @classmethod
-    def of(
-        cls, config: RunConfig, step: int, versions: Mapping[TrainedRole, int], trust: float
-    ) -> SampleOptions:
-        """Those of a training step of a run, whose models stand at `versions`."""
-        run, models = config.run, config.models
-        at = {
-            role: (
-                versions[role],
-                Limits(
-                    max_tokens=config.learner(role).max_tokens,
-                    max_rows=config.learner(role).max_rows,
-                    bound=config.vote_bound if role in models.judging else run.staleness_bound,
-                    response=model.max_new_tokens,
-                ),
-            )
-            for role, model in (models.players | models.judging).items()
-            if role in versions
-        }
-        return cls(
-            algorithm=config.algorithm.resolved,
-            policy_version=at["policy"][0],
-            reward_version=at["reward"][0],
-            policy_limits=at["policy"][1],
-            reward_limits=at["reward"][1],
-            further={role: at[role] for role in [*models.players][1:]},
-            judges={role: at[role] for role in [*models.judging][1:] if role in at},
-            algorithms={r: config.algorithm_of(r) for r in models.players if config.trainer.job(r)},
-            seed=nth_seed(run.seed, step),
-            trust=trust,
-            step=step,
-            min_measured=run.min_measured,
-            drop_stale_votes=run.stale_votes == "drop",
-        )
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """What differs from step to step, for the record."""
-        names = ("policy_version", "reward_version", "seed", "trust")
-        further = {
-            f"{role}_version": version
-            for role, (version, _) in (*self.further.items(), *self.judges.items())
-        }
-        return {name: getattr(self, name) for name in names} | further
-
-    @property
-    def players(self) -> dict[TrainedRole, tuple[int, Limits]]:
-        """Version and limits of each model that plays."""
-        return {"policy": (self.policy_version, self.policy_limits), **self.further}
-
-    @property
-    def judging(self) -> dict[TrainedRole, tuple[int, Limits]]:
-        """Version and limits of each model that judges."""
-        return {"reward": (self.reward_version, self.reward_limits), **self.judges}
-
-    def algorithm_of(self, role: TrainedRole) -> Algorithm:
-        """By which a model that plays is credited and trained."""
-        return self.algorithms.get(role, self.algorithm)
 
 
 @dataclass(slots=True)
 class Samples:
-    """Everything that one step yields: rows to train on by model, and the record of what became of each sample."""
+    """The result of crediting a step: rows to train on by model, and the record of each sample."""
 
     rows: dict[TrainedRole, list[TrainRow]]
     records: list[dict[str, Any]]
@@ -163,373 +68,95 @@ class Samples:
 
 def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samples:
     """Credit the groups of a step and make rows of what can be trained on. Repeated, it gives the same samples."""
-    algorithm, credited = options.algorithm, [_credit(group, options) for group in groups]
+    credited = [credit(group, options) for group in groups]
     asked = [c for c in credited if not c.blocked]
-    kept = spread_filter([c.spread for c in asked], algorithm=algorithm)
+    kept = spread_filter([c.tally.spread for c in asked], algorithm=options.algorithm)
     for group, keep in zip(asked, kept, strict=True):
         if not keep:
-            leave_out(chain.from_iterable(group.steps), LOW_SPREAD)
-    responses: dict[TrainedRole, list[Candidate]] = {role: [] for role in options.players}
+            leave_out(group.responses(), LOW_SPREAD)
     for group in credited:
-        for role, candidate in _responses(group, options):
-            responses[role].append(candidate)
-    scale = kept_scale(kept, algorithm)
-    rows = {role: _player_rows(found, role, options, scale) for role, found in responses.items()}
-    texts: dict[TrainedRole, list[Candidate]] = {role: [] for role in options.judging}
-    for group in credited:
-        for role, candidate in _judge_texts(group, options):
-            texts[role].append(candidate)
-    texts["reward"] += (sides := [c for group in credited for c in _sides(group, options)])
-    choose = drawn_pairs if sides else drawn
-    for role, (_, limits) in options.judging.items():
-        chosen = choose(texts[role], limits.max_rows, options.seed)
-        rows[role] = _rows(chosen, algorithm, limits)
-    versions = {role: version for role, (version, _) in options.players.items()}
+        leave_out_unfit(group, options)
+    rows = _train_rows(credited, options, kept_scale(kept, options.algorithm))
+    versions = {role: version for role, (version, _) in options.models.items()}
     return Samples(
         rows=rows,
         records=[record for c in credited for record in records_of(c, options.step)],
         lines=[line for c in credited for line in lines_of(c, versions, options.step)],
-        reasons=Counter(s.reason or TRAINED for c in credited for row in c.steps for s in row),
-        vote_reasons=Counter(s.reason or TRAINED for c in credited for s in c.judge_samples()),
-        ages={
-            role: _ages(rows[role], version)
-            for role, (version, _) in (options.players | options.judging).items()
-        },
+        reasons=Counter(s.reason or TRAINED for c in credited for s in c.responses()),
+        vote_reasons=Counter(s.reason or TRAINED for c in credited for s in c.judgements()),
+        ages={role: _ages(rows[role], version) for role, version in versions.items()},
         partial=sum(c.blocked == PARTIAL for c in credited),
         voteless=sum(c.voteless for c in credited),
         asked=len(asked),
         dead=sum(c.dead for c in asked),
-        spread=sum(c.spread > NO_SPREAD for c in asked),
-        deviation=math.fsum(c.spread for c in asked) / len(asked) if asked else None,
+        spread=sum(c.tally.spread > NO_SPREAD for c in asked),
+        deviation=math.fsum(c.tally.spread for c in asked) / len(asked) if asked else None,
     )
 
 
 def learnable(groups: Iterable[JudgedGroup], options: SampleOptions) -> tuple[int, int]:
-    """(groups that were to train the policy, those of them from which something can be learnt)."""
-    credited = [_credit(group, options) for group in groups]
+    """Return how many groups were to train the policy, and from how many of them something can be learnt."""
+    credited = [credit(group, options) for group in groups]
     asked = [c for c in credited if c.blocked in ("", PARTIAL)]
     return len(asked), sum(not c.blocked and not c.dead for c in asked)
 
 
 def training_groups(groups: Sequence[JudgedGroup], algorithm: Algorithm) -> list[JudgedGroup]:
-    """The groups that may be trained on."""
+    """Return the groups that may be trained on."""
     return [g for g in groups if not not_for_training(g.played.group.purpose, algorithm)]
 
 
-def not_for_training(purpose: Purpose, algorithm: Algorithm) -> str:
-    """Why groups of a purpose are not trained on; empty if they are."""
-    if purpose == "evaluate":
-        return EVALUATION
-    trained = {"both": True, "parent": purpose == "measure_parent", "none": False}
-    return "" if purpose in ("train", "recycled") or trained[algorithm.train_on_pairs] else MEASURES
+def _train_rows(
+    credited: Sequence[CreditedGroup], options: SampleOptions, scale: float
+) -> dict[TrainedRole, list[TrainRow]]:
+    """Return the rows of each model; those of players have their weights times `scale`."""
+    chosen: dict[TrainedRole, list[Row]] = {role: [] for role in options.models}
+    for row in (row for c in credited for row in c.rows if row.trained):
+        chosen[row.role].append(row)
+    compared = [row for c in credited for row in _compared_rows(c, options)]
+    chosen["reward"] += compared
+    made: dict[TrainedRole, list[TrainRow]] = {}
+    for role, (_, limits) in options.models.items():
+        plays = role in options.players
+        algorithm = options.algorithm_of(role) if plays else options.algorithm
+        pairs = algorithm.pairs if plays else bool(compared)
+        rows = draw(chosen[role], limits.max_rows, options.seed, pairs=pairs)
+        if plays and algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
+            whiten(rows, algorithm)  # or the learner does, when it knows the KL or the values
+        made[role] = train_rows(rows, algorithm, limits, scale if plays else 1.0)
+        if plays and algorithm.needs_critic:
+            rewards = defaultdict[str, list[float | None]](list)
+            for sample in (sample for c in credited for sample in c.responses()):
+                rewards[sample.trajectory].append(sample.reward)
+            made[role] = with_rewards(made[role], rows, rewards)
+    return made
 
 
-# ---- rewards and advantages ----
+def _compared_rows(credited: CreditedGroup, options: SampleOptions) -> Iterator[Row]:
+    """Yield the rows that an implicit reward model compares: whole trajectories of a task, with the sign of their outcomes.
 
-_Place = tuple[int, int, list[int]]  # tokens [start, end) of a row, and the version of each
-
-
-def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
-    """Rewards and advantages of a group's responses, votes and tests; without its votes if they are too old."""
-    algorithm, trajectories, tests = options.algorithm, group.played.trajectories, group.tests
-    outcomes, scores = [t.outcome.value for t in trajectories], [t.score for t in trajectories]
-    votes = [vote_values(t, v) for t, v in zip(trajectories, group.votes, strict=True)]
-    played, voteless, of_tests = _played(group, algorithm), False, list[Sample]()
-    by_tests = group.played.group.reward.kind == "unit_tests"
-    if by_tests:
-        shares = [t.outcome.passed for t in trajectories]
-        lengths = [len(t.steps) for t in trajectories]
-        policy = program_credit(outcomes, shares, lengths, algorithm=algorithm, played=played)
-        credits = {"policy": policy}
-    else:
-        oldest = {role: version - at.bound for role, (version, at) in options.judging.items()}
-        voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))
-        credits = {
-            role: policy_credit(
-                outcomes, votes, algorithm=_without_votes(rules) if voteless else rules,
-                trust=options.trust, played=played, scores=scores,
-            )
-            for role, rules in {"policy": algorithm, **options.algorithms}.items()
-        }  # fmt: skip
-        policy = credits["policy"]
-    blocked = not_for_training(group.played.group.purpose, algorithm)
-    if not blocked and policy.measured < options.min_measured:
-        blocked = PARTIAL
-    judges = [judge_of(group, trajectory) for trajectory in trajectories]
-    cast = {
-        role: vote_credit(
-            outcomes,
-            [
-                [found if models[s.index] == role else [] for s, found in zip(t.steps, row, strict=True)]
-                for t, models, row in zip(trajectories, judges, votes, strict=True)
-            ],
-            algorithm=algorithm, played=played,
-        )
-        for role in options.judging
-    }  # fmt: skip
-    if tests and by_tests:
-        found = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
-        of_tests = _samples(_written(tests.prompt_ids, tests.tests), blocked, found)
-    steps = [_step_samples(group, t, blocked, credits) for t in range(len(trajectories))]
-    return Credited(
-        group=group,
-        successes=policy.successes,
-        measured=policy.measured,
-        spread=policy.spread,
-        blocked=blocked,
-        voteless=voteless,
-        dead=all(sample.reason for row in steps for sample in row),
-        steps=steps,
-        votes=[
-            {
-                s.step: _samples(
-                    _written(s.prompt_ids, s.votes), blocked, cast[judges[t][s.step]], t, s.step
-                )
-                for s in (given.steps if given else ())
-            }
-            for t, given in enumerate(group.votes)
-        ],
-        tests=of_tests,
-    )
-
-
-def _step_samples(
-    group: JudgedGroup, t: int, blocked: str, credits: Mapping[TrainedRole, PolicyCredit]
-) -> list[Sample]:
-    """A trajectory's responses, each with the credit of the model that wrote it, or else the policy's."""
-    trajectory = group.played.trajectories[t]
-    models, places = models_of(group, trajectory), [*_sampled(trajectory)]
-    rows = {role: _samples(places, blocked, found, t) for role, found in credits.items()}
-    return [
-        rows.get(models[step.segment], rows["policy"])[n] for n, step in enumerate(trajectory.steps)
-    ]
-
-
-def _samples(
-    places: Iterable[_Place],
-    blocked: str,
-    found: PolicyCredit | VoteCredit | UnitTestCredit,
-    *at: int,
-) -> list[Sample]:
-    """Texts with their credit, which stands at a place of what was found: at a trajectory, a step of it, or all of it."""
-    parts: list[Any] = [found.rewards, found.advantages, found.reasons]
-    for index in at:
-        parts = [part[index] for part in parts]
-    return [
-        Sample(number, start, end, versions, reward, advantage, blocked or reason or "")
-        for number, ((start, end, versions), reward, advantage, reason) in enumerate(
-            zip(places, *parts, strict=True)
-        )
-    ]
-
-
-def _sampled(trajectory: Trajectory) -> Iterator[_Place]:
-    versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
-    for step in trajectory.steps:
-        yield step.start, step.end, versions[step.segment][step.start : step.end]
-
-
-def _written(prompt: Sequence[int], texts: Iterable[Vote | UnitTest]) -> Iterator[_Place]:
-    """Votes or tests, each after the prompt."""
-    for text in texts:
-        end = len(prompt) + len(text.ids)
-        yield len(prompt), end, versions_of(text.versions, len(text.ids))
-
-
-def _without_votes(algorithm: Algorithm) -> Algorithm:
-    estimator = "group" if algorithm.estimator_part.reads_votes else algorithm.estimator
-    return algorithm.changed(use_votes=False, vote_weight="constant", estimator=estimator)
-
-
-def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
-    """The states that the group's steps were taken in, pictures by their hashes, and what is taken off their rewards."""
-    trajectories = group.played.trajectories
-    steps = [t.steps for t in trajectories]
-    states = [
-        [s.state or "\n".join((s.observation, *(i.id for i in s.images))) for s in row]
-        for row in steps
-    ]
-    actions = [[s.action for s in row] for row in steps]
-    rewards = [[s.reward for s in row] for row in steps]
-    both = [*zip(trajectories, group.votes, strict=True)]
-    privileged = [privileged_votes(*pair) for pair in both]
-    scores = [step_scores(*pair) for pair in both]
-    if not algorithm.penalises:
-        return Played(states, actions, (), (), rewards, privileged, scores)
-    turns = group.played.group.env_adapter.max_steps
-    acted = [[Acted(s.end - s.start, s.action_valid) for s in row] for row in steps]
-    penalties = [step_penalties(row, algorithm) for row in acted]
-    endings = [end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted]
-    return Played(states, actions, penalties, endings, rewards, privileged, scores)
-
-
-# ---- what can be trained on ----
-
-
-def _responses(
-    credited: Credited, options: SampleOptions
-) -> Iterator[tuple[TrainedRole, Candidate]]:
-    """One candidate a segment of a trajectory, and the model that wrote it."""
-    algorithm, players = options.algorithm, options.players
-    for trajectory, samples in zip(credited.group.played.trajectories, credited.steps, strict=True):
-        by_segment: dict[int, list[Sample]] = {}
-        models = models_of(credited.group, trajectory)
-        for sample, step in zip(samples, trajectory.steps, strict=True):
-            length = len(trajectory.segments[step.segment].ids)
-            sample.reason = sample.reason or _unfit(sample, length, *players[models[step.segment]])
-            if algorithm.truncated == "mask" and step.finish == "length":
-                leave_out([sample], TRUNCATED)
-            by_segment.setdefault(step.segment, []).append(sample)
-        for role in {*models}:
-            own = [
-                s
-                for s, at in zip(samples, trajectory.steps, strict=True)
-                if models[at.segment] == role
-            ]
-            cut = any(s.reason not in ("", NO_TOKENS) for s in own)
-            if cut and options.algorithm_of(role).job == "dpo_pair":
-                leave_out(own, NOT_WHOLE)
-        for number, segment in enumerate(trajectory.segments):
-            kept = [sample for sample in by_segment.get(number, ()) if not sample.reason]
-            if kept:
-                yield (
-                    models[number],
-                    Candidate(
-                        key=f"{trajectory.id}/{number}",
-                        ids=segment.ids,
-                        logprobs=segment.logprobs,
-                        versions=tuple(versions_of(segment.versions, len(segment.ids))),
-                        samples=kept,
-                        task_id=trajectory.task_id,
-                        trajectory=trajectory.id,
-                        group=trajectory.group_id,
-                        images=segment.images,
-                        rewards=tuple(s.reward for s in samples),
-                    ),
-                )
-
-
-def _judge_texts(
-    credited: Credited, options: SampleOptions
-) -> Iterator[tuple[TrainedRole, Candidate]]:
-    """One candidate a vote or test, after its prompt, of which nobody has sampled a token, and the model that wrote it."""
-    played, tests, written = credited.group.played, credited.group.tests, list[Any]()
-    votes = zip(played.trajectories, credited.group.votes, credited.votes, strict=True)
-    for trajectory, given, samples in votes:
-        models = judge_of(credited.group, trajectory)
-        of = (trajectory.task_id, trajectory.id, trajectory.group_id)
-        for step in given.steps if given else ():
-            name = f"{trajectory.id}/{step.step}"
-            text = (step.prompt_ids, step.images, step.votes, samples[step.step])
-            written.append((models[step.step], name, of, *text))
-    if tests and credited.tests:
-        name, of = f"{tests.group_id}/tests", (played.task.id, tests.group_id, tests.group_id)
-        written.append(("reward", name, of, tests.prompt_ids, (), tests.tests, credited.tests))
-    for role, name, (task, unit, group), prompt, images, texts, samples in written:
-        for text, sample in zip(texts, samples, strict=True):
-            unfit = _unfit(sample, sample.end, *options.judging[role])
-            sample.reason = sample.reason or unfit
-            if not sample.reason:
-                logprobs = (0.0,) * len(prompt) + text.logprobs
-                versions = (*[UNKNOWN] * len(prompt), *sample.versions)
-                key, ids = f"{name}/{sample.index}", prompt + text.ids
-                found = Candidate(key, ids, logprobs, versions, [sample], task, unit, group, images)
-                yield role, found
-
-
-def _sides(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
-    """What an implicit reward model compares: whole trajectories of a task, each on the side that its outcome says.
-
-    The versions of its rows are its own; the tokens' are the policy's, with whose log-probabilities it is compared.
+    The versions of the rows are the reward model's; the tokens' log-probabilities are the policy's, with which it is compared.
     """
     played, limits = credited.group.played, options.reward_limits
     wanted = played.group.reward.kind == "implicit" and options.algorithm.train_reward_model
-    outcomes = {trajectory.outcome.value for trajectory in played.trajectories}
+    outcomes = {rollout.outcome for rollout in credited.rollouts}
     if not wanted or credited.blocked or not {1, -1} <= outcomes:
         return
-    for trajectory, samples in zip(played.trajectories, credited.steps, strict=True):
-        whole = all(sample.versions for sample in samples)
-        longest = max((len(segment.ids) for segment in trajectory.segments), default=0)
-        if trajectory.outcome.value is None or not whole or longest > limits.max_tokens:
+    rows: dict[str, list[Row]] = {}
+    for row in credited.rows:
+        if row.role in options.players:
+            rows.setdefault(row.trajectory, []).append(row)
+    for trajectory, rollout in zip(played.trajectories, credited.rollouts, strict=True):
+        whole = all(step.response.versions for step in rollout.steps)
+        own = rows.get(trajectory.id, [])
+        longest = max(map(len, own), default=0)
+        if rollout.outcome is None or not whole or longest > limits.max_tokens:
             continue
-        side, steps = float(trajectory.outcome.value), trajectory.steps
-        for number, segment in enumerate(trajectory.segments):
-            own = [
-                replace(sample, advantage=side, reason="")
-                for sample, step in zip(samples, steps, strict=True)
-                if step.segment == number
-            ]
-            yield Candidate(
-                key=f"{trajectory.id}/{number}",
-                ids=segment.ids,
-                logprobs=segment.logprobs,
-                versions=(options.reward_version,) * len(segment.ids),
-                samples=own,
-                task_id=trajectory.task_id,
-                trajectory=trajectory.id,
-                group=trajectory.group_id,
-                images=segment.images,
-            )
-
-
-def _unfit(sample: Sample, length: int, newest: int, limits: Limits) -> str:
-    """Why a sample in a row of `length` tokens is not trained on; empty if it is."""
-    if not sample.versions:
-        return NO_TOKENS
-    if not newest - limits.bound <= min(sample.versions) <= max(sample.versions) <= newest:
-        return STALE
-    return TOO_LONG if length > limits.max_tokens else ""
-
-
-# ---- rows ----
-
-
-def _player_rows(
-    found: list[Candidate], role: TrainedRole, options: SampleOptions, scale: float
-) -> list[TrainRow]:
-    """What a model that plays trains on, its weights times `scale`."""
-    algorithm, (_, limits) = options.algorithm_of(role), options.players[role]
-    draw = drawn_pairs if algorithm.job == "dpo_pair" else drawn
-    chosen = draw(found, limits.max_rows, options.seed)
-    if algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
-        whiten(chosen, algorithm)  # or the learner does, when it knows the KL or the values
-    rows = _rows(chosen, algorithm, limits, scale)
-    return with_rewards(rows, chosen) if algorithm.needs_critic else rows
-
-
-def _rows(
-    chosen: list[Candidate], algorithm: Algorithm, limits: Limits, scale: float = 1.0
-) -> list[TrainRow]:
-    """The rows, with the advantage and the weight in the loss of each token, times `scale`."""
-    samples = [(c, s) for c in chosen for s in c.samples]
-    by_task = algorithm.aggregation == "task_mean"
-    weights = token_weights(
-        [s.end - s.start for _, s in samples],
-        algorithm.aggregation,
-        units=[c.group if by_task else c.trajectory for c, _ in samples],
-        length=algorithm.aggregation_length or limits.response,
-    )
-    for (_, sample), weight in zip(samples, weights, strict=True):
-        sample.weight = weight * scale
-    rows = []
-    for candidate in chosen:
-        advantages, each = [0.0] * len(candidate.ids), [0.0] * len(candidate.ids)
-        for s in candidate.samples:
-            advantages[s.start : s.end] = [s.advantage] * (s.end - s.start)
-            each[s.start : s.end] = [s.weight] * (s.end - s.start)
-        # Its parts were checked when they came; checking each token again takes longer than all the arithmetic.
-        row = TrainRow.model_construct(
-            key=candidate.key,
-            ids=candidate.ids,
-            logprobs=candidate.logprobs,
-            advantages=tuple(advantages),
-            weights=tuple(each),
-            versions=candidate.versions,
-            task_id=candidate.task_id,
-            images=candidate.images,
-        )
-        rows.append(row)
-    return rows
+        side = float(rollout.outcome)
+        for row in own:
+            samples = [replace(s, advantage=side, reason="") for s in row.samples]
+            versions = (options.reward_version,) * len(row)
+            yield replace(row, role="reward", versions=versions, samples=samples)
 
 
 def _ages(rows: Sequence[TrainRow], newest: int) -> Counter[int]:

@@ -1,34 +1,31 @@
-"""A line a trajectory, made when its step is credited: what a run's trajectories are found, sorted and counted by."""
+"""A line per trajectory, made when its step is credited: the index by which trajectories of a run are searched and sorted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from services.trainer.credit.judged_groups import models_of
-from services.trainer.credit.step_records import Credited, Sample
-from triforge.types import TrainedRole, Trajectory, TrajectoryVotes
+from services.trainer.credit.credited import CreditedGroup
+from triforge.algorithms.samples import Rollout
+from triforge.types import TrainedRole
 
-_WORDS = 1000  # characters of what a trajectory was asked and did that can be searched
+_WORDS = 1000  # characters of instruction, actions and error that can be searched
 _SHOWN = 200  # characters of an instruction or an error in a list
 _REASON = 64
 
 
 def lines_of(
-    credited: Credited, versions: Mapping[TrainedRole, int], step: int | None
+    credited: CreditedGroup, versions: Mapping[TrainedRole, int], step: int | None
 ) -> Iterator[dict[str, Any]]:
-    """The lines of a group's rollouts; `versions` are those of the weights which are trained, `step` as in `records_of`."""
-    played = credited.group.played
-    group, task = played.group, played.task
-    for trajectory, votes, samples in zip(
-        played.trajectories, credited.group.votes, credited.steps, strict=True
+    """Yield the lines of a group's rollouts; `versions` are those of the trained weights, `step` as in `records_of`."""
+    group, task = credited.group.played.group, credited.group.played.task
+    for trajectory, rollout in zip(
+        credited.group.played.trajectories, credited.rollouts, strict=True
     ):
         outcome, steps = trajectory.outcome, trajectory.steps
         error = outcome.error.detail if outcome.error else ""
-        models = models_of(credited.group, trajectory)
-        newest = [versions[models[s.segment]] for s in steps]
-        acted = "\n".join((trajectory.instruction, *(s.action for s in steps), error))
+        words = "\n".join((trajectory.instruction, *(s.action for s in steps), error))
         yield {
             "id": trajectory.id,
             "run_id": group.run_id,
@@ -45,32 +42,33 @@ def lines_of(
             "length": len(steps),
             "tokens": sum(s.end - s.start for s in steps),
             "truncated": any(s.finish == "length" for s in steps),
-            "words": _text(acted, _WORDS).lower(),
-            **_voted(trajectory, votes),
-            **_trained(samples, newest),
+            "words": _text(words, _WORDS).lower(),
+            **_judgement(rollout),
+            **_training(rollout, versions),
         }
 
 
-def _voted(trajectory: Trajectory, given: TrajectoryVotes | None) -> dict[str, Any]:
-    """The mean of the readable votes, and whether they say something else than the outcome."""
-    values = [v.value for s in (given.steps if given else ()) for v in s.votes if v.value]
+def _judgement(rollout: Rollout) -> dict[str, Any]:
+    """Return the mean of the readable votes, and whether its sign is another than the outcome's."""
+    values = [vote.value for step in rollout.steps for vote in step.votes if vote.value]
     mean = sum(values) / len(values) if values else None
-    against = (mean or 0.0) * (trajectory.outcome.value or 0) < 0.0
+    against = (mean or 0.0) * (rollout.outcome or 0) < 0.0
     return {"votes": len(values), "vote": mean, "against": against}
 
 
-def _trained(samples: Sequence[Sample], newest: Sequence[int]) -> dict[str, Any]:
-    """What became of the responses, and how old they were; `newest` is the version of each response's model now."""
-    kept = [s.advantage for s in samples if not s.reason]
-    reasons = Counter(s.reason for s in samples).most_common(1)
-    ages = (now - v for s, now in zip(samples, newest, strict=True) for v in s.versions if v >= 0)
+def _training(rollout: Rollout, versions: Mapping[TrainedRole, int]) -> dict[str, Any]:
+    """Return how many versions the responses lag behind, their mean advantage, or why they were not trained on."""
+    samples = [step.response for step in rollout.steps]
+    kept = [sample.advantage for sample in samples if not sample.reason]
+    reasons = Counter(sample.reason for sample in samples).most_common(1)
+    lags = (versions[s.role] - version for s in samples for version in s.versions if version >= 0)
     return {
-        "staleness": max(0, *ages, 0),
+        "staleness": max(0, *lags, 0),
         "advantage": sum(kept) / len(kept) if kept else None,
         "reason": "" if kept or not reasons else _text(reasons[0][0], _REASON),
     }
 
 
-def _text(given: str, most: int) -> str:
-    """The beginning of a text, as every database takes it."""
-    return given[:most].replace("\0", "").encode("utf-8", "replace").decode()
+def _text(text: str, most: int) -> str:
+    """Return the beginning of a text in characters that every database takes."""
+    return text[:most].replace("\0", "").encode("utf-8", "replace").decode()

@@ -22,8 +22,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
+from services.trainer.credit.judged_groups import UNKNOWN
 from services.trainer.credit.samples import training_groups
-from services.trainer.credit.step_records import UNKNOWN
 from triforge.algorithms.auxiliary import displaced, draw_evenly
 from triforge.config import AuxiliarySection, RunConfig
 from triforge.errors import ConfigError

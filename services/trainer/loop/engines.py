@@ -9,28 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from services.trainer.loop.gauges import PUBLISHED
 from services.trainer.loop.learners import Trained
 from services.trainer.loop.parts import Parts
 from services.trainer.runs.rollback import Versions
-from triforge.config import RunConfig, Settings
+from services.trainer.runs.runs import require_served
+from triforge.config import RunConfig
 from triforge.errors import ConfigError, NotFoundError, TriforgeError
 from triforge.types import TrainedRole, WeightsState, WeightsUpdate
-
-
-def demand_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
-    """ConfigError: a run needs a model for which the deployment has no service."""
-    for role in roles:
-        if role == "reward" and not settings.has("reward_model"):
-            raise ConfigError(
-                f"algorithm.preset: the run asks for votes, and this deployment has no {role} model: start it with one "
-                "(models.reward.path, and a preset with votes, in the document of `triforge up`), or take a preset without "
-                "votes, such as 'grpo'"
-            )
-        settings.demand_model(role)
 
 
 class Engines:
@@ -61,7 +50,7 @@ class Engines:
         """
         self._roles = config.trained
         self._lends = self._roles if config.run.colocate else ()
-        demand_served(self._roles, self._parts.settings)
+        require_served(self._roles, self._parts.settings)
         self.notes |= await asyncio.to_thread(self._store.run_state, self._run_id)
         if self.notes:
             return

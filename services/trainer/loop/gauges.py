@@ -1,4 +1,4 @@
-"""What Prometheus is shown of runs and of the deployment. The names and what they mean for an operator: docs/operations.md.
+"""What Prometheus is shown of runs and of the deployment. The names and what they mean for an operator: docs/operate.md.
 
 The measures of the last committed step are one gauge: `triforge_trainer_step_measure{pool="...", measure="theory/mu_within"}`.
 Names are those of `GET /v1/runs/{id}/steps`. Measures that a step lacks (evaluations) keep their last value until another

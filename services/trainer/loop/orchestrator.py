@@ -17,8 +17,8 @@ from services.trainer.loop.gauges import PROGRESS
 from services.trainer.loop.parts import Parts, StopRequested
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.train_loop import TrainLoop
-from services.trainer.runs.reporting import Reporting
 from services.trainer.runs.store import Superseded
+from services.trainer.runs.trackers import Reporting
 from triforge.config import RunConfig, parse
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from services.trainer.runs.runs import ServedWeights
 from services.trainer.runs.store import RunStore
 from triforge.algorithms.credit import accuracy
 from triforge.broker import Broker
@@ -22,7 +23,6 @@ from triforge.types import (
     PlanRequest,
     TrainedRole,
     WeightsState,
-    WeightsUpdate,
 )
 
 
@@ -37,14 +37,8 @@ class PlanApi(Protocol):
         """The step's groups; the same for the same run, step and kind."""
 
 
-class WeightsApi(Protocol):
+class WeightsApi(ServedWeights, Protocol):
     """The part of a policy service's client that the orchestrator needs."""
-
-    async def weights(self) -> WeightsState:
-        """What the service serves."""
-
-    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
-        """Serve another version; returns when its engines are verified to serve it."""
 
     async def release_memory(self) -> WeightsState:
         """Have its engines give their memory back."""

@@ -12,7 +12,7 @@ from typing import Any
 from services.trainer.loop.gauges import PROGRESS, STEPS
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.untrained import untrained
-from services.trainer.runs.reporting import Reporting
+from services.trainer.runs.trackers import Reporting
 from triforge.algorithms.alarms import alarms
 from triforge.store.step_records import step_record_name, write_step_records
 from triforge.store.timelines import write_timeline

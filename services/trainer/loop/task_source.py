@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from services.trainer.credit.judged_groups import accepted, played_by
+from services.trainer.credit.judged_groups import accepted, judges, played_by, players
 from services.trainer.loop.measures import level_measures
 from services.trainer.loop.parts import Parts
 from triforge.algorithms.credit import accuracy
@@ -21,7 +21,6 @@ from triforge.types import (
     JudgedGroup,
     PlannedGroup,
     PlanRequest,
-    Player,
     RunState,
     TaskOutcome,
     Trajectory,
@@ -55,7 +54,7 @@ class TaskSource:
 
     async def _draw_training(self, step: int, groups: int, **how: Any) -> list[PlannedGroup]:
         adaptation = self._config.adaptation
-        pending = adaptation.max_pending if adaptation.rewrites else 0
+        pending = adaptation.max_pending if adaptation.chosen.rewrites else 0
         how |= {"max_pending": pending, "max_adapted": adaptation.max_adapted}
         return await self._draw("train", step, groups, **how)
 
@@ -120,10 +119,10 @@ class TaskSource:
     async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
         """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
         run, config = self._run, self._config
-        of_pool = [group for group in groups if not group.played.group.recycled]
+        of_pool = [group for group in groups if group.played.group.purpose != "method"]
         named = [(group, offers[group.played.group.group_id]) for group in of_pool]
         outcomes = [task_outcome(group, offer, run=run, config=config) for group, offer in named]
-        if config.adaptation.controller == "none":  # there is no adapt worker that would count them
+        if not config.adaptation.adapts:  # there is no adapt worker that would count them
             await asyncio.to_thread(self._parts.store.measure, outcomes)
             return
         await together(
@@ -134,25 +133,10 @@ class TaskSource:
 
     async def levels(self) -> dict[str, float]:
         """Where the run's windows of difficulty levels stand as far as adaptation has come; nothing without the ladder."""
-        if not self._config.adaptation.climbs:
+        if not self._config.adaptation.chosen.needs_levels:
             return {}
         tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)
         return level_measures(tops)
-
-
-def players(config: RunConfig, *, greedy: bool = False) -> dict[str, Player]:
-    """Who plays the agents that the policy does not."""
-    known, agents = config.models.players, config.models.agents
-    return {
-        agent: Player(model=name, sampling=known[name].sampling(greedy=greedy))
-        for agent, name in agents.items()
-    }
-
-
-def judges(config: RunConfig) -> dict[str, Player]:
-    """Who judges the agents that the reward model does not."""
-    known, judged = config.models.judging, config.models.judges
-    return {a: Player(model=name, sampling=known[name].sampling()) for a, name in judged.items()}
 
 
 def task_outcome(
@@ -164,7 +148,7 @@ def task_outcome(
     """
     played = group.played
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
-    read = played.group.purpose == "train" and config.adaptation.reads_notes
+    read = played.group.purpose == "train" and config.adaptation.chosen.reads_notes
     versions = played_by(group) or {offer.versions[0]}
     scores = [
         trajectory.score for trajectory in played.trajectories if trajectory.score is not None

@@ -26,11 +26,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples, learnable
+from services.trainer.credit.options import SampleOptions
+from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.action_critics import ActionCritic
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
-from services.trainer.loop.collapse import CollapseMonitor, information
 from services.trainer.loop.collector import Collector
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
@@ -46,7 +46,6 @@ from services.trainer.loop.measures import (
     step_measures,
 )
 from services.trainer.loop.parts import Parts, StopRequested
-from services.trainer.loop.recycling import recycled_measures, recycled_tasks
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
 from services.trainer.loop.timeline import spans_of
@@ -98,7 +97,7 @@ class TrainLoop:
         if self._run.step < 0:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions)
-            measures = evaluation.measures | self._monitor.measure(0, evaluation.measures)
+            measures = await self._methods.after_step(0, evaluation.measures)
             measures |= await asyncio.to_thread(self._action_critic.learn, 0, [])
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
@@ -116,8 +115,8 @@ class TrainLoop:
             await _clean_up(self._in_flight.discard(groups))
             await _clean_up(self._learners.discard())
             await _clean_up(self._evaluator.discard())
-            if self._monitor.ends:
-                raise StopRequested(self._monitor.ends)
+            if self._methods.stop:
+                raise StopRequested(self._methods.stop)
         # rows of a step whose orchestrator died between its commit and the cleaning up
         rows = f"runs/{self._run.id}/batches"
         await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
@@ -130,7 +129,6 @@ class TrainLoop:
         self._learners = Learners(parts, run.id, config, notes, _seldom(self._check))
         self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
         self._votes = VoteHistory(notes, self._algorithm)
-        self._monitor = CollapseMonitor(notes, config.monitor)
         self._methods = Methods(parts, run.id, config, notes)
         self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config, self._methods)
         self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
@@ -157,7 +155,6 @@ class TrainLoop:
                     self._action_critic.learn, step, samples.records
                 )
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
-                measures |= await self._thoughts(groups)
             # groups of later rounds come in meanwhile
             async with self._in_flight.receiving(), self._engines.lent():
                 with phase("train", measures):
@@ -179,7 +176,6 @@ class TrainLoop:
         due = await self._methods.evaluates(step)
         evaluation = await self._evaluator.evaluate(step, versions, due=due)
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
-        measures |= self._monitor.measure(step, measures)
         measures = await self._methods.after_step(step, measures)
         self._collector.advance(versions)
         await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
@@ -202,8 +198,8 @@ class TrainLoop:
             demand_known_success(self._config, drawn)
             useful += learnable(drawn, options)[1]
             found += drawn
-        asked = recycled_tasks(groups + found, self._config, step)
-        return found + (await self._collector.refill(asked) if asked else [])
+        more = await self._methods.more_groups(step, groups + found)
+        return found + (await self._collector.refill(more) if more else [])
 
     async def _plan(self, step: int) -> dict[int, list[GroupTask]]:
         """The tasks of the rounds that may be offered; none in a step that plays nothing."""
@@ -212,14 +208,10 @@ class TrainLoop:
             await self._tasks.plan(rounds) if self._methods.plays(step) else {n: [] for n in rounds}
         )
 
-    async def _thoughts(self, groups: list[JudgedGroup]) -> dict[str, float]:
-        return await information(groups, self._config.monitor.prompts, self._parts.apis["policy"])
-
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm
         low, high = algorithm.alpha_low, algorithm.alpha_high
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
-        measures |= recycled_measures(groups)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
         if algorithm.needs_votes and self._config.reward.kind not in (

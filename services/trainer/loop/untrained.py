@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from services.trainer.credit import samples
+from services.trainer.credit import credited
 from triforge.algorithms import advantages, credit, filters, imitation
 
 _SHOWN: Final = 200  # characters of the sample answer
@@ -23,11 +23,11 @@ _MENDS: Final = {
     filters.OUTSIDE_POLICY_BAND: f"widen algorithm.overrides.policy_band, or {_ALIKE}",
     credit.NO_OUTCOME: _LOST,
     credit.NOT_JUDGED: _LOST,
-    samples.PARTIAL: f"{_LOST}, or lower run.min_measured",
-    samples.TRUNCATED: "raise models.policy.max_new_tokens",
-    samples.TOO_LONG: "raise trainer.policy.max_tokens",
-    samples.STALE: "raise run.staleness_bound",
-    samples.MEASURES: "make a larger pool, lower adaptation.max_pending or set algorithm.overrides.train_on_pairs = 'both'",
+    credited.PARTIAL: f"{_LOST}, or lower run.min_measured",
+    credited.TRUNCATED: "raise models.policy.max_new_tokens",
+    credited.TOO_LONG: "raise trainer.policy.max_tokens",
+    credited.STALE: "raise run.staleness_bound",
+    credited.MEASURES: "make a larger pool, lower adaptation.max_pending or set algorithm.overrides.train_on_pairs = 'both'",
 }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.options import SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.replay.recorded_groups import groups_of
 from services.trainer.replay.recording import StepRecord
 from triforge.config import RunConfig, parse, with_assignments
@@ -88,9 +89,9 @@ def _apart(name: str, theirs: Any, mine: Any) -> Iterator[tuple[str, float]]:
     """The leaves that are not alike: of numbers how far apart they are, of other things infinity."""
     if theirs == mine:
         return
-    if isinstance(theirs, dict) and isinstance(mine, dict):  # of an older record fewer columns
-        for key in theirs:
-            yield from _apart(f"{name}.{key}".lstrip("."), theirs.get(key), mine.get(key))
+    if isinstance(theirs, dict) and isinstance(mine, dict):  # an older record has other columns
+        for key in theirs.keys() & mine.keys():
+            yield from _apart(f"{name}.{key}".lstrip("."), theirs[key], mine[key])
     elif isinstance(theirs, list) and isinstance(mine, list) and len(theirs) == len(mine):
         for one, other in zip(theirs, mine, strict=True):
             yield from _apart(name, one, other)

@@ -6,13 +6,13 @@ the hashes, but not where they stand among the ids.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from services.trainer.credit.step_records import UNKNOWN
-from services.trainer.loop.task_source import judges, players
+from services.trainer.credit.judged_groups import UNKNOWN, judges, players
 from triforge.config import RunConfig, Sampling
 from triforge.types import (
     ErrorInfo,
@@ -114,7 +114,7 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
             step=record["step_index"],
             prompt_ids=tuple(record["judge_prompt_ids"]),
             votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
-            privileged=tuple(record.get("privileged", ())),
+            extra=json.loads(record.get("extra") or "{}"),
             score=record.get("step_score"),
             score_version=record.get("step_score_version"),
             images=tuple(

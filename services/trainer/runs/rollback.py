@@ -1,8 +1,8 @@
-"""Going back to an older weight version of a run: its folders come again under the next number.
+"""Rollback of a run's model to an older weight version, whose folders are copied to the next number.
 
-The number grows as always, so that no service and no sample ever meets a version twice. The weights folder and the learner's
-checkpoint are both repeated (by links, where the disk has them) under the new number, with the old one as `origin` in
-their manifests and in the weights table: the learner goes on from the old optimiser state and nothing newer.
+Numbers only grow, so that no service and no sample meets a version twice. The weights folder and the learner's checkpoint are
+copied under the new number (by links, where the disk has them), with the old one as `origin` in their manifests and in the
+weights table: the learner goes on from the old optimiser state.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from services.trainer.loop.collapse import CollapseMonitor
-from services.trainer.loop.parts import WeightsApi
+from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
-from triforge.config import MonitorSection, parse
+from triforge.config import parse
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.methods import load_part
 from triforge.store.artifacts import ArtifactStore
@@ -33,7 +32,7 @@ from triforge.store.weight_folders import (
     versions,
     weights_number,
 )
-from triforge.types import Message, RunState, TrainedRole, WeightsRecord, WeightsUpdate
+from triforge.types import Message, RunState, TrainedRole, WeightsUpdate
 
 log = logging.getLogger(__name__)
 
@@ -56,46 +55,46 @@ class Versions:
         self.checkpoints = artifacts.local_path(f"checkpoints/{run_id}/{role}")
 
     def number(self, uri: str) -> int | None:
-        """The number that a folder was written under; None for one that is not of this run and role."""
+        """Return the number under which a folder was written; None if it is not of this run and role."""
         path = Path(uri)
         return weights_number(path) if path.parent == self.weights else None
 
     def number_of(self, version: int) -> int | None:
-        """The number that a recorded version was written under; None for the initial folder."""
-        found = self._store.find_weights(self._run_id, self._role, version)
-        return self.number(found[0]) if found else None
+        """Return the number under which a recorded version was written; None for the initial folder."""
+        recorded = self._store.find_weights(self._run_id, self._role, version)
+        return self.number(recorded[0]) if recorded else None
 
     def check(self, version: int) -> tuple[str, str, int | None]:
-        """(uri, digest, number of its folder) of a recorded version whose folder is whole.
+        """Return (uri, digest, number of its folder) of a recorded version whose folder is whole.
 
         Raises:
-            NotFoundError: the run never had it.
+            NotFoundError: the run has no such version.
             WeightsError: its folder is gone or damaged.
         """
-        found = self._store.find_weights(self._run_id, self._role, version)
-        if found is None:
+        recorded = self._store.find_weights(self._run_id, self._role, version)
+        if recorded is None:
             rows = self._store.weights_of(self._run_id, self._role)
             known = ", ".join(str(row.version) for row in rows) or "none"
             raise NotFoundError(
-                f"run {self._run_id} has no {self._role} weights of version {version}; it has had {known}"
+                f"run {self._run_id} has no {self._role} weights of version {version}; its versions: {known}"
             )
-        number = self.number(found[0])
+        number = self.number(recorded[0])
         if number is not None:
             verify_manifest(self._folder(self.weights, number))
             verify_manifest(self._checkpoint(number))
-        elif not Path(found[0]).is_dir():
-            raise WeightsError(f"{found[0]}: not found; it was the run's initial folder")
-        return *found, number
+        elif not Path(recorded[0]).is_dir():
+            raise WeightsError(f"{recorded[0]}: not found; it was the run's initial folder")
+        return *recorded, number
 
     def next_number(self, at_least: int) -> int:
-        """A number that no version of the run has, recorded or on the disk."""
+        """Return a number that no version of the run has, recorded or on the disk."""
         recorded = self._store.newest_weights(self._run_id, self._role)
         return max(at_least, recorded + 1, *(v + 1 for v in versions(self.weights)))
 
     def repeat(self, origin: int, new: int, *, step: int) -> tuple[str, str]:
-        """Write the folders of `origin` again as version `new`, at `step`, or leave nothing; returns (uri, digest).
+        """Copy the folders of `origin` to version `new`, at `step`, or leave nothing; return (uri, digest).
 
-        On the run's initial folder nothing was trained: it serves as it is. Errors: see `check`.
+        The run's initial folder is served as it is. Errors: see `check`.
         """
         uri, digest, number = self.check(origin)
         if number is None:
@@ -121,10 +120,10 @@ class Versions:
             forget(parent, version)
 
     def _checkpoint(self, number: int) -> Path:
-        """The checkpoint that belongs to a version."""
+        """Return the checkpoint that belongs to a version."""
         digest = str(read_manifest(self._folder(self.weights, number)).get("checkpoint"))
-        found = find_version(self.checkpoints, number, digest)
-        return found or self._folder(self.checkpoints, number)
+        checkpoint = find_version(self.checkpoints, number, digest)
+        return checkpoint or self._folder(self.checkpoints, number)
 
     def _folder(self, parent: Path, number: int) -> Path:
         folder = parent / version_name(number)
@@ -136,86 +135,62 @@ class Versions:
         return folder
 
 
-class Rollbacks:
-    """What the REST API calls; blocking but for `roll_back`."""
+async def roll_back(runs: Runs, run_id: str, request: RunRollback) -> RunState:
+    """Take a stopped run's model back to an older version, and its policy service with it.
 
-    def __init__(
-        self, store: RunStore, artifacts: ArtifactStore, apis: Mapping[TrainedRole, WeightsApi]
-    ) -> None:
-        self._store, self._artifacts, self._apis = store, artifacts, apis
+    The service follows if it serves weights of this run; if it serves another run's, or does not answer, it follows
+    when the run is resumed.
 
-    def records(self, run_id: str) -> list[WeightsRecord]:
-        """The weight versions of a run, oldest first a role."""
-        self._store.get(run_id)
-        found = self._store.weights_of(run_id)
-        return [row.model_copy(update={"kept": Path(row.uri).is_dir()}) for row in found]
-
-    async def roll_back(self, run_id: str, request: RunRollback) -> RunState:
-        """Take a stopped run's model back to an older version, and its policy service with it.
-
-        The service follows if it serves weights of this run; if it serves another run's, or does not answer, it follows
-        when the run is resumed.
-
-        Raises:
-            ConflictError: the run is at work, or the version is the one it stands at.
-            NotFoundError: there is no such run or version.
-            WeightsError: the version's folders are gone or damaged, or the service refuses them. Nothing has changed.
-        """
-        role, origin = request.role, request.version
-        run = await asyncio.to_thread(self._store.resting, run_id)
-        folders = Versions(self._store, self._artifacts, run_id, role)
-        uri, _, number = await asyncio.to_thread(folders.check, origin)
-        active = None
-        with contextlib.suppress(UnavailableError, KeyError):  # away, or a model done without
-            active = await self._apis[role].weights()
-        least = 0 if active is None else active.version + 1
-        follows = active is not None and await asyncio.to_thread(
-            self._is_own, run_id, folders, active.uri
-        )
-        new = await asyncio.to_thread(folders.next_number, least)
-        before = await asyncio.to_thread(self._store.run_state, run_id)
-        notes = _notes_after(before, run.config, role, number, new)
-        planned = uri if number is None else str(folders.weights / version_name(new))
-        stand = partial(self._store.roll_back, run_id, role, origin=origin, new=new, notes=notes)
-        # The database first: to a learner, a folder that nobody has recorded would look like a step's.
-        await asyncio.to_thread(stand, uri=planned, digest="")
-        try:
-            step = max(run.step, 0)
-            uri, digest = await asyncio.to_thread(folders.repeat, origin, new, step=step)
-            await asyncio.to_thread(stand, uri=uri, digest=digest)
-            if follows:
-                await self._serve(role, WeightsUpdate(version=new, uri=uri, digest=digest))
-        except Exception:
-            await asyncio.to_thread(self._store.undo_rollback, run, role, new, before)
-            await asyncio.to_thread(folders.forget, new)
-            raise
-        log.warning("run %s: %s is back at version %d, as %d", run_id, role, origin, new)
-        return await asyncio.to_thread(self._store.get, run_id)
-
-    async def _serve(self, role: TrainedRole, update: WeightsUpdate) -> None:
-        try:
-            await self._apis[role].update_weights(update)
-        except UnavailableError as error:
-            log.warning("the %s service follows when the run is resumed: %s", role, error.detail)
-
-    def _is_own(self, run_id: str, folders: Versions, uri: str) -> bool:
-        rows = self._store.weights_of(run_id)
-        return folders.number(uri) is not None or any(row.uri == uri for row in rows)
+    Raises:
+        ConflictError: the run is not stopped.
+        NotFoundError: there is no such run or version.
+        WeightsError: the version's folders are gone or damaged, or the service refuses them. Nothing has changed.
+    """
+    store, role, origin = runs.store, request.role, request.version
+    run = await asyncio.to_thread(store.get, run_id)
+    folders = Versions(store, runs.artifacts, run_id, role)
+    uri, _, number = await asyncio.to_thread(folders.check, origin)
+    active = None
+    with contextlib.suppress(UnavailableError, KeyError):  # no answer, or no service of this role
+        active = await runs.apis[role].weights()
+    own = {row.uri for row in await asyncio.to_thread(store.weights_of, run_id)}
+    follows = active and (active.uri in own or folders.number(active.uri) is not None)
+    least = active.version + 1 if active else 0
+    new = await asyncio.to_thread(folders.next_number, least)
+    before = await asyncio.to_thread(store.run_state, run_id)
+    notes = _notes_after(before, run.config, role, number, new)
+    planned = uri if number is None else str(folders.weights / version_name(new))
+    stand = partial(store.roll_back, run_id, role, origin=origin, new=new, notes=notes)
+    # The database first: a learner takes a folder that is not recorded for a step's.
+    await asyncio.to_thread(stand, uri=planned, digest="")
+    try:
+        step = max(run.step, 0)
+        uri, digest = await asyncio.to_thread(folders.repeat, origin, new, step=step)
+        await asyncio.to_thread(stand, uri=uri, digest=digest)
+        if follows:
+            update = WeightsUpdate(version=new, uri=uri, digest=digest)
+            try:
+                await runs.apis[role].update_weights(update)
+            except UnavailableError as error:
+                log.warning("the %s service follows when the run is resumed: %s", role, error)
+    except Exception:
+        await asyncio.to_thread(store.undo_rollback, run, role, new, before)
+        await asyncio.to_thread(folders.forget, new)
+        raise
+    log.warning("run %s: %s rolled back to version %d, as %d", run_id, role, origin, new)
+    return await asyncio.to_thread(store.get, run_id)
 
 
 def _notes_after(
     notes: Mapping[str, Any], config: Mapping[str, Any], role: str, number: int | None, new: int
 ) -> dict[str, Any]:
-    """What changes in a run's notes when a role is back, as version `new`, at a folder's number; None is the initial folder."""
-    found: dict[str, Any] = {}
+    """Return the notes that change when a role is back at a folder's number (None: the initial folder), as version `new`."""
+    changed: dict[str, Any] = {}
     if number is None:
-        found["base"] = {**notes["base"], role: new}
+        changed["base"] = {**notes["base"], role: new}
     for method, options in parse(config).methods_used.items():
         if method.loop and method.name in notes:
             hooks = load_part(method.loop, f"methods.{method.name}.loop")
             own = hooks.rolled_back(notes[method.name], options, role, number, new)
-            found[method.name] = own
-    if role == "policy" and CollapseMonitor.NOTE in notes:
-        found[CollapseMonitor.NOTE] = notes[CollapseMonitor.NOTE]
-        CollapseMonitor(found, MonitorSection.model_validate(config.get("monitor", {}))).forget()
-    return found
+            changed[method.name] = own
+    return changed

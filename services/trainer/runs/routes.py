@@ -1,29 +1,28 @@
-"""The APIs of the trainer: runs over REST, their events as server-sent events. Routes that only read the store block."""
+"""REST routes of runs, and their events as server-sent events. Routes that only read the store block."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
-from services.trainer.runs.rollback import RunRollback
-from services.trainer.runs.runs import RunRequest, Runs
-from services.trainer.runs.trajectory_store import TrajectoryFilter
+from services.trainer.runs import trajectories
+from services.trainer.runs.rollback import RunRollback, roll_back
+from services.trainer.runs.runs import RunRequest, Runs, RunsDep
 from triforge.access.callers import Rule
-from triforge.store.step_records import steps_csv, steps_jsonl, steps_parquet
-from triforge.types import (
-    Page,
-    RunState,
-    RunStep,
-    Timeline,
-    TrajectoryPage,
-    TrajectoryRecord,
-    WeightsRecord,
-)
+from triforge.broker import EVENTS_STREAM
+from triforge.config import AdaptationSection
+from triforge.errors import ConflictError, NotFoundError
+from triforge.store.step_records import export_step_records, steps_csv, steps_jsonl, steps_parquet
+from triforge.types import ENDED, Event, Page, Proposal, RunState, RunStep, WeightsRecord
 from triforge.web.description import answers, files
 
 _READ = Rule(requires="read")
@@ -34,10 +33,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs": _SUBMIT,
     "GET /v1/runs/{run_id}": _READ,
     "GET /v1/runs/{run_id}/steps": _READ,
-    "GET /v1/runs/{run_id}/steps/{step}/timeline": _READ,
-    "GET /v1/runs/{run_id}/trajectories": _READ,
-    "GET /v1/runs/{run_id}/trajectories/{trajectory_id}": _READ,
-    "GET /v1/runs/{run_id}/groups/{group_id}": _READ,
     "GET /v1/runs/{run_id}/report": _READ,
     "GET /v1/runs/{run_id}/events": _READ,
     "GET /v1/runs/{run_id}/weights": _READ,
@@ -45,9 +40,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs/{run_id}/stop": _SUBMIT,
     "POST /v1/runs/{run_id}/resume": _SUBMIT,
     "POST /v1/runs/{run_id}/rollback": Rule(requires="admin"),
+    **trajectories.RULES,
 }
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router.include_router(trajectories.router)
 _PARQUET, _LINES = "application/vnd.apache.parquet", "application/x-ndjson"
 _CSV, _EVENTS = "text/csv", "text/event-stream"
 _REPORTS: Final = {
@@ -55,14 +52,7 @@ _REPORTS: Final = {
     "jsonl": (_LINES, steps_jsonl),
     "csv": (_CSV, steps_csv),
 }
-
-
-def _runs(request: Request) -> Runs:
-    runs: Runs = request.app.state.runs
-    return runs
-
-
-RunsDep = Annotated[Runs, Depends(_runs)]
+_TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no verdict reads them
 EventId = r"^\d{1,19}(-\d{1,19})?$"
 
 
@@ -82,13 +72,13 @@ def list_runs(
     cursor: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page[RunState]:
-    """Runs, newest first, a page at a time."""
+    """List runs, newest first, a page at a time."""
     return runs.store.runs(cursor=cursor, limit=limit)
 
 
 @router.get("/{run_id}")
 def get_run(run_id: str, runs: RunsDep) -> RunState:
-    """One run."""
+    """Return one run."""
     return runs.store.get(run_id)
 
 
@@ -101,41 +91,16 @@ def list_steps(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     measures: Annotated[str, Query(max_length=8000)] = "",
 ) -> Page[RunStep]:
-    """Finished steps after one, in order, a page at a time; step 0 is the evaluation before training. `measures` names those wanted, with commas; all if none."""
+    """List finished steps after one, in order, a page at a time; step 0 is the evaluation before training.
+
+    `measures` names the measures to return, with commas; all of them if it is empty.
+    """
     wanted = [name for name in measures.split(",") if name]
-    found = runs.store.steps(
+    steps = runs.store.steps(
         run_id, after=max(after, int(cursor or -1)), limit=limit + 1, measures=wanted
     )
-    more = str(found[limit - 1].step) if len(found) > limit else None
-    return Page[RunStep](items=tuple(found[:limit]), next_cursor=more)
-
-
-@router.get("/{run_id}/steps/{step}/timeline")
-def get_timeline(
-    run_id: str, step: Annotated[int, Path(ge=0, le=10**9)], runs: RunsDep
-) -> Timeline:
-    """When each process worked on a training step."""
-    return runs.trajectories.timeline(run_id, step)
-
-
-@router.get("/{run_id}/trajectories")
-def list_trajectories(
-    run_id: str, runs: RunsDep, wanted: Annotated[TrajectoryFilter, Query()]
-) -> TrajectoryPage:
-    """A run's rollouts in finished steps, those that meet the filters, a page at a time, and how many they are."""
-    return runs.trajectories.page(run_id, wanted)
-
-
-@router.get("/{run_id}/trajectories/{trajectory_id}")
-def get_trajectory(run_id: str, trajectory_id: str, runs: RunsDep) -> TrajectoryRecord:
-    """One rollout, with its steps, their tokens, and each vote on them."""
-    return runs.trajectories.one(run_id, trajectory_id)
-
-
-@router.get("/{run_id}/groups/{group_id}")
-def get_group(run_id: str, group_id: str, runs: RunsDep) -> Page[TrajectoryRecord]:
-    """The rollouts of one task that were compared with each other, without token ids."""
-    return Page[TrajectoryRecord](items=tuple(runs.trajectories.group(run_id, group_id)))
+    more = str(steps[limit - 1].step) if len(steps) > limit else None
+    return Page[RunStep](items=tuple(steps[:limit]), next_cursor=more)
 
 
 @router.get("/{run_id}/report", response_class=Response, responses=files(_LINES, _PARQUET, _CSV))
@@ -144,7 +109,7 @@ def report(
     runs: RunsDep,
     form: Annotated[Literal["parquet", "jsonl", "csv"], Query()] = "jsonl",
 ) -> Response:
-    """All finished steps as one file: a row a step, a column (or a name) a measure."""
+    """Return all finished steps as one file: a row a step, a column (or a name) a measure."""
     media, write = _REPORTS[form]
     return Response(
         write(runs.store.steps(run_id)),
@@ -160,11 +125,12 @@ async def events(
     after: Annotated[str, Query(pattern=EventId)] = "0",
     last_event_id: Annotated[str | None, Header(pattern=EventId)] = None,
 ) -> StreamingResponse:
-    """Everything that happens to a run, as server-sent events, from the start or after an event id, until it has ended."""
-    await runs.watchable(run_id)
+    """Stream the events of a run as server-sent events, from the start or after an event id, until it has ended."""
+    await asyncio.to_thread(runs.store.get, run_id)
+    await runs.broker.ping()
 
     async def lines() -> AsyncIterator[str]:
-        async for item in runs.events(run_id, last_event_id or after):
+        async for item in _events(runs, run_id, last_event_id or after):
             if item is None:
                 yield ": nothing new\n\n"
             else:
@@ -174,9 +140,31 @@ async def events(
     return StreamingResponse(lines(), media_type=_EVENTS)
 
 
+async def _events(runs: Runs, run_id: str, after: str) -> AsyncIterator[tuple[str, Event] | None]:
+    """Yield a run's events after an entry, then live, until the run has ended; None when nothing came for a while."""
+    cursor = after
+    while True:
+        ended = (await asyncio.to_thread(runs.store.get, run_id)).status in ENDED
+        newest = await runs.broker.last_id(EVENTS_STREAM)
+        found = await runs.broker.read_events(cursor, run_id=run_id, block_s=1.0)
+        for entry, event in found:
+            cursor = entry
+            yield entry, event
+        if not found:
+            cursor = max(cursor, newest, key=_entry_order)
+            if ended:
+                return
+            yield None
+
+
+def _entry_order(entry: str) -> tuple[int, int]:
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
 @router.post("/{run_id}/stop", status_code=202, responses=answers(409))
 def stop(run_id: str, runs: RunsDep) -> RunState:
-    """Ask a run to stop. What is unfinished is done again on resume."""
+    """Ask a run to stop. An unfinished step is repeated on resume."""
     return runs.store.request_stop(run_id)
 
 
@@ -188,14 +176,17 @@ def resume(run_id: str, runs: RunsDep) -> RunState:
 
 @router.get("/{run_id}/weights")
 def weights(run_id: str, runs: RunsDep) -> Page[WeightsRecord]:
-    """All weight versions of a run, which of them repeat an older one, and which are still on the disk."""
-    return Page[WeightsRecord](items=tuple(runs.rollbacks.records(run_id)))
+    """List all weight versions of a run, which of them repeat an older one, and which are still on the disk."""
+    runs.store.get(run_id)
+    records = runs.store.weights_of(run_id)
+    items = (one.model_copy(update={"kept": Path(one.uri).is_dir()}) for one in records)
+    return Page[WeightsRecord](items=tuple(items))
 
 
 @router.post("/{run_id}/rollback", responses=answers(409))
 async def rollback(run_id: str, body: RunRollback, runs: RunsDep) -> RunState:
     """Take a stopped run's model back to an older version; it serves, and is trained on, under the next number."""
-    return await runs.rollbacks.roll_back(run_id, body)
+    return await roll_back(runs, run_id, body)
 
 
 @router.get(
@@ -204,7 +195,34 @@ async def rollback(run_id: str, body: RunRollback, runs: RunsDep) -> RunState:
 async def export(
     run_id: str, runs: RunsDep, step: Annotated[int | None, Query(ge=0, le=10**9)] = None
 ) -> FileResponse:
-    """The run's record, or that of one `step`, as one Parquet file, one row a step of a trajectory."""
-    path = await runs.export(run_id, step)
-    task = BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True)
-    return FileResponse(path, media_type=_PARQUET, filename=path.name, background=task)
+    """Return the run's record, or that of one `step`, as one Parquet file, one row a step of a trajectory.
+
+    The run's proposals are in its metadata with their counts and verdicts, so it needs env_adapter if tasks change.
+    """
+    run = await asyncio.to_thread(runs.store.get, run_id)
+    steps = [s for s in await asyncio.to_thread(runs.store.steps, run_id) if s.artifacts]
+    if not steps:
+        raise ConflictError(
+            f"run {run_id} has no finished training step yet; there is nothing to export"
+        )
+    wanted = [one for one in steps if step in (None, one.step)]
+    kinds = ("step_record", "evaluation")
+    uris = [one.artifacts[kind] for one in wanted for kind in kinds if kind in one.artifacts]
+    if not uris:
+        raise NotFoundError(
+            f"step: given {step}, expected a finished one of run {run_id}: {steps[0].step} to {steps[-1].step}"
+        )
+    proposals = list[Proposal]()
+    if AdaptationSection.model_validate(run.config.get("adaptation", {})).adapts:
+        proposals = await runs.pools.proposals(run.pool_id, run_id=run_id)
+    texts = [proposal.model_dump(mode="json", exclude=_TEXTS) for proposal in proposals]
+    folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=runs.exports))
+    path = folder / f"{run_id}.parquet"
+    write = partial(export_step_records, runs.artifacts, uris, path, proposals=texts)
+    try:
+        await asyncio.to_thread(write)
+    except BaseException:  # cancelled requests included: nothing else knows of the folder
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    cleanup = BackgroundTask(shutil.rmtree, folder, ignore_errors=True)
+    return FileResponse(path, media_type=_PARQUET, filename=path.name, background=cleanup)

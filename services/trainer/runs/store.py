@@ -6,8 +6,8 @@ import copy
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, Self
 
@@ -40,11 +40,13 @@ from triforge.types import (
 )
 
 _AT_ONCE: Final = 100  # steps that are held with all their measures
-ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
+ORCHESTRATOR: Final = (
+    "orchestrator"  # the note that holds the token of the orchestrator that took the run last
+)
 
 
 class Superseded(Exception):  # noqa: N818 (a signal, not a failure)
-    """Another orchestrator has taken the run; this one has nothing to say about it any more."""
+    """A signal to an orchestrator that another one has taken its run."""
 
 
 class RunStore:
@@ -54,15 +56,18 @@ class RunStore:
         self._db = database
         self._holder = ""
 
-    def read(self) -> AbstractContextManager[Session]:
-        """A transaction that only reads, of rows that are found by a run which the caller may see."""
-        return self._db.read()
+    @contextmanager
+    def read(self, run_id: str) -> Iterator[Session]:
+        """Open a transaction that reads rows of a run; NotFoundError if there is none that the caller may see."""
+        with self._db.read() as session:
+            _row_of(session, run_id)
+            yield session
 
     def held_by(self, token: str) -> Self:
-        """This store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
+        """Return this store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
 
-        Whose run it is says the database, in the same transaction as the write. An orchestrator that stood still for an hour
-        and believes in its lease can therefore do no harm here.
+        The holder is checked in the transaction of the write, so an orchestrator that was suspended and still believes in its
+        lease can do no harm here.
         """
         held = copy.copy(self)
         held._holder = token
@@ -85,9 +90,9 @@ class RunStore:
         now = time.time()
         with self._db.write() as session:
             tenant_row = hold_tenant(session, tenant)  # two requests with one key take turns
-            found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
-            if found is not None:
-                return _shown(found)
+            repeated = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
+            if repeated is not None:
+                return _shown(repeated)
             row = RunRow(
                 id=f"run-{uuid.uuid4().hex[:10]}",
                 name=name,
@@ -109,18 +114,20 @@ class RunStore:
         return _shown(row)
 
     def get(self, run_id: str) -> RunState:
-        """The run."""
+        """Return a run."""
         with self._db.read() as session:
             return _shown(_row_of(session, run_id))
 
     def runs(self, *, cursor: str = "", limit: int = 100) -> Page[RunState]:
-        """Runs, newest first, after the run `cursor`; InputError if that is none of the caller's."""
+        """Return runs, newest first, after the run `cursor`; InputError if the caller may not see that."""
         with self._db.read() as session:
             query = select(RunRow).where(*own(RunRow.tenant))
             if cursor:
                 last = session.get(RunRow, cursor)
                 if last is None or not caller().sees(last.tenant):
-                    raise InputError(f"cursor: given {cursor!r}, expected a next_cursor of ours")
+                    raise InputError(
+                        f"cursor: given {cursor!r}, expected a next_cursor of this list"
+                    )
                 place = tuple_(RunRow.created_at, RunRow.id)
                 query = query.where(place < (last.created_at, last.id))
             newest = query.order_by(RunRow.created_at.desc(), RunRow.id.desc())
@@ -129,13 +136,13 @@ class RunStore:
             return Page[RunState](items=tuple(map(_shown, rows[:limit])), next_cursor=more)
 
     def count_by_status(self) -> dict[str, int]:
-        """How many runs are in each status that some run is in."""
+        """Return the number of runs in each status."""
         with self._db.read() as session:
-            found = session.execute(select(RunRow.status, func.count()).group_by(RunRow.status))
-            return {row[0]: row[1] for row in found}
+            rows = session.execute(select(RunRow.status, func.count()).group_by(RunRow.status))
+            return {row[0]: row[1] for row in rows}
 
     def next_runnable(self) -> RunState | None:
-        """The run to work on: one that was running when the process ended, else the oldest queued one."""
+        """Return the run to work on: one that was running when the process ended, else the oldest queued one."""
         with self._db.read() as session:
             for status in ("running", "stopping", "queued"):
                 query = select(RunRow).where(RunRow.status == status).order_by(RunRow.created_at)
@@ -145,12 +152,12 @@ class RunStore:
         return None
 
     def status(self, run_id: str) -> RunStatus:
-        """The run's status now."""
+        """Return the run's status now."""
         with self._db.read() as session:
             return self._guard(_row_of(session, run_id)).status  # type: ignore[return-value]
 
     def take(self, run_id: str) -> RunState:
-        """Begin a queued run; one that was asked to stop in the meantime keeps its status. It is this orchestrator's now."""
+        """Begin a queued run and make this orchestrator its holder; a run that was asked to stop meanwhile keeps its status."""
         with self._db.write() as session:
             row = _hold(session, run_id)
             if row.status == "queued":
@@ -160,18 +167,18 @@ class RunStore:
             return _shown(row)
 
     def set_reason(self, run_id: str, reason: str) -> None:
-        """Say what a run waits for; the next finished step takes it back."""
+        """Record the reason why a run waits; the next finished step clears it."""
         with self._db.write() as session:
             self._guard(_hold(session, run_id)).reason = reason
 
     def set_status(self, run_id: str, status: RunStatus, reason: str = "") -> None:
-        """Move the run to a status."""
+        """Set the status of a run."""
         with self._db.write() as session:
             row = self._guard(_hold(session, run_id))
             row.status, row.reason, row.updated_at = status, reason, time.time()
 
     def request_stop(self, run_id: str) -> RunState:
-        """Ask a run to stop after what it is doing. Stopping twice is the same as once."""
+        """Ask a run to stop. Stopping twice is the same as once."""
         with self._db.write() as session:
             row = _hold(session, run_id)
             if row.status in ENDED:
@@ -196,14 +203,14 @@ class RunStore:
     def begin(
         self, run_id: str, *, state: dict[str, Any], versions: Mapping[TrainedRole, int]
     ) -> None:
-        """Record the versions the run stands at without a step: its base, or new numbers for the same weights."""
+        """Record the versions of a run outside of a step: its base, or new numbers for the same weights."""
         with self._db.write() as session:
             row = self._guard(_hold(session, run_id))
             row.state = _noted(row, state)
             _stand(row, versions)
 
     def run_state(self, run_id: str) -> dict[str, Any]:
-        """The orchestrator's own notes on the run (initial folders, base versions)."""
+        """Return the orchestrator's notes on the run (initial folders, base versions)."""
         with self._db.read() as session:
             notes = _row_of(session, run_id).state
             return {name: value for name, value in notes.items() if name != ORCHESTRATOR}
@@ -221,10 +228,9 @@ class RunStore:
         reason: str = "",
         lines: Sequence[dict[str, Any]] = (),
     ) -> bool:
-        """Write a finished step and move the run to it, in one transaction; False if it was written before.
+        """Write a finished step and move the run to it, in one transaction; return False if it was written before.
 
-        `state` replaces the orchestrator's notes in the same transaction, `reason` what is said of the run.
-        `lines` are those of its trajectories.
+        `state` replaces the orchestrator's notes, `reason` the run's; `lines` are the index of its trajectories.
         """
         with self._db.write() as session:
             row = self._guard(_hold(session, step.run_id))
@@ -240,7 +246,7 @@ class RunStore:
             return True
 
     def measure(self, outcomes: Sequence[TaskOutcome]) -> None:
-        """Write how groups went that no adapt worker counts, each once."""
+        """Write the outcomes of groups that no adapt worker counts, each once."""
         columns = set(MeasurementRow.__table__.columns.keys())
         with self._db.write() as session:
             for outcome in outcomes:
@@ -248,7 +254,7 @@ class RunStore:
                     session.add(MeasurementRow(**outcome.model_dump(include=columns)))
 
     def ladders(self, run_id: str) -> dict[str, int]:
-        """The top of each window of difficulty levels of a run, by kind."""
+        """Return the top of each window of difficulty levels of a run, by kind."""
         query = select(LadderRow.kind, LadderRow.high).where(LadderRow.run_id == run_id)
         with self._db.read() as session:
             return {row[0]: row[1] for row in session.execute(query.order_by(LadderRow.kind))}
@@ -261,37 +267,36 @@ class RunStore:
         limit: int | None = None,
         measures: Sequence[str] = (),
     ) -> list[RunStep]:
-        """Finished steps after one, in order; with these measures alone, if any are named."""
+        """Return finished steps after one, in order; with these measures alone, if any are named."""
         columns = (getattr(StepRow, name) for name in RunStep.model_fields)
         query = select(*columns).where(StepRow.run_id == run_id, StepRow.step > after)
         query = query.order_by(StepRow.step).limit(limit).execution_options(yield_per=_AT_ONCE)
-        found = []
-        with self._db.read() as session:
-            _row_of(session, run_id)
+        steps = []
+        with self.read(run_id) as session:
             for row in session.execute(query).mappings():
                 own = row["metrics"]
                 kept = {name: own[name] for name in measures if name in own} if measures else own
-                found.append(RunStep(**{**row, "metrics": kept}))
-        return found
+                steps.append(RunStep(**{**row, "metrics": kept}))
+        return steps
 
     # ---- weights ----
 
     def add_weights(
         self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str, **origin: int
     ) -> None:
-        """Record where a version of the run lies, and which it repeats (`origin`). Twice is the same as once."""
+        """Record the folder of a version, and the version that it repeats (`origin`). Twice is the same as once."""
         with self._db.write() as session:
             self._guard(_hold(session, run_id))
             _add_weights(session, run_id, role, version, uri, digest, **origin)
 
     def find_weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str] | None:
-        """(uri, digest) of a recorded version, or None."""
+        """Return (uri, digest) of a recorded version, or None."""
         with self._db.read() as session:
             row = session.get(WeightsRow, (run_id, role, version))
             return None if row is None else (row.uri, row.digest)
 
     def weights_of(self, run_id: str, role: TrainedRole | None = None) -> list[WeightsRecord]:
-        """All recorded versions of a run, oldest first a role; `kept` is not looked at."""
+        """Return all recorded versions of a run, oldest first a role; `kept` is always False."""
         query = select(WeightsRow).where(WeightsRow.run_id == run_id)
         if role is not None:
             query = query.where(WeightsRow.role == role)
@@ -304,13 +309,8 @@ class RunStore:
             ]
 
     def newest_weights(self, run_id: str, role: TrainedRole) -> int:
-        """The newest recorded version of a role, committed or not; -1 if there is none."""
+        """Return the newest recorded version of a role, committed or not; -1 if there is none."""
         return max((row.version for row in self.weights_of(run_id, role)), default=-1)
-
-    def resting(self, run_id: str) -> RunState:
-        """A run that nobody works on."""
-        with self._db.read() as session:
-            return _shown(_rested(_row_of(session, run_id)))
 
     def roll_back(
         self,
@@ -323,13 +323,17 @@ class RunStore:
         digest: str,
         notes: Mapping[str, Any],
     ) -> None:
-        """Let a run stand at version `new`, which repeats `origin`, with these of its notes changed.
+        """Set a run's model to version `new`, which repeats `origin`, and change these of its notes.
 
         Raises:
-            ConflictError: the run is no longer at rest.
+            ConflictError: the run is queued or running.
         """
         with self._db.write() as session:
-            row = _rested(_hold(session, run_id))
+            row = _hold(session, run_id)
+            if row.status not in ENDED:
+                raise ConflictError(
+                    f"run {row.id} is {row.status}, expected a stopped, failed or finished run: stop it first"
+                )
             _add_weights(session, run_id, role, new, uri, digest, origin=origin)
             row.state = {**row.state, **notes}
             _stand(row, {role: new})
@@ -338,12 +342,12 @@ class RunStore:
     def undo_rollback(
         self, run: RunState, role: TrainedRole, new: int, notes: Mapping[str, Any]
     ) -> None:
-        """Let a run stand where it stood before `roll_back` to `new`, with its notes from before."""
+        """Set a run's model and notes to those before `roll_back` to `new`."""
         with self._db.write() as session:
             row = _hold(session, run.id)
-            found = session.get(WeightsRow, (run.id, role, new))
-            if found is not None:
-                session.delete(found)
+            recorded = session.get(WeightsRow, (run.id, role, new))
+            if recorded is not None:
+                session.delete(recorded)
             row.state = {**row.state, **notes}
             _stand(row, {role: run.versions[role]})
 
@@ -354,12 +358,12 @@ class RunStore:
 
 
 def _hold(session: Session, run_id: str) -> RunRow:
-    """The run, locked until the end of the transaction; SQLite's writers take turns anyway."""
+    """Return the run, locked until the end of the transaction; SQLite's writers take turns anyway."""
     return _row_of(session, run_id, hold=True)
 
 
 def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
-    """The run; NotFoundError if there is none that the caller may see."""
+    """Return the run; NotFoundError if there is none that the caller may see."""
     row = session.get(RunRow, run_id, with_for_update=hold or None)
     if row is None or not caller().sees(row.tenant):
         raise NotFoundError(f"run {run_id!r} does not exist; `triforge run list` lists all")
@@ -367,7 +371,7 @@ def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
 
 
 def _stand(row: RunRow, versions: Mapping[TrainedRole, int]) -> None:
-    """Let a run stand at these versions; models that are not among them keep theirs."""
+    """Set the versions of a run's models; the others keep theirs."""
     row.policy_version = versions.get("policy", row.policy_version)
     row.reward_version = versions.get("reward", row.reward_version)
     named = {role: v for role, v in versions.items() if role not in ("policy", "reward")}
@@ -385,7 +389,7 @@ def _shown(row: RunRow) -> RunState:
 
 @lru_cache
 def _algorithm(section: str) -> str:
-    """What a run's algorithm is, in a line; empty for one that this version does not know."""
+    """Return a run's algorithm in a line; empty for one that this version of triforge does not know."""
     try:
         return AlgorithmSection.model_validate_json(section).resolved.described
     except (ConfigError, ValidationError):
@@ -395,7 +399,7 @@ def _algorithm(section: str) -> str:
 def _repeated(
     session: Session, tenant: str, key: str | None, pool_id: str, config: dict[str, Any]
 ) -> RunRow | None:
-    """The run that this very request made before; ConflictError if the key was used for another request."""
+    """Return the run that the same request made before; ConflictError if the key was used for another request."""
     if key is None:
         return None
     query = select(RunRow).where(RunRow.tenant == tenant, RunRow.idempotency_key == key)
@@ -408,16 +412,8 @@ def _repeated(
 
 
 def _noted(row: RunRow, state: dict[str, Any]) -> dict[str, Any]:
-    """Other notes of a run, by the same orchestrator."""
+    """Return new notes of a run with the token of its orchestrator."""
     return state | {name: value for name, value in row.state.items() if name == ORCHESTRATOR}
-
-
-def _rested(row: RunRow) -> RunRow:
-    if row.status not in ENDED:
-        raise ConflictError(
-            f"run {row.id} is {row.status}; stop it first: only a run that nobody works on can be rolled back"
-        )
-    return row
 
 
 def _add_weights(

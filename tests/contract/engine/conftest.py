@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts.real_sglang.exchanges import Conversation, Folders
 from scripts.real_sglang.folders import folders_beside
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.testing.model_folders import chatml_folder
 
 ROOT = Path(__file__).parents[3]

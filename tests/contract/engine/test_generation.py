@@ -128,7 +128,9 @@ async def test_a_seed_is_taken_and_the_local_engine_keeps_to_it(engine: Engine) 
     seeded = {"temperature": 1.0, "max_new_tokens": 8, "sampling_seed": 7}
     first, second = [await engine.generate(PROMPT, **seeded) for _ in range(2)]
     assert len(tokens(first)) == len(tokens(second)) == 8
-    if not engine.served.real:  # SGLang without a GPU draws anew each time: docs/engines.md
+    if (
+        not engine.served.real
+    ):  # SGLang without a GPU draws anew each time: docs/operate.md#sglang-and-gpus
         assert tokens(first) == tokens(second)
 
 

@@ -110,7 +110,9 @@ async def test_a_truncated_folder_leaves_the_old_weights_serving(
     engine: Engine, tmp_path: Path
 ) -> None:
     if engine.served.real:
-        pytest.skip("SGLang dies of it: docs/engines.md; the policy service never hands one over")
+        pytest.skip(
+            "SGLang dies of it: docs/operate.md#sglang-and-gpus; the policy service never hands one over"
+        )
     before = (await engine.norm(), await engine.info())
     folder = truncated(engine.folders.start, tmp_path / "truncated")
     body = {"model_path": str(folder), "weight_version": "9"}
@@ -124,7 +126,7 @@ async def test_a_truncated_folder_leaves_the_old_weights_serving(
 async def test_a_token_that_no_vocabulary_has_is_refused(engine: Engine, token: int) -> None:
     if engine.served.real:
         pytest.skip(
-            "SGLang on a CPU dies of it: docs/engines.md; the policy service never sends one"
+            "SGLang on a CPU dies of it: docs/operate.md#sglang-and-gpus; the policy service never sends one"
         )
     response = await engine.post(
         "/generate", {"input_ids": [1, token], "sampling_params": SAMPLING}

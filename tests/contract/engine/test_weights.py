@@ -15,7 +15,7 @@ from torch import Tensor
 from scripts.real_sglang.exchanges import PROMPT
 from scripts.real_sglang.folders import WEIGHTS
 from tests.contract.engine.conftest import Engine, scores, tokens
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 NAMES = ("model.norm.weight", "model.layers.0.mlp.down_proj.weight")
 

@@ -1,4 +1,4 @@
-"""Are the lines of docs/rest.md still what the test of the stack takes them for?"""
+"""Are the lines of docs/train.md#over-rest still what the test of the stack takes them for?"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_its_version_is_the_project_s() -> None:
 
 
 def test_the_default_values_and_those_of_the_docs_are_values() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "operate.md").read_text()
     example = yaml.safe_load(page.partition("# my-values.yaml\n")[2].partition("```")[0])
     assert example["overlay"] == "gpu-cluster"
     for values in (VALUES, VALUES | example):

@@ -148,7 +148,7 @@ def test_the_overlay_for_cpus_has_its_place_on_a_small_node() -> None:
         memory += pods * quantity(requests["memory"])
     assert cores < 1.8  # of two, which others need a part of
     assert memory < 7 * 2**30
-    page = (CRDS.parents[3] / "docs" / "kubernetes.md").read_text()
+    page = (CRDS.parents[3] / "docs" / "operate.md").read_text()
     assert f"{cores:.1f} cores and {memory / 2**30:.1f} GiB" in page
 
 
@@ -160,6 +160,6 @@ def test_no_overlay_has_a_component_already() -> None:
 def test_every_component_is_tried_and_explained() -> None:
     tried = {name for variant in VARIANTS for name in variant[1:]}
     assert tried == set(COMPONENTS)
-    page = (CRDS.parents[3] / "docs" / "kubernetes.md").read_text()
+    page = (CRDS.parents[3] / "docs" / "operate.md").read_text()
     for name in COMPONENTS:
         assert f"`{name}`" in page, name

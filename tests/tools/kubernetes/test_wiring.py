@@ -177,7 +177,7 @@ def keys_of(documents: list[Document]) -> set[str]:
 
 
 def test_the_docs_make_the_secrets_that_the_manifests_read_and_no_others() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "operate.md").read_text()
     (command,) = re.findall(
         r"kubectl -n triforge create secret generic triforge-secrets.*?```", page, re.S
     )
@@ -203,7 +203,7 @@ def test_a_user_that_an_image_does_not_know_is_given_a_name_and_a_home(
 
 
 def test_the_docs_move_everything_to_another_namespace() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "operate.md").read_text()
     (lines,) = re.findall(r"```yaml\n(replacements:.*?)```", page, re.S)
     documents = manifests.render(("cpu", "keda"), "elsewhere", yaml.safe_load(lines))
     addresses = {d["spec"]["triggers"][0]["metadata"]["address"] for d in of_kind(documents, "ScaledObject")}  # fmt: skip

@@ -1,8 +1,8 @@
-"""docs/algorithms.md explains every reason; its tables of options are generated."""
+"""docs/methods.md names every reason."""
 
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
 
 
 def test_every_reason_a_sample_is_not_trained_on_is_documented():

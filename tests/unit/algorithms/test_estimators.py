@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rollouts import step_credit
 from tests.unit.algorithms.parts import estimate
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import Played, policy_credit
 from triforge.algorithms.estimators import Group
 from triforge.algorithms.estimators.gigpo import discounted_returns
 from triforge.errors import ConfigError, InputError
@@ -59,28 +59,26 @@ def test_both_parts_of_gigpo_are_the_published_ones():
 
 
 def test_gigpo_from_outcomes_is_gigpo_from_rewards_that_stand_on_the_last_step():
-    played = Played(STATES, [["a"] * 3] * 2)
-    credit = policy_credit([1, -1], [[[]] * 3] * 2, algorithm=MEAN, played=played)
+    credit = step_credit([1, -1], [[[]] * 3] * 2, algorithm=MEAN, state=STATES)
     assert credit.rewards == ((0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
     assert credit.advantages[0] == pytest.approx([0.95125, 1.133333, 0.5], abs=1e-6)
 
 
 def test_an_outcome_is_not_lost_where_the_last_step_was_not_judged():
-    played = Played(STATES, [["a"] * 3] * 2)
     preset = resolve("gigpo", {"use_votes": True})
     votes = [[[1], [1], []]] * 2
-    credit = policy_credit([1, -1], votes, algorithm=preset, played=played)
+    credit = step_credit([1, -1], votes, algorithm=preset, state=STATES)
     assert credit.rewards == ((1.0, 2.0, None), (1.0, 1.0, None))
     assert credit.advantages[0][1] > 0.0 > credit.advantages[1][1]
-    nothing = policy_credit([1, -1], [[[], [], []]] * 2, algorithm=preset, played=played)
+    nothing = step_credit([1, -1], [[[], [], []]] * 2, algorithm=preset, state=STATES)
     assert nothing.rewards == ((None,) * 3,) * 2
 
 
 def test_where_rewards_are_summed_up_successes_of_any_length_do_not_differ():
-    played = Played([["a"], ["a", "b", "c"]], [["x"], ["x"] * 3])
     votes: list[list[list[int]]] = [[[]], [[]] * 3]
-    assert policy_credit([1, 1], votes, algorithm=resolve("gigpo"), played=played).spread == 0.0
-    assert policy_credit([1, -1], votes, algorithm=resolve("gigpo"), played=played).spread == 0.5
+    given = {"algorithm": resolve("gigpo"), "state": [["a"], ["a", "b", "c"]]}
+    assert step_credit([1, 1], votes, **given).spread == 0.0
+    assert step_credit([1, -1], votes, **given).spread == 0.5
 
 
 def test_gigpo_divides_both_parts_by_their_deviation_unless_told_otherwise():
@@ -97,8 +95,8 @@ def test_where_no_state_repeats_gigpo_is_grpo():
 
 def test_a_failed_rollout_that_stands_in_a_better_state_is_told_so_although_no_outcome_differs():
     preset = resolve("gigpo", {"step_cost": 0.1})
-    played = Played([["a"], ["a", "b"]], [["x"], ["y", "z"]], penalties=[[-0.1], [-0.1, -0.1]])
-    credit = policy_credit([-1, -1], [[[]], [[], []]], algorithm=preset, played=played)
+    given = {"state": [["a"], ["a", "b"]], "penalty": [[-0.1], [-0.1, -0.1]]}
+    credit = step_credit([-1, -1], [[[]], [[], []]], algorithm=preset, **given)
     assert credit.advantages[0][0] > 0 > credit.advantages[1][0]
 
 
@@ -118,8 +116,6 @@ def test_a_group_in_which_nothing_differs_says_why():
 def test_states_that_do_not_match_the_steps_are_refused():
     with pytest.raises(InputError, match=r"states: given \[1\] a trajectory, expected \[2\]"):
         gigpo_advantages([[0, 1]], [["a"]], algorithm=MEAN)
-    with pytest.raises(InputError, match="the estimator 'gigpo' compares steps by the state"):
-        policy_credit([1, -1], [[[]], [[]]], algorithm=MEAN)
 
 
 @given(st.lists(st.integers(0, 1), min_size=2, max_size=6), st.permutations(range(6)))
@@ -139,31 +135,27 @@ AT_GRPO = resolve("at_grpo")
 
 
 def test_candidates_of_one_state_give_the_published_numbers():
-    played = Played([["s"]] * 4, [[c] for c in "abcd"], rewards=[[1.8], [0.9], [0.9], [0.0]])
-    credit = policy_credit([1, 1, 1, 1], [[[]]] * 4, algorithm=AT_GRPO, played=played)
+    given = {"state": [["s"]] * 4, "reward": [[1.8], [0.9], [0.9], [0.0]]}
+    credit = step_credit([1, 1, 1, 1], [[[]]] * 4, algorithm=AT_GRPO, **given)
     assert [r[0] for r in credit.rewards] == [1.8, 0.9, 0.9, 0.0]  # the shared outcome adds nothing
     assert [a[0] for a in credit.advantages] == pytest.approx([1.414211, 0, 0, -1.414211], abs=1e-6)
     sample = resolve("at_grpo", {"std_ddof": 1})
-    credit = policy_credit([1, 1, 1, 1], [[[]]] * 4, algorithm=sample, played=played)
+    credit = step_credit([1, 1, 1, 1], [[[]]] * 4, algorithm=sample, **given)
     assert credit.advantages[0][0] == pytest.approx(1.224743, abs=1e-6)
 
 
 def test_only_candidates_of_one_state_are_compared():
-    played = Played(
-        [["0/a/", "1/b/x"], ["0/a/", "1/b/x"], ["0/a/", "1/b/y"]],
-        [["1", "2"]] * 3,
-        rewards=[[1.0, 3.0], [1.0, 1.0], [1.0, 9.0]],
-    )
-    credit = policy_credit([-1, -1, -1], [[[], []]] * 3, algorithm=AT_GRPO, played=played)
+    states = [["0/a/", "1/b/x"], ["0/a/", "1/b/x"], ["0/a/", "1/b/y"]]
+    rewards = [[1.0, 3.0], [1.0, 1.0], [1.0, 9.0]]
+    votes: list[list[list[int]]] = [[[], []]] * 3
+    credit = step_credit([-1] * 3, votes, algorithm=AT_GRPO, state=states, reward=rewards)
     assert [row[0] for row in credit.reasons] == ["zero spread"] * 3  # skipped
     assert [row[1] for row in credit.advantages] == pytest.approx([1.0, -1.0, 0.0], abs=1e-5)
     assert credit.reasons[2][1] == "lone step"
 
 
 def test_what_no_candidate_was_compared_by_is_unmeasured():
-    credit = policy_credit(
-        [1, 1], [[[]]] * 2, algorithm=AT_GRPO, played=Played([["s"]] * 2, [["a"]] * 2)
-    )
+    credit = step_credit([1, 1], [[[]]] * 2, algorithm=AT_GRPO, state=[["s"]] * 2)
     assert credit.reasons == (("not judged",),) * 2
 
 
@@ -188,7 +180,7 @@ def test_step_values_are_standardised_over_all_steps_of_the_task():
 
 def test_a_step_that_was_not_judged_has_no_fused_advantage():
     preset = resolve("rlanything", {"estimator": "fused"})
-    credit = policy_credit([1, -1], [[[1], []], [[-1]]], algorithm=preset)
+    credit = step_credit([1, -1], [[[1], []], [[-1]]], algorithm=preset)
     assert credit.reasons == ((None, "not judged"), (None,))
 
 

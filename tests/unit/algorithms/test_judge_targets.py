@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from tests.rollouts import vote_credit
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.core import CoreOptions
-from triforge.algorithms.credit import NO_TARGET, Played, vote_credit
+from triforge.algorithms.credit import NO_TARGET
 from triforge.algorithms.judge_targets import Judged, judge_target
 from triforge.algorithms.registry import NoOptions
 from triforge.config import parse
@@ -80,25 +81,18 @@ def test_a_state_may_come_at_any_index_and_a_rollout_counts_once_in_it():
 def test_votes_without_a_target_do_not_train_but_unparsable_ones_do():
     algorithm = resolve("rlanything", {"judge_target": "pairs"})
     votes = [[[1, 1], [1, 0]], *VOTES[1:]]
-    credit = vote_credit(OUTCOMES, votes, algorithm=algorithm, played=Played(SEEN, DONE))
+    credit = vote_credit(OUTCOMES, votes, algorithm=algorithm, state=SEEN, action=DONE)
     assert credit.rewards[0] == ((pytest.approx(LAST),) * 2, (None, -2.0))
     assert credit.reasons[0][1] == (NO_TARGET, None)
     assert credit.advantages[0][1][1] < min(0.0, credit.advantages[1][1][0])
     assert credit.rewards[1][1] == (-0.5, -0.5)
 
 
-def test_the_default_needs_to_know_nothing_of_what_was_played_and_the_others_say_so():
-    assert vote_credit(OUTCOMES, VOTES, algorithm=resolve("rlanything")).rewards[0][0] == (2.0, 2.0)
-    for name in ("monte_carlo", "pairs"):
-        algorithm = resolve("rlanything", {"judge_target": name})
-        with pytest.raises(InputError, match="played: given None"):
-            vote_credit(OUTCOMES, VOTES, algorithm=algorithm)
-
-
 def test_privileged_votes_teach_their_mean_whatever_the_outcome():
     told = [[[1, 1], [1, -1]], [[-1, 0], []], [[1, 1], [-1, -1]], []]
     algorithm = resolve("rlanything", {"judge_target": "privileged"})
-    found = algorithm.targets(Judged(OUTCOMES, VOTES, privileged=told))
+    extra = [[{"privileged": votes} for votes in row] for row in told]
+    found = algorithm.targets(Judged(OUTCOMES, VOTES, extra=extra))
     assert found == [[1.0, None], [-0.5, None], [1.0, -1.0], [None]]
     assert algorithm.targets(Judged(OUTCOMES, VOTES)) == [[None] * len(row) for row in VOTES]
     assert algorithm.needs_reference

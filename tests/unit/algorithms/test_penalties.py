@@ -2,13 +2,12 @@
 
 import pytest
 
+from tests.rollouts import step_credit
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import Played, policy_credit
 from triforge.algorithms.filters import kept_scale, spread_filter
-from triforge.algorithms.penalties import Acted, end_penalty, overlong_penalty, step_penalties
-from triforge.errors import ConfigError, InputError
-
-STEPS = [Acted(3, True), Acted(5, False)]
+from triforge.algorithms.penalties import charge, overlong_penalty
+from triforge.algorithms.samples import JudgedStep, Rollout, Sample
+from triforge.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -24,9 +23,11 @@ def test_without_a_limit_nothing_is_too_long_and_without_a_buffer_the_penalty_is
 
 
 def test_each_penalty_stands_where_it_was_earned():
-    def of(turns=2, steps=STEPS, **options):
-        preset = resolve("grpo", options)
-        return step_penalties(steps, preset), end_penalty(steps, max_steps=turns, algorithm=preset)
+    def of(turns=2, lengths=(3, 5), **options):
+        steps = [JudgedStep(response=Sample(end=n), action_valid=n < 5) for n in lengths]
+        rollout = Rollout(outcome=1, score=1.0, steps=steps, max_steps=turns)
+        charge([rollout], resolve("grpo", options))
+        return [step.penalty for step in steps], rollout.penalty
 
     assert of() == ([0.0, 0.0], 0.0)
     assert of(invalid_action_penalty=0.1) == ([0.0, -0.1], 0.0)
@@ -34,7 +35,7 @@ def test_each_penalty_stands_where_it_was_earned():
     assert of(turn_limit_penalty=0.5) == ([0.0, 0.0], -0.5)
     assert of(overlong_limit=10, overlong_buffer=4) == ([0.0, 0.0], -0.5)
     assert of(turns=3, turn_limit_penalty=1) == ([0.0, 0.0], 0.0)
-    assert of(turns=1, steps=[], turn_limit_penalty=1) == ([], 0.0)
+    assert of(turns=1, lengths=(), turn_limit_penalty=1) == ([], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -48,36 +49,24 @@ def test_each_penalty_stands_where_it_was_earned():
 )
 def test_no_penalty_is_lost_with_a_step_that_nobody_judged(preset, options, expected):
     costs = [-1.0, -2.0, -4.0, -8.0]
-    played = Played([["o"] * 4], [["a"] * 4], penalties=[costs], endings=[-16.0])
-    votes = [[[1], [], [1], []]]
-    credit = policy_credit([1], votes, algorithm=resolve(preset, options), played=played)
+    votes, algorithm = [[[1], [], [1], []]], resolve(preset, options)
+    credit = step_credit([1], votes, algorithm=algorithm, penalty=[costs], endings=[-16.0])
     assert credit.rewards == (expected,)
-    bare = Played([["o"] * 4], [["a"] * 4], endings=[-16.0])
-    alone = policy_credit([1], votes, algorithm=resolve(preset, options), played=bare)
+    alone = step_credit([1], votes, algorithm=algorithm, endings=[-16.0])
     assert alone.rewards[0][0] == credit.rewards[0][0] + (3 if preset == "gigpo" and options else 1)
 
 
 def test_where_trajectories_are_compared_what_they_used_up_stands_on_every_step():
-    played = Played([["o"] * 2], [["a"] * 2], penalties=[[-0.1, 0.0]], endings=[-0.5])
-    credit = policy_credit([1], [[[], []]], algorithm=resolve("grpo"), played=played)
+    given = {"penalty": [[-0.1, 0.0]], "endings": [-0.5]}
+    credit = step_credit([1], [[[], []]], algorithm=resolve("grpo"), **given)
     assert credit.rewards == (pytest.approx((0.4, 0.4)),)
 
 
 def test_where_trajectories_are_compared_the_penalties_of_all_steps_add_up():
-    played = Played([["o", "o"], ["o"]], [["a", "a"], ["a"]], penalties=[[-0.1, -0.1], [0.0]])
-    credit = policy_credit([1, 1], [[[], []], [[]]], algorithm=resolve("grpo"), played=played)
+    votes, penalties = [[[], []], [[]]], [[-0.1, -0.1], [0.0]]
+    credit = step_credit([1, 1], votes, algorithm=resolve("grpo"), penalty=penalties)
     assert credit.rewards == ((0.8, 0.8), (1.0,))
     assert credit.advantages[0][0] < 0 < credit.advantages[1][0]
-
-
-def test_shaping_of_another_shape_is_refused():
-    with pytest.raises(InputError, match="penalties: given 1 for trajectory 0, expected 2"):
-        policy_credit(
-            [1],
-            [[[], []]],
-            algorithm=resolve("grpo"),
-            played=Played([["o"] * 2], [["a"] * 2], [[0.0]]),
-        )
 
 
 @pytest.mark.parametrize(
@@ -140,9 +129,9 @@ def test_the_loss_is_scaled_with_the_share_of_groups_that_were_kept(how, scale):
 def test_tasks_with_one_outcome_only_can_be_left_out_whatever_their_votes_say():
     votes = [[[1]], [[-1]]]
     preset = resolve("rlanything", {"mixed_groups_only": True})
-    credit = policy_credit([-1, -1], votes, algorithm=preset)
+    credit = step_credit([-1, -1], votes, algorithm=preset)
     assert credit.reasons == (("one outcome only",), ("one outcome only",))
-    assert policy_credit([1, -1], votes, algorithm=preset).reasons == ((None,), (None,))
+    assert step_credit([1, -1], votes, algorithm=preset).reasons == ((None,), (None,))
 
 
 @pytest.mark.parametrize(

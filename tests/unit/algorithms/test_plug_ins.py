@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from tests.rollouts import step_credit
 from triforge.algorithms.advantages import ScoredRows, compared, over_steps
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.core import CoreOptions
-from triforge.algorithms.credit import policy_credit
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.losses import TokenLoss, Tokens, loss
 from triforge.algorithms.registry import NoOptions, Options
@@ -73,7 +73,7 @@ def test_parts_of_another_package_are_used_with_their_own_options_and_survive_th
         PlainOptions(margin=0.25),
     )
     assert Algorithm.model_validate_json(found.model_dump_json()) == found
-    credit = policy_credit([1, -1], [[[]], [[]]], algorithm=found)
+    credit = step_credit([1, -1], [[[]], [[]]], algorithm=found)
     assert credit.advantages == ((2.0,), (-2.0,))
     one = np.ones(1)
     said = found.token_loss(Tokens(logprobs=-one, prox=-one, advantages=one))

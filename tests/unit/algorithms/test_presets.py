@@ -5,11 +5,11 @@ import math
 
 import pytest
 
+from tests.rollouts import step_credit, vote_credit
 from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.algorithms.credit import policy_credit, vote_credit
 from triforge.algorithms.loss_terms import KL_ESTIMATORS
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.errors import ConfigError
 
 PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanything", "grpo"))
@@ -23,7 +23,9 @@ def flat(algorithm):
 
 
 def test_every_preset_resolves_under_its_own_name():
-    assert {name: resolve(name).name for name in PRESETS} == {name: name for name in PRESETS}
+    assert {name: resolve(name).name for name in preset_names()} == {
+        name: name for name in preset_names()
+    }
 
 
 def test_the_outcome_only_baseline_is_what_it_was_but_for_a_millionth_in_the_divisor():
@@ -57,7 +59,7 @@ def test_overrides_turn_single_options_and_leave_the_rest():
     assert changed.std_floor == DEFAULT.std_floor
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("name", preset_names())
 def test_a_preset_survives_json(name):
     algorithm = resolve(name)
     assert Algorithm.model_validate_json(algorithm.model_dump_json()) == algorithm
@@ -168,23 +170,23 @@ def test_mend_a_unanimous_judge_learns_from_being_right_or_wrong():
 def test_mend_one_stray_vote_among_failures_is_not_blown_up_to_a_full_advantage():
     outcomes = [-1] * 8
     votes = [[[-1, -1, 1]]] + [[[-1, -1, -1]]] * 7
-    assert policy_credit(outcomes, votes, algorithm=PAPER).advantages[0][0] == pytest.approx(7**0.5)
-    ours = policy_credit(outcomes, votes, algorithm=DEFAULT).advantages
+    assert step_credit(outcomes, votes, algorithm=PAPER).advantages[0][0] == pytest.approx(7**0.5)
+    ours = step_credit(outcomes, votes, algorithm=DEFAULT).advantages
     assert ours[0][0] == pytest.approx((2 / 3) * (7 / 8) / 0.5)
 
 
 def test_mend_the_floor_leaves_what_outcomes_alone_spread():
     one_of_eight = [[[1]]] * 8
     outcomes = [1] + [-1] * 7
-    ours = policy_credit(outcomes, one_of_eight, algorithm=resolve("rlanything", {"lam": 1e-6}))
+    ours = step_credit(outcomes, one_of_eight, algorithm=resolve("rlanything", {"lam": 1e-6}))
     assert ours.advantages[0][0] == pytest.approx(7**0.5)
 
 
 def test_mend_a_step_that_one_trajectory_reached_alone_is_worth_nothing():
     outcomes, votes = [1, -1], [[[1]], [[-1], [-1]]]
-    paper = policy_credit(outcomes, votes, algorithm=PAPER)
+    paper = step_credit(outcomes, votes, algorithm=PAPER)
     assert (paper.advantages[1][1], paper.reasons[1][1]) == (-2.0, None)  # raw reward
-    ours = policy_credit(outcomes, votes, algorithm=DEFAULT)
+    ours = step_credit(outcomes, votes, algorithm=DEFAULT)
     assert (ours.advantages[1][1], ours.reasons[1][1]) == (0.0, "lone step")
 
 

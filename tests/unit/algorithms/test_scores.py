@@ -4,11 +4,12 @@ import math
 
 import pytest
 
+from tests.rollouts import step_credit
 from triforge.algorithms.advantages import ZERO_SPREAD
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import NO_OUTCOME, Played, policy_credit
+from triforge.algorithms.credit import NO_OUTCOME
 from triforge.algorithms.filters import ONE_SIDED
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.algorithms.theory import mean_interval
 
 SCORES = (0.2, 0.7, 0.7, 1.0)
@@ -18,7 +19,7 @@ UNJUDGED = [[()]] * 4
 
 def advantages(preset, scores, outcomes=(None,) * 4, votes=UNJUDGED, **options):
     algorithm = resolve(preset, options)
-    return policy_credit(outcomes, votes, algorithm=algorithm, scores=scores)
+    return step_credit(outcomes, votes, algorithm=algorithm, scores=scores)
 
 
 def test_grpo_standardises_scores():
@@ -46,15 +47,12 @@ def test_dr_grpo_takes_off_the_mean_and_maxrl_divides_by_it():
     )
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", preset_names())
 def test_scores_of_1_and_0_are_what_won_and_lost_are(preset):
     outcomes, votes = [1, -1, None, -1], [[(1, 1)], [(-1, 1)], [(1, 0)], [()]]
-    played = Played([["a"]] * 4, [["b"]] * 4)
-    algorithm = resolve(preset)
-    without = policy_credit(outcomes, votes, algorithm=algorithm, played=played)
-    scores = [1.0, 0.0, None, 0.0]
-    given = policy_credit(outcomes, votes, algorithm=algorithm, played=played, scores=scores)
-    assert given == without
+    algorithm, scores = resolve(preset), [1.0, 0.0, None, 0.0]
+    without = step_credit(outcomes, votes, algorithm=algorithm)
+    assert step_credit(outcomes, votes, algorithm=algorithm, scores=scores) == without
 
 
 def test_a_group_is_dead_when_its_scores_are_alike_and_not_when_all_fail():
@@ -73,17 +71,15 @@ def test_what_was_not_measured_has_no_score():
 
 
 def test_the_rewards_of_steps_stand_on_their_steps_where_returns_are_summed_up():
-    played = Played([["a", "b"]] * 2, [["x", "y"]] * 2, rewards=[[0.25, 0.5], [0.5, None]])
-    how = {"algorithm": resolve("gigpo"), "played": played}
-    found = policy_credit([None] * 2, [[(), ()]] * 2, scores=[0.75, 2.0], **how)
+    given = {"state": [["a", "b"]] * 2, "reward": [[0.25, 0.5], [0.5, None]], "scores": [0.75, 2.0]}
+    votes: list[list[tuple[int, ...]]] = [[(), ()]] * 2
+    found = step_credit([None] * 2, votes, algorithm=resolve("gigpo"), **given)
     assert found.rewards == ((0.25, 0.5), (0.5, 1.5))  # 1.5 is what the score is beyond the sum
-    whole = policy_credit(
-        [None] * 2, [[(), ()]] * 2, scores=[0.75, 2.0], algorithm=resolve("grpo"), played=played
-    )
+    whole = step_credit([None] * 2, votes, algorithm=resolve("grpo"), **given)
     assert whole.rewards == ((0.5, 0.5), (3.0, 3.0))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_says_whether_it_needs_success(preset):
     needs = resolve(preset).needs_success
     judged = preset in ("rlanything", "rlanything_paper", "istar")

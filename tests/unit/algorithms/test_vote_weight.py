@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from tests.rollouts import step_credit
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import policy_credit
 from triforge.algorithms.theory import count_votes, trust
 from triforge.errors import ConfigError
 
@@ -20,7 +20,7 @@ CAP = 1 / 3  # vote_share 0.25: one part votes to three parts outcome
 
 
 def advantages(preset, outcomes, votes, trusted=0.0):
-    credit = policy_credit(outcomes, [[[v]] for v in votes], algorithm=preset, trust=trusted)
+    credit = step_credit(outcomes, [[[v]] for v in votes], algorithm=preset, trust=trusted)
     return [row[0] for row in credit.advantages]
 
 
@@ -80,27 +80,27 @@ def test_a_smaller_lambda_does_nothing_to_a_group_of_one_outcome_but_a_smaller_t
 def test_a_stray_vote_is_not_blown_up():
     # One vote of three on one of four failures: mean votes -1/3, -1, -1, -1; deviation 0.289 is raised to 0.5.
     votes = [[[-1, -1, 1]], [[-1] * 3], [[-1] * 3], [[-1] * 3]]
-    credit = policy_credit(ALL_FAIL, votes, algorithm=TRUST, trust=1.0)
+    credit = step_credit(ALL_FAIL, votes, algorithm=TRUST, trust=1.0)
     assert credit.advantages[0][0] == pytest.approx(CAP * (2 / 3) * (3 / 4) / 0.5)
 
 
 def test_without_trust_steps_and_reasons_are_those_of_the_outcome_alone():
     outcomes, votes = [1, -1, None, -1], [[[1], [1]], [[-1], [1], [1]], [[1]], [[1]]]
-    alone = policy_credit(outcomes, votes, algorithm=OUTCOME)
-    ours = policy_credit(outcomes, votes, algorithm=TRUST, trust=0.0)
+    alone = step_credit(outcomes, votes, algorithm=OUTCOME)
+    ours = step_credit(outcomes, votes, algorithm=TRUST, trust=0.0)
     assert (ours.advantages, ours.reasons) == (alone.advantages, alone.reasons)
-    assert ours.rewards == policy_credit(outcomes, votes, algorithm=CONSTANT).rewards
+    assert ours.rewards == step_credit(outcomes, votes, algorithm=CONSTANT).rewards
 
 
 def test_an_unjudged_step_is_no_zero_vote():
-    credit = policy_credit([1, -1, 1], [[[1]], [[-1]], [[]]], algorithm=TRUST, trust=1.0)
+    credit = step_credit([1, -1, 1], [[[1]], [[-1]], [[]]], algorithm=TRUST, trust=1.0)
     assert (credit.rewards[2][0], credit.reasons[2][0]) == (None, "not judged")
     assert credit.advantages[0][0] == pytest.approx(1 + CAP)
 
 
 def test_whole_trajectories_can_be_weighed_the_same_way():
     grouped = resolve("rlanything", {"vote_weight": "trust", "estimator": "group"})
-    credit = policy_credit([1, -1], [[[1], [1]], [[-1], [1]]], algorithm=grouped, trust=0.2)
+    credit = step_credit([1, -1], [[[1], [1]], [[-1], [1]]], algorithm=grouped, trust=0.2)
     # Mean votes 1 and 0: deviation 0.5.
     assert credit.advantages == (approx(1.2, 1.2), approx(-1.2, -1.2))
 

@@ -15,7 +15,7 @@ from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
 from triforge import __version__
 from triforge.cli.deployment import settings
 from triforge.errors import ConfigError
-from triforge.types import Event, Page, RunState, RunStep
+from triforge.types import Event, Page, RunState
 
 ROOT = Path(__file__).parents[3]
 
@@ -154,18 +154,12 @@ def test_a_run_is_watched_line_by_line_to_its_end(
     ]
 
 
-def test_a_run_is_shown_with_its_status_and_what_it_says_of_it(
+def test_a_run_is_shown_with_its_status_and_its_reason(
     triforge: Triforge, services: Services
 ) -> None:
     ended = run_state("finished", "finished without training: why", algorithm="grpo: no votes")
     services.say("GET /v1/runs/run-1", ended)
-    metrics = {"success": 0.5, "level/way": 1.0, "level/order": 3.0, "levels/mean": 2.0}
-    step = RunStep(
-        run_id="run-1", step=2, policy_version=3, reward_version=2, metrics=metrics, artifacts={}, at=0.0
-    )  # fmt: skip
-    services.say("GET /v1/runs/run-1/steps", Page[RunStep](items=(step,)))
     code, out, _ = triforge("run", "show", "run-1")
-    assert "levels    order 3, way 1\n" in out
     assert (code, out.splitlines()[0]) == (0, "run       run-1 mine [bold]")
     assert "status    finished without training: why\n" in out
     assert "algorithm grpo: no votes\n" in out

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from triforge.cli.commands import COMMANDS
-from triforge.cli.main import command_line
+from triforge.cli.main import COMMANDS, command_line
 
 CLIENT = {"torch", "transformers", "sqlalchemy", "redis", "celery", "fastapi", "uvicorn", "pyarrow"}
 SHELL = {"_TRIFORGE_COMPLETE": "complete_bash", "COMP_WORDS": "triforge pool ", "COMP_CWORD": "2"}

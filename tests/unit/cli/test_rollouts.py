@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from tests.unit.cli.conftest import Services, Triforge
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve

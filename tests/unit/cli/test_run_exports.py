@@ -46,4 +46,4 @@ def test_a_folder_that_is_there_is_not_written_into(triforge: Triforge, tmp_path
         "run", "export", "run-1", "--format", "dataset", "--out", str(tmp_path)
     )
     assert code == 1
-    assert "expected a folder that is not there yet" in said
+    assert "expected a new folder" in said

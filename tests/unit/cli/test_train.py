@@ -311,7 +311,7 @@ def test_a_run_that_trained_nothing_does_not_pass_its_input_off_as_trained(
     trained.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=(weights(4),)))
     _, out, _ = triforge(*ASKED, "--model", ".")
     assert "trained model" not in out
-    assert "nothing was trained; the model is as it was: /w/policy/4" in out
+    assert "no update was made; the model is unchanged: /w/policy/4" in out
     assert library.train(".", "household", preset="grpo").model is None
 
 

@@ -15,7 +15,7 @@ from triforge.errors import ConfigError, InputError, PolicyError, UnavailableErr
 from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
 
-def asked(word: str, *, tokens: int = 8) -> GenerateRequest:
+def prompt(word: str, *, tokens: int = 8) -> GenerateRequest:
     return GenerateRequest(
         messages=(ChatMessage(role="user", content=word),),
         sampling=Sampling(max_new_tokens=tokens),
@@ -23,7 +23,7 @@ def asked(word: str, *, tokens: int = 8) -> GenerateRequest:
 
 
 class Server:
-    """A service that says each prompt's word back, refuses the word `bad`, and remembers what it was sent."""
+    """A service that echoes each prompt, refuses the word `bad`, and records the batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -53,10 +53,10 @@ class Server:
 
 
 async def say(client: PolicyClient, word: str) -> str:
-    return (await client(asked(word))).outputs[0].text
+    return (await client(prompt(word))).outputs[0].text
 
 
-async def test_without_batching_every_request_travels_alone() -> None:
+async def test_without_batching_every_request_is_sent_alone() -> None:
     server = Server()
     async with server.client(batch=1) as client:
         words = await asyncio.gather(*(say(client, word) for word in "abc"))
@@ -64,11 +64,11 @@ async def test_without_batching_every_request_travels_alone() -> None:
     assert sorted(server.batches) == [["a"], ["b"], ["c"]]
 
 
-async def test_long_requests_travel_alone_so_that_they_hold_nobody_up() -> None:
+async def test_long_requests_are_sent_alone_and_delay_no_other() -> None:
     server = Server()
     async with server.client(batch_tokens=8) as client:
         await asyncio.gather(
-            *(client(asked(word, tokens=n)) for word, n in zip("abcd", (8, 9, 1, 99), strict=True))
+            *(client(prompt(word, tokens=n)) for word, n in zip("abcd", (8, 9, 1, 99), strict=True))
         )
     assert sorted(server.batches) == [["a", "c"], ["b"], ["d"]]
 
@@ -81,20 +81,14 @@ async def test_requests_of_one_turn_travel_together_up_to_the_limit() -> None:
     assert sorted(server.batches) == [["a", "b"], ["c", "d"], ["e"]]
 
 
-async def test_what_is_asked_while_others_are_answered_waits_for_more() -> None:
+async def test_requests_during_a_batch_wait_a_moment_for_more() -> None:
     server = Server()
     async with server.client(batch=3, linger_s=60.0) as client:
         first = asyncio.create_task(say(client, "a"))
         while not client._sending:  # noqa: ASYNC110 (a turn or two of the loop)
             await asyncio.sleep(0)
-        later = [asyncio.create_task(say(client, word)) for word in "bc"]
-        assert [await first, *[await one for one in later]] == ["a", "b", "c"]
-        assert server.batches == [["a"], ["b", "c"]], "the end of the first lets the others go"
-        first = asyncio.create_task(say(client, "d"))
-        while not client._sending:  # noqa: ASYNC110 (a turn or two of the loop)
-            await asyncio.sleep(0)
-        await asyncio.gather(first, *(say(client, word) for word in "efgh"))
-    assert server.batches[2:4] == [["d"], ["e", "f", "g"]], "and so does a full batch"
+        await asyncio.gather(first, *(say(client, word) for word in "bcd"))
+    assert server.batches == [["a"], ["b", "c", "d"]], "a full batch does not wait"
 
 
 async def test_a_bad_request_fails_alone() -> None:
@@ -120,7 +114,7 @@ async def test_requests_that_are_too_large_only_together_go_one_by_one() -> None
     assert server.batches == [["a"], ["b"], ["c"]]
 
 
-async def test_a_failure_reaches_everyone_who_waits() -> None:
+async def test_a_failure_reaches_every_caller_of_the_batch() -> None:
     server = Server()
     server.failure = httpx.Response(502, text="broken")
     async with server.client(batch=8) as client:
@@ -128,7 +122,7 @@ async def test_a_failure_reaches_everyone_who_waits() -> None:
     assert [type(error) for error in found] == [PolicyError, PolicyError]
 
 
-async def test_a_caller_that_gives_up_harms_nobody() -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     server = Server()
     async with server.client(batch=8) as client:
         gone = asyncio.create_task(say(client, "a"))
@@ -139,7 +133,7 @@ async def test_a_caller_that_gives_up_harms_nobody() -> None:
         assert gone.cancelled() or await asyncio.wait([gone])
 
 
-async def test_when_all_callers_of_a_batch_give_up_so_does_the_batch() -> None:
+async def test_a_batch_is_cancelled_when_all_its_callers_are() -> None:
     asked_for, ended = asyncio.Event(), asyncio.Event()
 
     async def answer(_: httpx.Request) -> httpx.Response:
@@ -177,7 +171,7 @@ async def test_a_service_with_too_much_to_do_slows_its_callers_down_and_fails_no
     assert len(turned_away) == 2
 
 
-async def test_who_waits_for_a_client_that_is_closed_is_told_so() -> None:
+async def test_waiting_requests_of_a_closed_client_fail() -> None:
     client = Server().client(linger_s=60.0)
     waiting = asyncio.create_task(say(client, "a"))
     await asyncio.sleep(0)  # it has joined, and nothing has left yet
@@ -189,7 +183,7 @@ async def test_who_waits_for_a_client_that_is_closed_is_told_so() -> None:
 async def test_many_are_answered_in_order() -> None:
     server = Server()
     async with server.client() as client:
-        replies = await client.generate_many([asked("a"), asked("b")])
+        replies = await client.generate_many([prompt("a"), prompt("b")])
     assert [reply.outputs[0].text for reply in replies] == ["a", "b"]
     assert server.batches == [["a", "b"]]
 
@@ -202,25 +196,25 @@ async def test_a_list_for_several_models_goes_to_the_service_of_each_and_is_answ
     clients = ModelClients(Settings(models="second=http://second:1"), "reward", transport=transport)
     wanted = [("a", ""), ("b", "second"), ("c", "reward"), ("d", "second")]
     replies = await clients.generate_many(
-        [asked(word).model_copy(update={"model": model}) for word, model in wanted]
+        [prompt(word).model_copy(update={"model": model}) for word, model in wanted]
     )
     assert [reply.outputs[0].text for reply in replies] == ["a", "b", "c", "d"]
     assert [server.batches for server in servers.values()] == [[["a", "c"]], [["b", "d"]]]
     with pytest.raises(ConfigError, match="TRIFORGE_MODELS=third="):
-        await clients.generate_many([asked("a").model_copy(update={"model": "third"})])
+        await clients.generate_many([prompt("a").model_copy(update={"model": "third"})])
 
 
 async def test_short_lists_of_several_callers_travel_together_and_a_bad_one_fails_alone() -> None:
     server = Server()
     async with server.client(batch=8) as client:
         lists = [["a", "b"], ["c"], ["d", "bad"]]
-        calls = [client.generate_many([asked(word) for word in words]) for words in lists]
+        calls = [client.generate_many([prompt(word) for word in words]) for words in lists]
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert server.batches[0] == ["a", "b", "c", "d", "bad"]
         assert isinstance(found[2], InputError)
-        said = [[r.outputs[0].text for r in f] for f in found if not isinstance(f, BaseException)]
-        assert said == [["a", "b"], ["c"]]
-        await client.generate_many([asked(word) for word in "abcdefgh"])
+        texts = [[r.outputs[0].text for r in f] for f in found if not isinstance(f, BaseException)]
+        assert texts == [["a", "b"], ["c"]]
+        await client.generate_many([prompt(word) for word in "abcdefgh"])
     assert server.batches[-1] == list("abcdefgh"), "a list that fills a batch goes by itself"
 
 
@@ -230,7 +224,7 @@ async def test_an_answer_of_something_else_is_a_policy_error(answer: dict[str, A
     server.failure = httpx.Response(200, json=answer)
     async with server.client() as client:
         with pytest.raises(PolicyError):
-            await client(asked("a"))
+            await client(prompt("a"))
 
 
 async def test_patience_ends() -> None:
@@ -238,7 +232,7 @@ async def test_patience_ends() -> None:
     server.failure = httpx.Response(503, headers={"retry-after": "9"})
     async with server.client(patience_s=1.0) as client:
         with pytest.raises(UnavailableError):
-            await client(asked("a"))
+            await client(prompt("a"))
 
 
 async def test_weights_travel_with_the_admin_s_key() -> None:
@@ -246,7 +240,7 @@ async def test_weights_travel_with_the_admin_s_key() -> None:
     async with server.client(api_key="user", admin_api_key="admin") as client:
         state = await client.update_weights(WeightsUpdate(version=2, uri="/w"))
         assert await client.weights() == state
-        await client(asked("a"))
+        await client(prompt("a"))
     assert server.keys == ["Bearer admin", "Bearer user", "Bearer user"]
 
 

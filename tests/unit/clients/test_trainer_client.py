@@ -83,7 +83,7 @@ async def test_an_export_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-async def test_an_export_into_a_folder_that_does_not_exist_is_said_in_a_sentence(
+async def test_an_export_into_a_missing_folder_is_a_storage_error(
     tmp_path: Path,
 ) -> None:
     made, asked = client()
@@ -92,7 +92,7 @@ async def test_an_export_into_a_folder_that_does_not_exist_is_said_in_a_sentence
     assert asked == []
 
 
-async def test_an_export_of_a_run_without_steps_is_refused_as_the_trainer_says(
+async def test_a_refusal_of_the_trainer_is_raised(
     tmp_path: Path,
 ) -> None:
     refusal = {"type": "urn:triforge:conflict", "detail": "no finished training step"}

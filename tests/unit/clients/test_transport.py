@@ -59,27 +59,27 @@ LOST = httpx.ConnectError("refused")
 @pytest.mark.parametrize(
     ("response", "error"),
     [
-        (httpx.Response(409, json={"type": "urn:triforge:conflict", "detail": "said"}), ConflictError),
-        (httpx.Response(507, json={"type": "urn:triforge:storage", "detail": "said"}), StorageError),
-        (httpx.Response(500, json={"type": "urn:triforge:internal", "detail": "said"}), TriforgeError),
-        (httpx.Response(503, json={"type": "urn:triforge:unavailable", "detail": "said"}), UnavailableError),
-        (httpx.Response(400, json={"error": {"message": "said"}}), InputError),
-        (httpx.Response(400, json={"success": False, "message": "said"}), InputError),
-        (httpx.Response(401, json={"error": "said"}), ConfigError),
-        (httpx.Response(404, text="said"), NotFoundError),
-        (httpx.Response(409, text="said"), ConflictError),
-        (httpx.Response(429, text="said"), BusyError),
-        (httpx.Response(503, text="said"), UnavailableError),
-        (httpx.Response(429, json={"type": "urn:triforge:busy", "detail": "said"}), BusyError),
-        (httpx.Response(502, text="said"), PolicyError),
-        (httpx.Response(500, json=["said"]), TriforgeError),
+        (httpx.Response(409, json={"type": "urn:triforge:conflict", "detail": "reason"}), ConflictError),
+        (httpx.Response(507, json={"type": "urn:triforge:storage", "detail": "reason"}), StorageError),
+        (httpx.Response(500, json={"type": "urn:triforge:internal", "detail": "reason"}), TriforgeError),
+        (httpx.Response(503, json={"type": "urn:triforge:unavailable", "detail": "reason"}), UnavailableError),
+        (httpx.Response(400, json={"error": {"message": "reason"}}), InputError),
+        (httpx.Response(400, json={"success": False, "message": "reason"}), InputError),
+        (httpx.Response(401, json={"error": "reason"}), ConfigError),
+        (httpx.Response(404, text="reason"), NotFoundError),
+        (httpx.Response(409, text="reason"), ConflictError),
+        (httpx.Response(429, text="reason"), BusyError),
+        (httpx.Response(503, text="reason"), UnavailableError),
+        (httpx.Response(429, json={"type": "urn:triforge:busy", "detail": "reason"}), BusyError),
+        (httpx.Response(502, text="reason"), PolicyError),
+        (httpx.Response(500, json=["reason"]), TriforgeError),
     ],
 )  # fmt: skip
 async def test_an_answer_becomes_the_error_it_stands_for(
     response: httpx.Response, error: type[TriforgeError]
 ) -> None:
     client, _ = client_of(response)
-    with pytest.raises(TriforgeError, match="said") as caught:
+    with pytest.raises(TriforgeError, match="reason") as caught:
         await request(client, "GET", "/x")
     assert type(caught.value) is error
 
@@ -119,7 +119,7 @@ async def test_a_server_that_has_too_much_to_do_is_waited_for_longer_than_one_th
     client, seen = client_of(*[too_much] * 20, OK)
     await request(client, "POST", "/x", deadline_s=1, busy_s=60, repeatable=True)
     assert len(seen) == 21
-    assert all(30 <= wait <= 45 for wait in waits)  # never earlier than told
+    assert all(30 <= wait <= 45 for wait in waits)  # never earlier than the header
     assert len(set(waits)) > 10  # and not all at once
 
     away = httpx.Response(503, headers={"retry-after": "30"})
@@ -181,7 +181,7 @@ async def test_the_key_and_the_parameters_are_sent() -> None:
     assert seen[0].headers["authorization"] == "Bearer k"
 
 
-async def test_nobody_at_the_address_is_unreachable_over_the_real_network() -> None:
+async def test_a_closed_port_is_unreachable_over_the_real_network() -> None:
     async with http_client("http://127.0.0.1:1") as client:
         with pytest.raises(UnreachableError, match="http://127"):
             await get_json(client, "/x")

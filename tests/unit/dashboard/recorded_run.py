@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.loop.learners import Trained
 from services.trainer.loop.measures import sample_measures
 from services.trainer.loop.timeline import spans_of

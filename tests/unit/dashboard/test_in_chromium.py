@@ -19,7 +19,7 @@ from services.dashboard.app import create_app
 from services.dashboard.folder import pages_of, write
 from tests.unit.dashboard.recorded_run import RecordedRun
 from tests.unit.dashboard.test_pages import SERVICES, Deployment, golden
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 webdriver = pytest.importorskip("selenium.webdriver")
 wait = pytest.importorskip("selenium.webdriver.support.wait")

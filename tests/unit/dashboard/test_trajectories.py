@@ -9,9 +9,12 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from services.trainer.runs.trajectory_store import Trajectories, TrajectoryFilter
+from services.trainer.runs import trajectories
+from services.trainer.runs.runs import Runs
+from services.trainer.runs.trajectories import TrajectoryFilter
 from tests.unit.dashboard.recorded_run import ACTIONS, EVIL, RecordedRun
 from triforge.access.callers import Caller, acting_for
+from triforge.config import Settings
 from triforge.errors import NotFoundError
 from triforge.store.tables import TrajectoryRow
 
@@ -140,28 +143,37 @@ async def test_missing_rows_and_unknown_filters_are_refused(
         assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input"), query
 
 
+def runs_of(own: RecordedRun) -> Runs:
+    nothing: Any = None
+    return Runs(
+        store=own.store, pools=nothing, broker=nothing, artifacts=own.artifacts, settings=Settings()
+    )
+
+
 def test_tokens_of_a_tokenizer_that_is_gone_are_their_ids(own: RecordedRun) -> None:
     own.store.note(own.run_id, "paths", {"policy": "/gone"})
-    found = Trajectories(own.store, own.artifacts).one(own.run_id, f"{own.group(1)}-00")
+    found = trajectories.get_trajectory(own.run_id, f"{own.group(1)}-00", runs_of(own))
     assert "tokens" not in found.steps[0]
     assert found.steps[0]["response_ids"] == [1]
 
 
 def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
-    found = Trajectories(own.store, own.artifacts)
-    group = own.group(1)
+    runs, group = runs_of(own), own.group(1)
     with acting_for(Caller(tenant="blue", scope="admin")):
         for ask in (
-            lambda: found.page(own.run_id, TrajectoryFilter()),
-            lambda: found.one(own.run_id, f"{group}-00"),
-            lambda: found.group(own.run_id, group),
-            lambda: found.timeline(own.run_id, 1),
+            lambda: trajectories.list_trajectories(own.run_id, runs, TrajectoryFilter()),
+            lambda: trajectories.get_trajectory(own.run_id, f"{group}-00", runs),
+            lambda: trajectories.get_group(own.run_id, group, runs),
+            lambda: trajectories.get_timeline(own.run_id, 1, runs),
         ):
             with pytest.raises(NotFoundError):
                 ask()
     other = own.store.create(name="mine", pool_id="p", config={}, tenant="blue").id
     with acting_for(Caller(tenant="blue", scope="admin")):
-        for ask in (lambda: found.one(other, f"{group}-00"), lambda: found.group(other, group)):
+        for ask in (
+            lambda: trajectories.get_trajectory(other, f"{group}-00", runs),
+            lambda: trajectories.get_group(other, group, runs),
+        ):
             with pytest.raises(NotFoundError):
                 ask()
 
@@ -169,7 +181,7 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
 def test_a_step_that_is_committed_twice_leaves_its_lines_once(own: RecordedRun) -> None:
     [first, *_] = own.store.steps(own.run_id)
     assert not own.store.commit_step(first, lines=[{"id": "another"}])
-    with own.store.read() as session:
+    with own.store.read(own.run_id) as session:
         assert session.scalar(select(func.count()).select_from(TrajectoryRow)) == 18
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
-from services.env_adapter.adaptation.controllers import Controllers
+from services.env_adapter.adaptation.controllers import ControllerParts
 from services.env_adapter.adaptation.measurement import Closed
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.changes import Change, Changes, PoolChange
@@ -18,9 +18,11 @@ from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
 from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
-from triforge.config import LadderSection
+from triforge.config import LadderSection, parse
+from triforge.config.methods import MethodOptions
 from triforge.environments import registry
 from triforge.errors import ConfigError
+from triforge.methods import Controller, Method
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
 from triforge.store.tables import LadderRow, LevelRow
@@ -141,8 +143,7 @@ async def test_a_slot_with_nothing_left_near_its_root_says_so_once(database: Dat
     task = kitchen.active()[0]
     (made,) = await kitchen.play(task, 0, settings)
     assert made.state == "invalid"
-    assert "nothing easier is left to offer" in made.reason
-    assert "further than 0.0 from the root (adaptation.max_drift)" in made.reason
+    assert "adaptation.max_drift" in made.reason
     assert await kitchen.play(task, 0, settings) == ()
 
 
@@ -344,15 +345,13 @@ def test_the_levels_of_the_household_are_lengths_of_plans() -> None:
             assert steps == level + 4 or (level == 0 and steps < 4)
 
 
-# ---- mixed ----
+# ---- original tasks ----
 
 
-async def test_mixed_keeps_its_share_of_the_slots_and_changes_the_others(
-    database: Database,
-) -> None:
+async def test_a_share_of_the_slots_keeps_its_original_tasks(database: Database) -> None:
     kitchen = Kitchen(database, slots=12)
     before = kitchen.active()
-    settings = adapt_settings(controller="mixed", mixed_with="ladder", original_share=0.25)
+    settings = adapt_settings(controller="ladder", original_share=0.25)
     for _ in range(2):
         for task in kitchen.active():
             await kitchen.play(task, 0, settings)
@@ -364,31 +363,46 @@ async def test_mixed_keeps_its_share_of_the_slots_and_changes_the_others(
 # ---- a controller of one's own ----
 
 
-class Patient:
-    """Answers nothing, and counts how often it was asked."""
+class PatientOptions(MethodOptions):
+    """Options of the controller below."""
 
-    asked = 0
+    patience: int = 3
+
+
+class Patient:
+    """Makes no proposal, and counts the outcomes."""
+
+    patience: ClassVar[list[int]] = []
+
+    def __init__(self, parts: ControllerParts) -> None:
+        assert parts.measurements is not None
 
     async def respond(self, outcome: RunOutcome) -> Closed:
-        Patient.asked += 1
+        Patient.patience.append(outcome.settings.options.patience)
         return Closed("it has time")
 
 
-def patient(parts: Controllers) -> Patient:
-    assert parts.measurements is not None
-    return Patient()
+PATIENT = Method(
+    name="patient", options=PatientOptions, controller=Controller(part=f"{__name__}:Patient")
+)
+PLAIN = Method(name="plain")
 
 
-async def test_a_controller_is_named_by_its_path(kitchen: Kitchen) -> None:
-    settings = adapt_settings(controller=f"{__name__}:patient")
-    assert await kitchen.play(kitchen.active()[0], 0, settings) == ()
-    assert Patient.asked == 1
-
-
-@pytest.mark.parametrize("name", ["nowhere.at_all:make", "services.env_adapter.app:nothing"])
-async def test_a_path_that_leads_nowhere_is_refused_with_the_known_names(
-    kitchen: Kitchen, name: str
+async def test_a_method_outside_of_the_package_brings_a_controller_with_options(
+    kitchen: Kitchen,
 ) -> None:
-    known = r"allowed one of \['ladder', 'llm_rewrite', 'mixed', 'none'\] or the path of another"
-    with pytest.raises(ConfigError, match=known):
-        await kitchen.play(kitchen.active()[0], 0, adapt_settings(controller=name))
+    path = f"{__name__}:PATIENT"
+    document = {"adaptation": {"controller": path}, "methods": {path: {"patience": 5}}}
+    settings = AdaptSettings.of(parse(document))
+    assert await kitchen.play(kitchen.active()[0], 0, settings) == ()
+    assert Patient.patience == [5]
+    with pytest.raises(ConfigError, match="patience"):
+        parse({**document, "methods": {path: {"patience": "long"}}})
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere.at_all:METHOD", "services.env_adapter.app:nothing", f"{__name__}:PLAIN", "x"]
+)
+def test_a_name_without_a_controller_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"adaptation\.controller"):
+        parse({"adaptation": {"controller": name}})

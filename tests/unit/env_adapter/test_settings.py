@@ -29,9 +29,9 @@ def test_a_pair_may_span_what_the_run_may_lag_unless_the_option_is_set(
 
 def test_the_sections_of_a_run_are_read_from_the_store(database: Database) -> None:
     chosen = {
-        "controller": "mixed",
+        "controller": "ladder",
         "max_drift": 0.6,
-        "mixed_with": "ladder",
+        "original_share": 0.25,
         "ladder": {"levels": 2},
     }
     given = config(adaptation=chosen, env_adapter={"max_steps": 3}, algorithm={"preset": "grpo"})

@@ -22,11 +22,11 @@ def test_arms_differ_by_what_becomes_of_tasks_alone() -> None:
     o, a, mixed, lot = (parse(FRONTIER.full.document(ARMS[name], 21, MODELS)) for name in ARMS)
     assert ARMS["O"] == TABLE1["O"]
     assert a == lot  # who rewrites is no part of the document
-    assert (mixed.adaptation.controller, mixed.adaptation.original_share) == ("mixed", 0.5)
+    assert mixed.adaptation.original_share == 0.5
     assert o.algorithm == a.algorithm == mixed.algorithm
     assert not a.algorithm.resolved.needs_votes
-    assert a.adaptation.rewrites
-    assert not o.adaptation.rewrites
+    assert a.adaptation.chosen.rewrites
+    assert not o.adaptation.chosen.rewrites
     assert not a.adaptation.pairs_on_top
 
 

@@ -22,7 +22,7 @@ def test_arms_differ_by_votes_and_by_what_becomes_of_tasks_and_by_nothing_else()
     assert e.algorithm.resolved.train_reward_model
     assert o.algorithm == a.algorithm
     assert not o.algorithm.resolved.needs_votes
-    assert [c.adaptation.rewrites for c in (o, n, a, e)] == [False, True, True, True]
+    assert [c.adaptation.chosen.rewrites for c in (o, n, a, e)] == [False, True, True, True]
     assert a.adaptation == e.adaptation
     assert n.adaptation == e.adaptation.model_copy(update={"null_control": 1.0})
     assert not any(c.adaptation.pairs_on_top for c in (n, a, e))

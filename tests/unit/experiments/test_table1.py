@@ -53,13 +53,21 @@ def test_each_main_arm_adds_one_part_to_the_one_before() -> None:
     assert [a.algorithm.resolved.train_reward_model for a in (o, p, r, e, n)] == [
         False, False, True, True, True
     ]  # fmt: skip
-    assert [a.adaptation.rewrites for a in (o, p, r, e, n)] == [False, False, False, True, True]
+    assert [a.adaptation.chosen.rewrites for a in (o, p, r, e, n)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert n.adaptation == e.adaptation.model_copy(update={"null_control": 1.0})
     assert (
         len({(a.run.steps, a.run.groups_per_step, a.env_adapter.rollouts) for a in parsed.values()})
         == 1
     )
-    assert not any(a.adaptation.pairs_on_top for a in parsed.values() if a.adaptation.rewrites)
+    assert not any(
+        a.adaptation.pairs_on_top for a in parsed.values() if a.adaptation.chosen.rewrites
+    )
     assert e.algorithm.resolved.train_on_pairs == "both"
     assert set(BASELINES) | set(MAIN) == set(ARMS)
     assert set(STUDY.further) == set(BASELINES)

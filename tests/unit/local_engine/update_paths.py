@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
 from services.local_engine.engine import Engine
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 
 LIMIT = timedelta(seconds=60)
 

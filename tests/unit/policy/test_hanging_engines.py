@@ -17,7 +17,7 @@ from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import UnavailableError
-from triforge.supervisor.layout import free_port
+from triforge.supervisor.ports import free_port
 from triforge.types import BroadcastOffer, ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

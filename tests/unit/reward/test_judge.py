@@ -235,14 +235,17 @@ async def test_a_reference_is_shown_in_a_second_vote_of_its_own() -> None:
     assert [r.messages for r in shown] == [build_prompt("terse", episode, i) for i in (0, 1)]
     assert [r.sampling.seed for r in shown] != [r.sampling.seed for r in plain]
     assert [[v.value for v in step.votes] for step in found.steps] == [[1, -1], [-1, 0]]
-    assert [step.privileged for step in found.steps] == [(1, -1), (-1, 0)]
+    assert [step.extra for step in found.steps] == [
+        {"privileged": [1, -1]},
+        {"privileged": [-1, 0]},
+    ]
 
 
 async def test_a_reference_that_does_not_fit_costs_no_vote() -> None:
     told = TRAJECTORY.model_copy(update={"reference": ("a long one",)})
     found = await judge(TakesShort("a long one"))(told, votes=1, seed=0)
     assert [[v.value for v in step.votes] for step in found.steps] == [[1], [1]]
-    assert [step.privileged for step in found.steps] == [(), ()]
+    assert [step.extra for step in found.steps] == [{}, {}]
 
 
 def test_a_reference_in_a_rubric_is_quoted_line_by_line() -> None:

@@ -11,10 +11,10 @@ import pytest
 from services.reward.scorers import SCORERS
 from services.reward.scorers.log_ratio import UNMOVED, votes_of
 from services.trainer.credit.judged_groups import vote_values
+from tests.rollouts import step_credit
 from tests.unit.reward.test_judge import Says
 from tests.unit.trainer.played import group_task, trajectory
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import policy_credit
 from triforge.errors import RewardError
 from triforge.rollout.episode import judge_task
 from triforge.types import (
@@ -132,7 +132,7 @@ async def test_a_policy_that_has_not_moved_is_trained_by_its_outcomes() -> None:
         for o in (1, -1)
     ]
     votes = [await SCORERS.find("log_ratio")(one, job(), Reference(-1.0)) for one in played]
-    credit = policy_credit(
+    credit = step_credit(
         [1, -1], [vote_values(*pair) for pair in zip(played, votes, strict=True)],
         algorithm=resolve("rlanything", {"train_reward_model": False}),
     )  # fmt: skip

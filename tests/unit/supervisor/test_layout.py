@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
-from triforge.supervisor.layout import Layout, check_port, plan_layout
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.ports import check_port
 
 
 def planned(
@@ -70,7 +71,7 @@ def test_a_judging_policy_answers_the_reward_service_and_no_other_model_is_neede
 ) -> None:
     models = {"policy": {"path": str(tmp_path / "model")}}
     layout = planned(
-        tmp_path, {}, models=models, reward={"mode": "shared"}, algorithm={"preset": "spark"},
+        tmp_path, {}, models=models, algorithm={"preset": "spark"},
         adaptation={"controller": "none"},
     )  # fmt: skip
     names = {spec.name for spec in layout.specs}

@@ -11,7 +11,8 @@ import pytest
 
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
-from triforge.supervisor.layout import Layout, Ports, check_port, free_port, plan_layout
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.ports import Ports, check_port, free_port
 from triforge.supervisor.process import ProcessSpec
 
 APIS = ("policy_model", "reward_model", "rewriter_model", "reward", "env_adapter", "trainer")

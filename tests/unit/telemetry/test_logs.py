@@ -15,7 +15,7 @@ import pytest
 from tests.sections import flat_group
 from triforge import __version__
 from triforge.telemetry import about, hide, ids_of, known, masked
-from triforge.telemetry.ids import came_with, carried, common, only
+from triforge.telemetry.ids import carried, common, only, receive_ids
 from triforge.telemetry.logs import JsonLines, TextLines
 from triforge.types import Sampling
 
@@ -74,7 +74,7 @@ def test_ids_travel_in_a_header_whatever_stands_in_them() -> None:
     assert not set("\r\n ") & set(header)
 
     async def there() -> dict[str, str]:
-        came_with(f"other=x,{header};p=1, triforge.colour=red".encode())
+        receive_ids(f"other=x,{header};p=1, triforge.colour=red".encode())
         return dict(known())
 
     assert asyncio.run(there()) == {"run": "r,1;=%", "task": "ä\n"}
@@ -85,7 +85,7 @@ def test_ids_travel_in_a_header_whatever_stands_in_them() -> None:
 )
 def test_a_header_of_somebody_else_breaks_nothing(header: bytes) -> None:
     async def there() -> dict[str, str]:
-        came_with(header)
+        receive_ids(header)
         return dict(known())
 
     found = asyncio.run(there())
@@ -98,7 +98,7 @@ def test_a_header_of_somebody_else_breaks_nothing(header: bytes) -> None:
 )
 def test_what_goes_on_to_others_is_short_ascii_and_ours(header: str) -> None:
     async def there() -> str:
-        came_with(header.encode("latin-1"))
+        receive_ids(header.encode("latin-1"))
         return carried().get("baggage", "")
 
     found = asyncio.run(there())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.learner.learner import Learner
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.rows import OVER_BUDGET
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.samples import build_samples
 from services.trainer.credit.step_records import origin_of
 from services.trainer.replay.credit import compare, credit
 from services.trainer.replay.recording import Recording
@@ -40,7 +41,7 @@ def test_a_step_s_file_alone_is_enough_to_recompute_its_credit(
         length=3,
     )
     seen = [votes.model_copy(update={"steps": tuple(
-        step.model_copy(update={"privileged": (1, 1)}) for step in votes.steps
+        step.model_copy(update={"extra": {"privileged": [1, 1]}}) for step in votes.steps
     )}) for votes in group.votes if votes]  # fmt: skip
     group = group.model_copy(update={"votes": tuple(seen)})
     config = parse(

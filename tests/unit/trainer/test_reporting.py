@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.runs.reporting import Reporting
 from services.trainer.runs.trackers import (
+    Reporting,
     Rollout,
     TensorBoard,
     Tracker,
     WeightsAndBiases,
-    demand_packages,
+    require_packages,
 )
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
@@ -224,16 +224,16 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ArtifactStore(str(tmp_path))
-    demand_packages(config_of({"tensorboard": True, "wandb_project": "p"}), store)
+    require_packages(config_of({"tensorboard": True, "wandb_project": "p"}), store)
     monkeypatch.setattr("sys.path", [])
     monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
-        demand_packages(config_of({"wandb_project": "p"}), store)
+        require_packages(config_of({"wandb_project": "p"}), store)
 
 
 def test_event_files_need_a_folder() -> None:
     with pytest.raises(ConfigError, match=r"report\.tensorboard: given an artifact store"):
-        demand_packages(config_of({"tensorboard": True}), ArtifactStore("memory://bucket"))
+        require_packages(config_of({"tensorboard": True}), ArtifactStore("memory://bucket"))
 
 
 def test_steps_leave_as_lines_and_as_a_table() -> None:

@@ -15,7 +15,7 @@ from services.trainer.app import create_app
 from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.learner import Learner
 from services.trainer.loop.engines import Engines
-from services.trainer.runs.rollback import Rollbacks, RunRollback
+from services.trainer.runs.rollback import RunRollback, roll_back
 from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
@@ -65,13 +65,16 @@ class Scene:
     initial: Path
 
     @property
-    def rollbacks(self) -> Rollbacks:
-        return Rollbacks(self.store, self.artifacts, {"policy": self.service})
+    def runs(self) -> Runs:
+        nothing: Any = None
+        return Runs(
+            store=self.store, pools=nothing, broker=nothing, artifacts=self.artifacts, settings=Settings(),
+            apis={"policy": self.service},
+        )  # fmt: skip
 
     async def back(self, version: int) -> RunState:
-        return await self.rollbacks.roll_back(
-            self.run.id, RunRollback(role="policy", version=version)
-        )
+        request = RunRollback(role="policy", version=version)
+        return await roll_back(self.runs, self.run.id, request)
 
     def rows(self) -> dict[int, WeightsRecord]:
         return {row.version: row for row in self.store.weights_of(self.run.id, "policy")}
@@ -144,14 +147,14 @@ async def test_going_back_to_the_initial_folder_starts_afresh(
 @pytest.mark.parametrize("status", ["queued", "running", "stopping"])
 async def test_a_run_at_work_is_not_rolled_back(scene: Scene, status: str) -> None:
     scene.store.set_status(scene.run.id, status)  # type: ignore[arg-type]
-    with pytest.raises(ConflictError, match=f"is {status}; stop it first"):
+    with pytest.raises(ConflictError, match=f"is {status}, expected a stopped"):
         await scene.back(FIRST)
     assert scene.service.served == []
 
 
 async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> None:
     with pytest.raises(
-        NotFoundError, match=f"no policy weights of version 99; it has had {VERSION}"
+        NotFoundError, match=f"no policy weights of version 99; its versions: {VERSION}"
     ):
         await scene.back(99)
     (Path(scene.rows()[FIRST].uri) / "model.safetensors").write_bytes(b"cut")
@@ -174,16 +177,16 @@ async def test_loops_and_the_monitor_forget_what_was_given_up(
     scene: Scene, back: int, first: int | None
 ) -> None:
     scene.store.note(scene.run.id, "rloop", LOOPS)
-    scene.store.note(scene.run.id, "collapse", WATCHED)
+    scene.store.note(scene.run.id, "starpo", WATCHED)
     await scene.back(back)
     found = scene.store.run_state(scene.run.id)
     assert found["rloop"] == {"loop": 1, "first": first}
-    assert found["collapse"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
+    assert found["starpo"] == {"collapse/spread": [[n, 1.0] for n in range(10)], "eval/sampled": []}  # fmt: skip
 
 
 async def test_what_the_service_refuses_has_not_happened(scene: Scene) -> None:
     scene.store.note(scene.run.id, "rloop", LOOPS)
-    scene.store.note(scene.run.id, "collapse", WATCHED)
+    scene.store.note(scene.run.id, "starpo", WATCHED)
     before = scene.store.run_state(scene.run.id)
     scene.service.refuses = True
     for version in (FIRST, VERSION):
@@ -244,15 +247,10 @@ async def test_the_same_weights_under_another_number_are_no_rollback(scene: Scen
 
 
 async def test_over_rest_a_rollback_is_one_call(scene: Scene, tmp_path: Path) -> None:
-    runs = Runs(
-        store=scene.store, pools=None, broker=None, artifacts=scene.artifacts,  # type: ignore[arg-type]
-        settings=Settings(), apis={"policy": scene.service},
-    )  # fmt: skip
-
     async def ready() -> None:
         return
 
-    app = create_app(runs=runs, orchestrator=None, ready=ready)
+    app = create_app(runs=scene.runs, orchestrator=None, ready=ready)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = TrainerClient("http://trainer", transport=transport)
     run = await client.roll_back(scene.run.id, "policy", FIRST)

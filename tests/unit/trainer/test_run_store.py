@@ -60,6 +60,6 @@ def test_whoever_moves_a_run_holds_its_row(store: RunStore, move: str) -> None:
 def test_a_run_that_was_resumed_meanwhile_is_not_rolled_back(store: RunStore) -> None:
     run = store.create(name="r", pool_id="pool-1", config={})
     store.add_weights(run.id, "policy", 1, "/w", "")
-    with pytest.raises(ConflictError, match="is queued; stop it first"):
+    with pytest.raises(ConflictError, match="is queued"):
         store.roll_back(run.id, "policy", origin=1, new=2, uri="/w", digest="", notes={})
     assert store.newest_weights(run.id, "policy") == 1

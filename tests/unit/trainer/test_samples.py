@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.trainer.credit.rows import OVER_BUDGET, Limits
-from services.trainer.credit.samples import (
-    NO_TOKENS,
-    STALE,
-    TOO_LONG,
-    SampleOptions,
-    Samples,
-    build_samples,
-)
+from services.trainer.credit.credited import NO_TOKENS, STALE, TOO_LONG
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.rows import OVER_BUDGET
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.loop.measures import sample_measures
 from tests.unit.trainer.played import CONTEXT, group_task, judged, task_of, trajectory, votes_on
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.presets import preset_names
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import export_step_records, write_step_records
@@ -105,8 +101,8 @@ def steps(draw: st.DrawFn) -> list[JudgedGroup]:
 
 
 limits = st.builds(Limits, max_tokens=st.sampled_from([6, 1000]), max_rows=st.integers(0, 3))
-presets = st.sampled_from(sorted(PRESETS))
-means = st.sampled_from(sorted(n for n in PRESETS if resolve(n).aggregation != "step_sum"))
+presets = st.sampled_from(preset_names())
+means = st.sampled_from(sorted(n for n in preset_names() if resolve(n).aggregation != "step_sum"))
 thorough = settings(max_examples=60)
 
 
@@ -290,17 +286,17 @@ def test_a_step_says_which_share_of_eligible_votes_is_trained_on_and_why_the_res
 
 
 def test_privileged_votes_are_the_target_of_the_judge_and_on_record() -> None:
-    group = one_group()
+    group, extra = one_group(), [{"privileged": [1, 1]}, {"privileged": [-1, 0]}]
     told = [
         votes.model_copy(
-            update={"steps": tuple(s.model_copy(update={"privileged": said}) for s in votes.steps)}
+            update={"steps": tuple(s.model_copy(update={"extra": said}) for s in votes.steps)}
         )
-        for votes, said in zip(group.votes, [(1, 1), (-1, 0)], strict=True)
+        for votes, said in zip(group.votes, extra, strict=True)
         if votes
     ]
     algorithm = {"judge_target": "privileged"}
     samples = keep([group.model_copy(update={"votes": tuple(told)})], **algorithm)
-    assert [record["privileged"] for record in samples.records] == [[1, 1], [-1, 0]]
+    assert [json.loads(record["extra"]) for record in samples.records] == extra
     rewards = [[vote["reward"] for vote in record["votes"]] for record in samples.records]
     assert rewards == [[1.0, 1.0], [-0.5, 0.5]]
 

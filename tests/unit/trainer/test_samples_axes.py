@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
 from triforge.types import ImageRef, JudgedGroup, Step

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, Samples, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.learner.training_data import StepData
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve

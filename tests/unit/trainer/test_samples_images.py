@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows, write_rows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import PARTIAL, STALE
+from services.trainer.credit.credited import PARTIAL, STALE
+from services.trainer.credit.options import Limits
 from tests.unit.trainer.played import group_task, judged
 from tests.unit.trainer.test_samples import keep, one_group, reasons, vote_reasons
 from triforge.types import JudgedGroup, VersionSpan

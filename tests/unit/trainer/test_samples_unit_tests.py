@@ -8,16 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from services.trainer.credit.credited import NO_TOKENS, STALE, TOO_LONG
 from services.trainer.credit.judged_groups import judged_by, stale_votes
-from services.trainer.credit.samples import (
-    NO_TOKENS,
-    STALE,
-    TOO_LONG,
-    Limits,
-    SampleOptions,
-    Samples,
-    build_samples,
-)
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.loop.measures import step_measures
 from services.trainer.loop.task_source import diagnosis_notes
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory

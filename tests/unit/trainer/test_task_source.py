@@ -103,8 +103,6 @@ def test_the_notes_are_every_measured_rollout_of_a_training_group() -> None:
     ("options", "rewrites"),
     [
         ({"controller": "llm_rewrite"}, True),
-        ({"controller": "mixed"}, True),
-        ({"controller": "mixed", "mixed_with": "ladder"}, False),
         ({"controller": "ladder"}, False),
         ({"controller": "none"}, False),
     ],
@@ -112,4 +110,4 @@ def test_the_notes_are_every_measured_rollout_of_a_training_group() -> None:
 def test_only_a_run_that_rewrites_has_proposals_to_measure(
     options: dict[str, str], rewrites: bool
 ) -> None:
-    assert config(**options).adaptation.rewrites is rewrites
+    assert config(**options).adaptation.chosen.rewrites is rewrites

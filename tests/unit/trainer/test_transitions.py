@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
-from services.trainer.credit.rows import Limits
-from services.trainer.credit.samples import SampleOptions, build_samples
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner
 from services.trainer.loop.auxiliary_rows import (
     AuxiliaryMaker,

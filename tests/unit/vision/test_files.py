@@ -96,7 +96,7 @@ async def test_an_image_is_written_once_and_checked_when_read(tmp_path: Path) ->
     assert await store.get(ref) == data
     file.write_bytes(png(colour=(1, 2, 3)))
     assert await store.get(ref) == data, "what was read once is held"
-    with pytest.raises(StorageError, match="expected what its name says"):
+    with pytest.raises(StorageError, match="expected the digest in its name"):
         await ImageStore(artifacts).get(ref)
     file.unlink()
     with pytest.raises(NotFoundError, match="TRIFORGE_ARTIFACTS_URL"):

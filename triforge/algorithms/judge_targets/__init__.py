@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from triforge.algorithms.advantages import NEGLIGIBLE, Rows
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.registry import Options, Registry
+from triforge.algorithms.samples import Rollout
 from triforge.errors import InputError
 
 Cell = tuple[int, int]  # trajectory, step
@@ -23,51 +24,46 @@ Cell = tuple[int, int]  # trajectory, step
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One task's rollouts as input of judge targets.
+    """One task's rollouts as judge targets read them, `[trajectory][step]`.
 
     Attributes:
         outcomes: -1 or +1 of each trajectory; None where it is not known.
-        votes: in {-1, 0, +1}, `[trajectory][step][vote]`; empty where a step was not judged.
-        observations: each step's observation, `[trajectory][step]`; None if not recorded.
-        privileged: votes of the judge that saw a reference solution, as `votes`; empty where there are none.
+        votes: the values in {-1, 0, +1} of each step's votes; empty where a step was not judged.
+        observations: names of the states in which the steps were taken.
+        extra: further judgements of each step by name.
     """
 
     outcomes: Sequence[int | None]
     votes: Sequence[Sequence[Sequence[int]]]
-    observations: Sequence[Sequence[str]] | None = None
+    observations: Sequence[Sequence[str]] = ()
     actions: Sequence[Sequence[str]] = ()
-    privileged: Sequence[Sequence[Sequence[int]]] = ()
+    extra: Sequence[Sequence[Mapping[str, Any]]] = ()
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout], role: str) -> Self:
+        """Return rollouts with the votes of one judge."""
+        return cls(
+            outcomes=[rollout.outcome for rollout in rollouts],
+            votes=[[s.values_of(role) for s in rollout.steps] for rollout in rollouts],
+            observations=[[s.state for s in rollout.steps] for rollout in rollouts],
+            actions=[[s.action for s in rollout.steps] for rollout in rollouts],
+            extra=[[s.extra for s in rollout.steps] for rollout in rollouts],
+        )
 
     def places(self, place: Place) -> list[list[Cell]]:
-        """Group the steps with a known outcome by their place.
-
-        Raises:
-            InputError: observations or actions were not recorded, and places are defined by them.
-        """
+        """Return the steps with a known outcome, those of one place together."""
         if place == "index":
             names: Sequence[Sequence[Any]] = [range(len(row)) for row in self.votes]
         elif place == "state":
-            names, _ = self.recorded()
+            names = self.observations
         else:
-            names = [pasts(*both) for both in zip(*self.recorded(), strict=True)]
-        found: dict[Any, list[Cell]] = {}
+            names = [pasts(*both) for both in zip(self.observations, self.actions, strict=True)]
+        cells: dict[Any, list[Cell]] = {}
         for t, row in enumerate(names):
             for i, name in enumerate(row):
                 if self.outcomes[t] is not None:
-                    found.setdefault(name, []).append((t, i))
-        return list(found.values())
-
-    def recorded(self) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-        """Return observations and actions; InputError if they were not recorded."""
-        wanted = [len(row) for row in self.votes]
-        if self.observations is None or any(
-            [len(row) for row in rows] != wanted for rows in (self.observations, self.actions)
-        ):
-            raise InputError(
-                "played: given None or other steps than the votes have, expected observations and actions: this judge_target "
-                "compares steps by what they saw and did"
-            )
-        return self.observations, self.actions
+                    cells.setdefault(name, []).append((t, i))
+        return list(cells.values())
 
 
 Place = Literal["index", "state", "history"]
@@ -76,15 +72,15 @@ Function = Callable[[Judged, CoreOptions, Any], Rows]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeTarget:
-    """One target: its name, its options, its function from one task's rollouts to `[trajectory][step]`.
+    """A target: its name, its options, its function from one task's rollouts to `[trajectory][step]`.
 
-    `reads_privileged` asks for votes that are cast with a reference solution in sight.
+    With `needs_reference` the judge also votes with a reference solution in its prompt (`extra["privileged"]`).
     """
 
     name: str
     options: type[Options]
     function: Function
-    reads_privileged: bool = False
+    needs_reference: bool = False
 
 
 class PlaceOptions(Options):
@@ -100,7 +96,7 @@ judge_target = JUDGE_TARGETS.register
 
 
 def filled(judged: Judged, found: dict[Cell, float]) -> Rows:
-    """Targets by place as `[trajectory][step]`; None where there is none or it is 0, which teaches nothing."""
+    """Return targets by cell as `[trajectory][step]`; None where there is none or it is 0, which teaches nothing."""
     return [
         [v if abs(v := found.get((t, i), 0.0)) > NEGLIGIBLE else None for i in range(len(steps))]
         for t, steps in enumerate(judged.votes)
@@ -108,7 +104,7 @@ def filled(judged: Judged, found: dict[Cell, float]) -> Rows:
 
 
 def demand_aligned(name: str, judged: Judged, targets: Rows) -> Rows:
-    """Targets, one a step; InputError if a function of that name gave others."""
+    """Return the targets; InputError if a judge target of that name did not give one a step."""
     given, wanted = [len(row) for row in targets], [len(row) for row in judged.votes]
     finite = all(v is None or math.isfinite(v) for v in chain.from_iterable(targets))
     if given != wanted or not finite:

@@ -1,4 +1,4 @@
-"""`centred`: R against its mean over the steps of equal index, so that a task being easy or a step being late teaches nothing."""
+"""`centred`: R less its mean over the steps of equal index, so that an easy task or a late step teaches nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triforge.algorithms.registry import NoOptions
 
 @judge_target("centred")
 def centred(judged: Judged, algorithm: CoreOptions, options: NoOptions) -> Rows:
-    """`R - mean(R)` over the judged steps of equal index."""
+    """Return `R - mean(R)` over the judged steps of equal index."""
     rewards = published.function(judged, algorithm, options)
     found: dict[Cell, float] = {}
     for cells in judged.places("index"):

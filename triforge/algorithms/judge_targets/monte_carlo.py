@@ -1,4 +1,4 @@
-"""`monte_carlo`: what came of this action here, against what came of being here; no vote takes part."""
+"""`monte_carlo`: the mean outcome of an action in a place, less that of the place; no vote takes part."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from triforge.algorithms.judge_targets import Cell, Judged, PlaceOptions, filled
 
 @judge_target("monte_carlo", PlaceOptions)
 def monte_carlo(judged: Judged, algorithm: CoreOptions, options: PlaceOptions) -> Rows:
-    """Mean outcome of the trajectories that took this action at this place, less that of all that came there.
+    """Return the mean outcome of the trajectories that took this action at this place, less that of all that came there.
 
     A trajectory counts once for a place and once for an action there.
     """
-    (_, actions), found = judged.recorded(), dict[Cell, float]()
+    found = dict[Cell, float]()
     for cells in judged.places(options.target_place):
         here = _mean(judged, cells)
         taken: dict[str, list[Cell]] = {}
         for t, i in cells:
-            taken.setdefault(actions[t][i], []).append((t, i))
+            taken.setdefault(judged.actions[t][i], []).append((t, i))
         for same in taken.values():
             found |= dict.fromkeys(same, _mean(judged, same) - here)
     return filled(judged, found)

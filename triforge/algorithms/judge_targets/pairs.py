@@ -1,4 +1,4 @@
-"""`pairs`: of two steps of one place, the one that came of the better outcome is to have the higher votes (RankNet)."""
+"""`pairs`: of two steps of one place, the one with the better outcome should have the higher votes (RankNet)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from triforge.algorithms.judge_targets import Cell, Judged, PlaceOptions, filled
 
 @judge_target("pairs", PlaceOptions)
 def pairs(judged: Judged, algorithm: CoreOptions, options: PlaceOptions) -> Rows:
-    """Mean over a step's pairs of `+-1 / (1 + exp(d))`, d being how far the better one's mean vote lies above the other's.
+    """Return the mean over a step's pairs of `+-1 / (1 + exp(d))`, d being how far the better one's mean vote lies above the other's.
 
     It is the gradient of the pairs' logistic loss by the mean vote: pairs that are in order count little. Two steps of one
     observation and action are no pair. Source: C. Burges et al., Learning to Rank using Gradient Descent, ICML 2005.
     """
-    (seen, actions), terms = judged.recorded(), dict[Cell, list[float]]()
+    seen, actions, terms = judged.observations, judged.actions, dict[Cell, list[float]]()
     for cells in judged.places(options.target_place):
         known = [(t, i) for t, i in cells if judged.votes[t][i]]
         for one, other in combinations(known, 2):

@@ -1,4 +1,4 @@
-"""`privileged`: the judge imitates itself as it votes with a reference solution in sight (arXiv 2605.30290)."""
+"""`privileged`: the judge imitates its own votes with a reference solution in the prompt (arXiv 2605.30290)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from triforge.algorithms.judge_targets import Cell, Judged, filled, judge_target
 from triforge.algorithms.registry import NoOptions
 
 
-@judge_target("privileged", reads_privileged=True)
+@judge_target("privileged", needs_reference=True)
 def privileged(judged: Judged, algorithm: CoreOptions, options: NoOptions) -> Rows:
-    """Mean privileged vote of the step; no outcome takes part. A task without a known solution teaches nothing."""
-    found: dict[Cell, float] = {}
-    for t, row in enumerate(judged.privileged):
-        found |= {(t, i): sum(votes) / len(votes) for i, votes in enumerate(row) if votes}
-    return filled(judged, found)
+    """Return the mean privileged vote of the step; no outcome takes part. A task without a known solution teaches nothing."""
+    targets: dict[Cell, float] = {}
+    for t, row in enumerate(judged.extra):
+        for i, extra in enumerate(row):
+            if votes := extra.get("privileged"):
+                targets[t, i] = sum(votes) / len(votes)
+    return filled(judged, targets)

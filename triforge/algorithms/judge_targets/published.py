@@ -11,7 +11,7 @@ from triforge.algorithms.registry import NoOptions
 
 @judge_target("published")
 def published(judged: Judged, algorithm: CoreOptions, options: NoOptions) -> Rows:
-    """`R = O + reward_lam * mean(S)`."""
+    """Return `R = O + reward_lam * mean(S)`."""
     rows = zip(judged.outcomes, judged.votes, strict=True)
     lam = algorithm.reward_lam
     return [

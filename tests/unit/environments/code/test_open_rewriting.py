@@ -1,4 +1,4 @@
-"""Problems of others, written anew by a scripted rewriter: what is refused and why, and what is proved by running it."""
+"""Uploaded problems, written anew by a scripted rewriter: refusals with their reasons, and proofs by running programs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parent(family: CodeFamily) -> Task:
 
 
 def proposed(family: CodeFamily, parent: Task, *answers: str, drift: float = 0.75) -> Checked:
-    """What becomes of a rewriter's answers."""
+    """Check the answers of a rewriter."""
     offered = choices(family.rewrite_menu(parent, "harder"), lambda _: True, seed=0)
     slot = OpenSlot(parent=parent, root=parent, earlier=(parent,))
     checks = CandidateChecks().first_proved(
@@ -111,7 +111,7 @@ BLIND = [{"input": f"{n}\n", "output": f"{n}\n"} for n in (2, 4, 6, 8)]
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "said"),
+    ("changes", "name", "detail"),
     [
         (None, "readable", "not JSON"),
         ({"reference": None}, "readable", "is not of type 'string'"),
@@ -127,12 +127,12 @@ BLIND = [{"input": f"{n}\n", "output": f"{n}\n"} for n in (2, 4, 6, 8)]
     ],
 )  # fmt: skip
 def test_an_answer_that_does_not_hold_is_refused_with_the_reason(
-    family: CodeFamily, parent: Task, changes: dict[str, Any] | None, name: str, said: str
+    family: CodeFamily, parent: Task, changes: dict[str, Any] | None, name: str, detail: str
 ) -> None:
     answer = json.dumps({**GOOD, **changes}) if changes is not None else "Sure! Here it is:"
     check = refused(proposed(family, parent, answer))
     assert check.name == name
-    assert said in check.detail
+    assert detail in check.detail
 
 
 def test_a_missing_field_is_refused_with_and_without_the_schema(

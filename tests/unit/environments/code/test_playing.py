@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from environments.code.episode import Code, PlayOptions
 from environments.code.execution import check_function, fenced, passed, program_in, prove, score
 from environments.code.family import CodeFamily
 from environments.code.generator import has_humaneval, humaneval_problems
 from environments.code.params import FunctionParams, ProgramParams
 from triforge.errors import ConfigError, EnvError, InputError, SandboxError
-from triforge.rollout.protocols import Forks, ProgramFamily, StepResult, TaskDraft
-from triforge.rollout.scoring import candidate_reward
+from triforge.rollout.protocols import ProgramFamily, StepResult, TaskDraft
 from triforge.sandbox.cases import Case, run_cases
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
@@ -71,51 +69,6 @@ async def play(
     return results
 
 
-TEST = "```input\n4\n```\n```output\n5\n```"
-WRONG_TEST = TEST.replace("5", "6")
-
-
-@pytest.mark.parametrize(
-    ("test", "program", "locals_", "won"),
-    [
-        (TEST, ADD_ONE, (1.0, 1.0), True),
-        (WRONG_TEST, "print(2)", (0.2, 0.1 + 0.1 + 0.8 / 3), False),  # it runs, one of three
-        ("no test", "1 +", (0.0, 0.0), False),  # it does not build
-        (TEST, "raise ValueError", (1.0, 0.1), False),  # it builds and does not run
-    ],
-)
-async def test_a_tester_and_a_coder_have_rewards_of_their_own(
-    family: CodeFamily, test: str, program: str, locals_: tuple[float, float], won: bool
-) -> None:
-    tested, coded = await play(family, ROW, [test, fenced(program)], {"tester": True})
-    assert (tested.observation.agent_id, tested.done, tested.success) == ("coder", False, False)
-    assert (coded.done, coded.success) == (True, won)
-    assert (tested.local, coded.local) == pytest.approx(locals_)
-    assert candidate_reward(coded, 1.0) == pytest.approx(won + locals_[1])
-
-
-async def test_a_pair_goes_on_until_a_program_passes_the_test_of_its_turn(
-    family: CodeFamily,
-) -> None:
-    said = [WRONG_TEST, fenced(ADD_ONE), TEST, fenced(ADD_ONE)]
-    results = await play(family, ROW, said, {"tester": True, "turns": 3})
-    assert [result.done for result in results] == [False, False, False, True]
-    assert results[1].observation.agent_id == "tester"
-    assert "On your test it printed:\n5" in results[1].observation.text
-    assert "Input:\n4" in results[2].observation.text
-
-
-async def test_a_fork_of_a_pair_goes_its_own_way(family: CodeFamily) -> None:
-    environment = family.make({"tester": True})
-    await environment.reset(task_of(family.validate(ROW)), seed=0)
-    await environment.step(TEST)
-    assert isinstance(environment, Forks)
-    other = await environment.fork()
-    assert other is not None
-    assert not (await other.step(fenced("print(1)"))).success
-    assert (await environment.step(fenced(ADD_ONE))).success
-
-
 async def test_a_right_program_wins_and_a_wrong_one_loses(family: CodeFamily) -> None:
     (won,) = await play(family, ROW, [f"First I think.\n{fenced(ADD_ONE)}\nDone."])
     assert (won.done, won.success, won.action_valid, won.action.strip()) == (
@@ -151,7 +104,7 @@ def test_a_task_says_how_its_programs_run_and_a_function_has_none(family: CodeFa
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "trouble"),
     [
         ("1 / 0", "the program failed"),
         ("while True: pass", "too slow"),
@@ -159,12 +112,12 @@ def test_a_task_says_how_its_programs_run_and_a_function_has_none(family: CodeFa
         ("while True: print(2)", "too much output"),
     ],
 )
-async def test_a_program_that_breaks_a_limit_is_told_which_kind(
-    family: CodeFamily, program: str, said: str
+async def test_a_program_that_breaks_a_limit_gets_the_name_of_the_limit(
+    family: CodeFamily, program: str, trouble: str
 ) -> None:
-    limit = 0.5 if said == "too slow" else 10.0
+    limit = 0.5 if trouble == "too slow" else 10.0
     (result,) = await play(family, {**ROW, "time_limit_s": limit}, [fenced(program)])
-    assert (result.success, result.observation.text) == (False, f"A test is not passed: {said}.")
+    assert (result.success, result.observation.text) == (False, f"A test is not passed: {trouble}.")
 
 
 async def test_a_program_has_one_budget_for_all_tests_counted_in_their_order(
@@ -199,7 +152,7 @@ async def test_with_turns_left_what_fails_in_public_is_answered(family: CodeFami
     failing = await play(family, ROW, [fenced("1 / 0"), "no program", fenced("print(2)")], turns)
     assert [result.done for result in failing] == [False, False, True]
     assert "ZeroDivisionError" in failing[0].observation.text
-    assert "20" not in failing[2].observation.text  # nothing of a hidden test is told
+    assert "20" not in failing[2].observation.text  # nothing of a hidden test is shown
 
 
 async def test_a_program_cannot_tell_which_tests_are_hidden(family: CodeFamily) -> None:
@@ -247,7 +200,7 @@ def test_a_row_whose_reference_solution_fails_is_refused_with_the_test(family: C
 
 async def test_an_announcement_that_is_not_the_tasks_own_does_not_start(family: CodeFamily) -> None:
     task = task_of(await asyncio.to_thread(family.validate, ROW))
-    environment = Code(PlayOptions(), Sandbox())
+    environment = family.make({})
     with pytest.raises(EnvError, match=r"announces 'Add two\.'"):
         await environment.reset(task.model_copy(update={"instruction": "Add two."}), seed=0)
 
@@ -384,7 +337,7 @@ DOUBLE: dict[str, Any] = {
 }  # fmt: skip
 CHEATS = {
     "end the process": "import os, atexit\nos._exit(0)",
-    "say that it passed": "print('passed')\nraise SystemExit(0)",
+    "claim that it passed": "print('passed')\nraise SystemExit(0)",
     "answer more than it was asked": "def double(x):\n    import sys\n    sys.__stdout__.write('(True, [4, 4])\\n(True, 1.0)\\n')\n    return 2 * x",
     "equal everything": "class All:\n    def __eq__(self, other): return True\n    __repr__ = lambda self: 'All()'\ndef double(x): return All()",
     "change what an assertion is": "import builtins\nbuiltins.AssertionError = Warning\ndef double(x): return 0",

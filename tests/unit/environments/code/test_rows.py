@@ -1,4 +1,4 @@
-"""Rows of others become our tasks, and what is wrong with a row is said in one sentence."""
+"""Foreign rows become our tasks; a malformed row is refused with its field."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_time_limits_and_solutions_come_along() -> None:
     assert read({**RLANYTHING, "reference": "pass"}).reference == "pass"
 
 
-def test_a_row_with_very_many_tests_is_refused_until_it_says_how_many_to_keep() -> None:
+def test_a_row_with_very_many_tests_is_refused_without_the_field_keep() -> None:
     many = {"input": [str(i) for i in range(999)], "output": ["1"] * 999}
     row = {"description": "x", "public_tests": COLUMNS, "private_tests": many}
     with pytest.raises(
@@ -75,7 +75,7 @@ def test_a_row_with_very_many_tests_is_refused_until_it_says_how_many_to_keep() 
     assert (len(task.tests), task.public) == (MOST, 2)
     assert read({**row, "keep": 1}).public == 1
     assert len(read({**RLANYTHING, "keep": MOST}).tests) == 2
-    with pytest.raises(InputError, match="field keep: was 'all', expected a whole number"):
+    with pytest.raises(InputError, match="field keep"):
         read({**row, "keep": "all"})
 
 
@@ -83,13 +83,16 @@ def test_a_row_with_very_many_tests_is_refused_until_it_says_how_many_to_keep() 
     ("change", "sentence"),
     [
         ({"question": None}, "no statement"),
-        ({"test_method": "function"}, "only stdio is played"),
+        ({"test_method": "function"}, "field test_method"),
         ({"test_output": ["2\n"]}, "as many inputs as outputs"),
         ({"test_output": None}, "as many inputs as outputs"),
         ({"test_input": [1, 5]}, "must be text"),
         ({"test_input": [], "test_output": []}, "field tests"),
         ({"public_test_cases": "eJw3NDE"}, "packed tests must be unpacked"),
-        ({"public_test_cases": [{**PAIR[0], "testtype": "functional"}]}, "only stdin is played"),
+        (
+            {"public_test_cases": [{**PAIR[0], "testtype": "functional"}]},
+            "field public_test_cases: .*functional",
+        ),
         ({"public_test_cases": [1]}, "expected a list of tests"),
     ],
 )
@@ -106,13 +109,13 @@ OWN: dict[str, Any] = {"question": "Add one.", "tests": PAIR, "public": 1}
     [
         ({"tests": []}, "field tests"),
         ({"tests": [{"input": "1"}]}, r"field tests.0.output"),
-        ({"public": 3}, "field public: was 3, but there are 2 tests"),
+        ({"public": 3}, "field public"),
         ({"time_limit_s": 0.0}, "field time_limit_s"),
         ({"memory_mib": 1}, "field memory_mib"),
         ({"question": ""}, "field question"),
         ({"question": "\ud800"}, "field question"),
         ({"hint": "x"}, "field hint"),
-        ({"recipe": {"kind": "numbers", "steps": ["even"], "final": "sum", "seed": 1}}, "not what follows from it"),
+        ({"recipe": {"kind": "numbers", "steps": ["even"], "final": "sum", "seed": 1}}, "field recipe: the task"),
         ({"recipe": {"kind": "numbers", "steps": ["evn"], "final": "sum", "seed": 1}}, "numbers has no 'evn'; steps are even, "),
         ({"recipe": {"kind": "numbers", "steps": ["even"], "final": "total", "seed": 1}}, "has no 'total'"),
         ({"recipe": {"kind": "numbers", "steps": ["add:1", "add:2"], "final": "sum", "seed": 1}}, "a step is named twice"),

@@ -1,0 +1,125 @@
+"""A reward or an environment of the user's own is tried before a start, and refused if it raises at every answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from environments.prompts.family import FAMILY as PROMPTS
+from triforge.cli import checks
+from triforge.cli.checks import check_new_pool, demand_playable_code
+from triforge.environments.kit import Family, Observation, StepResult, Strict
+from triforge.errors import InputError
+from triforge.rollout.protocols import EnvironmentFamily
+
+ROWS = [{"prompt": f"{n} and one?", "columns": {"answer": n + 1}} for n in range(2)]
+
+
+def tried(family: EnvironmentFamily, rows: list[dict[str, Any]], **options: Any) -> None:
+    demand_playable_code(family, [family.validate(row) for row in rows], options)
+
+
+def misspelt(completions: list[str], **_: object) -> list[float]:
+    return parsed(completions)
+
+
+def parsed(texts: list[str]) -> list[float]:
+    return [one.no_such_method() for one in texts]  # type: ignore[attr-defined]
+
+
+def of_a_number(completions: list[str]) -> list[float]:
+    return [1.0 / float(one) for one in completions]
+
+
+def of_the_rows_answer(completions: list[str], answer: list[int]) -> list[float]:
+    return [[str(right)].index(text) + 1.0 for text, right in zip(completions, answer, strict=True)]
+
+
+def of_json(completions: list[str]) -> list[float]:
+    return [json.loads(one)["answer"] == missing for one in completions]  # type: ignore[name-defined] # noqa: F821
+
+
+def of_one_row(completions: list[str], answer: list[int]) -> list[float]:
+    return [1.0 / (right - 1) for right in answer]
+
+
+@pytest.mark.parametrize("reward", [misspelt, lambda completions: [None]])
+def test_a_reward_that_always_raises_is_refused_with_its_row_and_line(
+    reward: Callable[..., list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "reward", reward)
+    with pytest.raises(InputError, match=r"first 2 tasks; to .*'0 and one\?'") as refused:
+        tried(PROMPTS, ROWS, reward=f"{__name__}:reward")
+    detail = refused.value.detail
+    assert detail.count(f"{__name__}:reward: ") == 1, "the same with every answer"
+    if reward is misspelt:
+        assert "AttributeError: 'str' object has no attribute 'no_such_method'" in detail
+        frames = rf"{__file__}:\d+ in misspelt: .*\n  {__file__}:\d+ in parsed: return \[.*\n"
+        assert re.search(frames, detail)
+        whole = "".join(traceback.format_exception(refused.value))
+        assert "in __call__" in whole, "the cause of the cause is not lost"
+
+
+def test_each_way_in_which_it_raises_is_shown_once_with_the_answer() -> None:
+    with pytest.raises(InputError) as refused:
+        tried(PROMPTS, ROWS, reward=f"{__name__}:of_json")
+    shown = re.findall(r"answered '(.*?)': \S+ (\w+):", refused.value.detail)
+    named = [("", "JSONDecodeError"), ("42", "TypeError"), ('{"answer": "42"}', "NameError")]
+    assert shown == named
+
+
+@pytest.mark.parametrize("play", [False, True])
+def test_a_pool_for_services_that_run_is_made_without_calling_what_they_will_call(
+    play: bool,
+) -> None:
+    body = {"options": {"reward": f"{__name__}:misspelt"}, "tasks": [{"params": ROWS[0]}]}
+    with pytest.raises(InputError) if play else nullcontext():
+        assert check_new_pool("mine", body, "prompts", play=play).tasks["train"] == {"active": 1}
+
+
+@pytest.mark.parametrize("reward", ["of_a_number", "of_the_rows_answer", "of_one_row"])
+def test_a_reward_that_takes_some_answer_passes(reward: str) -> None:
+    tried(PROMPTS, ROWS, reward=f"{__name__}:{reward}")
+
+
+class Room(Strict):
+    depth: int
+
+
+class Walk:
+    def __init__(self, given: Room, options: object) -> None:
+        self.done, self.left = False, given.depth
+
+    def play(self, response: str) -> StepResult:
+        self.left -= {"down": 1, "42": 0}[response]
+        self.done = self.left == 0
+        score = 1 / self.left if self.done else None
+        seen = Observation(text="further")
+        return StepResult(
+            observation=seen, action=response, action_valid=True, done=self.done, score=score
+        )
+
+
+class Walks(Family[Room, Strict]):
+    name, params, episode = "walks", Room, Walk
+
+    def instruction(self, given: Room) -> str:
+        return f"Go down {given.depth} times."
+
+    def solution(self, given: Room, options: Strict) -> list[str]:
+        return ["down"] * given.depth
+
+
+def test_an_environment_is_played_to_its_end_unless_an_answer_never_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried(Walks(), [{"depth": 3}])  # of which "42" never gets down
+    monkeypatch.setattr(checks, "_ANSWERS", ("", "up"))
+    with pytest.raises(InputError, match=r"ZeroDivisionError in step 2: .*test_checks.py:\d+\)"):
+        tried(Walks(), [{"depth": 3}])

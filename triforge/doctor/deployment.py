@@ -1,0 +1,170 @@
+"""The parts of a deployment that answer over the network: database, artifacts, Redis, services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from triforge import __version__
+from triforge.broker import QUEUES, RedisBroker
+from triforge.clients.transport import bearer
+from triforge.config import Settings
+from triforge.doctor.local import Finding, weights
+from triforge.errors import TriforgeError, UnavailableError
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import Database
+
+_LONG_S: Final = 300.0  # that a job waits
+_TIMEOUT_S: Final = 5.0
+
+
+def database(url: str) -> Finding:
+    """Check that the database answers and has a schema of this version; blocking."""
+    try:
+        with contextlib.closing(Database(url)) as store:
+            revision, head = store.schema()
+    except UnavailableError as error:
+        return Finding("database", "bad", error.detail, "start it, or set TRIFORGE_DATABASE_URL")
+    except TriforgeError as error:
+        mend = "set TRIFORGE_DATABASE_URL to one that this version can use"
+        return Finding("database", "bad", error.detail, mend)
+    if revision is None:
+        return Finding("database", "ok", "is empty; the first service that starts fills it")
+    return Finding("database", "ok", f"answers, schema {head}")
+
+
+def artifacts(url: str) -> Finding:
+    """Check that the artifact store can be written and read; blocking."""
+    try:
+        store = ArtifactStore(url)
+        store.try_out()
+    except TriforgeError as error:
+        mend = "make it writable, or set TRIFORGE_ARTIFACTS_URL"
+        return Finding("artifacts", "bad", error.detail, mend)
+    return Finding("artifacts", "ok", f"{store.root} can be written and read")
+
+
+async def broker(settings: Settings) -> list[Finding]:
+    """Check that Redis answers with these credentials and that no job waits for long."""
+    redis = RedisBroker(settings.redis_url)
+    findings = []
+    try:
+        for queue in QUEUES:
+            oldest_s = await redis.oldest_s(queue)
+            if oldest_s >= _LONG_S:
+                text = f"{await redis.depth(queue)} jobs wait, the oldest for {oldest_s / 60:.0f} minutes"
+                mend = f"start {queue} workers, or more; the log of one that runs says what it waits for"
+                findings.append(Finding(f"queue {queue}", "warning", text, mend))
+    except TriforgeError as error:
+        mend = "start Valkey or Redis, or set TRIFORGE_REDIS_URL (redis://:password@host:port/0)"
+        return [Finding("redis", "bad", error.detail, mend)]
+    finally:
+        await redis.close()
+    return [Finding("redis", "ok", "answers"), *findings]
+
+
+async def readiness(urls: Mapping[str, str]) -> dict[str, str]:
+    """Return `ready` for each service, or the reason why it is not."""
+    async with _client() as client:
+        states = await asyncio.gather(*(_readiness(client, url) for url in urls.values()))
+    return dict(zip(urls, states, strict=True))
+
+
+async def _readiness(client: httpx.AsyncClient, url: str) -> str:
+    try:
+        reply = await client.get(f"{url}/readyz")
+    except httpx.HTTPError as error:
+        return f"no answer ({type(error).__name__})"
+    if reply.status_code == 200:
+        return "ready"
+    return f"not ready: {_object(reply).get('detail', f'status {reply.status_code}')}"
+
+
+async def services(settings: Settings, names: Iterable[str] = ()) -> list[Finding]:
+    """Check that each service answers, is ready and of this version, takes our key and serves weights that can be read."""
+    async with _client() as client:
+        parts = await asyncio.gather(
+            *(_service(client, name, settings) for name in names or settings.services),
+            _key(client, settings),
+        )
+    return [finding for part in parts for finding in part]
+
+
+async def _service(client: httpx.AsyncClient, name: str, settings: Settings) -> list[Finding]:
+    base, check = settings.url(name).partition("#")[0].rstrip("/"), f"service {name}"
+    option = f"TRIFORGE_{name.upper()}_URL"
+    try:
+        alive = await client.get(f"{base}/healthz")
+    except httpx.HTTPError as error:
+        text = f"{base}: no answer ({type(error).__name__})"
+        return [
+            Finding(check, "bad", text, f"start it, or set {option}; its log says why it hangs")
+        ]
+    version = _object(alive).get("version")
+    if alive.status_code == 404 or version is None:
+        if name == "rewriter_model":  # any server with OpenAI's API may be the rewriter
+            return [Finding(check, "ok", f"{base}: another server answers")]
+        return [Finding(check, "bad", f"{base}: something else answers there", f"set {option}")]
+    state = await _readiness(client, base)
+    findings = [Finding(check, "ok", f"{base}: ready")]
+    if state != "ready":
+        mend = "mend what it waits for; its log says more"
+        findings = [Finding(check, "bad", f"{base}: {state}", mend)]
+    if version != __version__:
+        text = f"{name} is of triforge {version}, this is {__version__}"
+        findings.append(Finding("version", "bad", text, "install the same version everywhere"))
+    if state == "ready" and name in {f"{role}_model" for role in settings.trained}:
+        findings += await _weights(client, name, base, settings.key.get_secret_value())
+    return findings
+
+
+async def _weights(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
+    """Check the folder that a policy service serves, which this machine should be able to read."""
+    try:
+        reply = await client.get(f"{base}/v1/weights", headers=bearer(key))
+    except httpx.HTTPError:
+        return []
+    folder = Path(_object(reply).get("uri", ""))
+    if not folder.is_absolute() or (folder / "adapter_config.json").is_file():
+        return []
+    finding = weights(f"service {name}", folder)
+    if finding.state == "ok":
+        return []
+    mend = (
+        "mount the folder of the weights in the policy service, in its engines, in the learners and here, at the same place; "
+        "if it is damaged, bring it back from the backup or take the model back with `triforge run rollback`"
+    )
+    return [Finding(finding.check, "warning", finding.text, mend)]
+
+
+async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
+    """Check that the services take the key of the command line."""
+    key = settings.key.get_secret_value()
+    for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs?limit=1")):
+        try:
+            reply = await client.get(f"{settings.url(name)}{path}", headers=bearer(key))
+        except httpx.HTTPError:
+            return []
+        if reply.status_code == 401:
+            text = f"{name}: {_object(reply).get('detail', 'the key is refused')}"
+            mend = "make one where the database can be reached: `triforge key create NAME`; put it into TRIFORGE_KEY"
+            return [Finding("key", "bad", text, mend)]
+    return [Finding("key", "ok", "the services take it")] if key else []
+
+
+def _client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+
+
+def _object(reply: httpx.Response) -> dict[str, Any]:
+    try:
+        document = json.loads(reply.content)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
