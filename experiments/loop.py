@@ -26,7 +26,7 @@ from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from experiments.vote_quality import Row, measures_of, quality, rows_of
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
-from services.reward.scorers import SCORERS
+from services.reward.worker import scorer_of
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner
@@ -38,8 +38,8 @@ from services.trainer.loop.task_source import TaskSource, task_outcome
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
-from triforge.rollout.live import environment_of
 from triforge.rollout.episode import judge_task, run_group
+from triforge.rollout.live import environment_of
 from triforge.rollout.protocols import StepScorer
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
@@ -122,7 +122,7 @@ class Run:
         options = self._config.env_adapter.options
         self._progress = options.get("labels") == "progress"  # is found after play, see `Truth`
         self._options = {name: value for name, value in options.items() if name != "labels"}
-        self._score: StepScorer = SCORERS.find(self._config.reward.kind)
+        self._score: StepScorer = scorer_of(self._config.reward.kind)
         if arm.planted is not None:
             self._score = PlantedJudge(arm.planted, self._truth)
 

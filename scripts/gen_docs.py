@@ -31,7 +31,7 @@ from triforge.algorithms.presets import preset_names, preset_of
 from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
 from triforge.config.methods import MethodsSection, options_of
-from triforge.config.sections import FurtherSection, ModelsSection
+from triforge.config.models import FurtherSection, ModelsSection
 from triforge.errors import ConfigError
 from triforge.types import Message
 

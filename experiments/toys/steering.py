@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from triforge.algorithms.action_critic import (
+from methods.pa_rl.critic import (
     CriticEnsemble,
     CriticOptions,
     Floats,

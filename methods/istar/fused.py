@@ -1,4 +1,4 @@
-"""`fused`: outcomes against each other, and votes standardised over all steps of the task (iStar, arXiv 2509.19199)."""
+"""The estimator `fused`: outcomes compared with each other, and step scores standardised over all steps of the task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triforge.algorithms.registry import NoOptions
 
 @estimator("fused", reads=("normalise", "std_floor", "std_eps", "std_ddof"), reads_votes=True)
 def fused(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
-    """`A = A_E + lam * A_S`; A_S is always divided by the deviation."""
+    """Return `A = A_E + lam * A_S`; A_S is always divided by the deviation."""
     outcomes = [next((o for o in row if o is not None), None) for row in group.outcomes]
     everywhere = [(t, i) for t, row in enumerate(group.votes) for i in range(len(row))]
     by_deviation = algorithm.model_copy(update={"normalise": "std"})

@@ -1,18 +1,17 @@
-"""Implicit step rewards (iStar, arXiv 2509.19199): what a reward model that learns from outcomes alone thinks of a step.
+"""Implicit step rewards: how much more likely the response of a step is under the reward model than under the policy that sampled it.
 
     r = sum over the response's tokens of log pi_rm(token) - log pi_old(token)
 
-The reward model is a language model, trained on pairs of trajectories of a task, a success and a failure
-(`triforge.algorithms.jobs.imitation.pair_loss`, the role's objective `dpo_pair`), so nobody votes. pi_old is a rolling snapshot: the policy
-that sampled the token, with the log-probability that it was sampled with. The paper's beta scales all steps alike, and the estimator
-`fused` divides by their deviation, so scores are in nats. A step is scored by the weights that the reward model serves then, those
-before this step's update (as the paper's code does; the paper scores after it), and the score carries their version. The record of
-a step has it beside the versions that sampled.
+The reward model is a language model. It is trained on pairs of trajectories of a task, a success and a failure (the job
+`dpo_pair`), so there are no votes. pi_old is a rolling snapshot: the policy that sampled the token, with the log-probability at
+sampling. The paper's beta scales all steps alike, and the estimator `fused` divides by their deviation, so scores are in nats.
+A step is scored by the weights that the reward model serves then, before this step's update (as in the paper's code; the paper
+scores after it). The score carries their version.
 """
 
 from __future__ import annotations
 
-from services.reward.scorers import SCORERS, moved
+from services.reward.scorers import log_ratios
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes
 
@@ -22,13 +21,10 @@ async def score(
     task: JudgeTask,  # noqa: ARG001 (of every scorer)
     generate_many: GenerateMany,
 ) -> TrajectoryVotes:
-    """One score a step. Raises: as `moved`."""
-    found = await moved(trajectory, generate_many)
+    """Return one score a step. Raises: as `log_ratios`."""
+    ratios = await log_ratios(trajectory, generate_many)
     steps = tuple(
         StepVotes(step=step, prompt_ids=(), votes=(), score=nats, score_version=version)
-        for step, (nats, version) in found.items()
+        for step, (nats, version) in ratios.items()
     )
     return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
-
-
-SCORERS.add("implicit", score)

@@ -13,5 +13,5 @@ METHOD = Method(
         "pa_rl": {**BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
     },
     strategy=Strategy(part="methods.pa_rl.best_of_k:BestOfKRollouts", draws_policy=False),
-    loop="methods.pa_rl.loop:ActionCritic",
+    loop="methods.pa_rl.loop:PaRl",
 )

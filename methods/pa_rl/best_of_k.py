@@ -16,7 +16,6 @@ from triforge.rollout.seeds import derive_seed
 from triforge.rollout.strategies import Artifacts, RolloutStrategy
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Task, VersionSpan
 
-
 _TURNS = 3  # of the past that the critic reads
 OTHERS = 8  # actions of the policy in one state that the critic learns from
 

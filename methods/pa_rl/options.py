@@ -26,7 +26,8 @@ class PaRlOptions(MethodOptions, CriticOptions):
     offline_run: str = Field("", pattern=r"^[\w-]*$", max_length=200)
     """A run of this deployment whose recorded steps are the offline partition; empty has none."""
     offline_updates: Annotated[
-        Positive, Only(lambda s: bool(s.offline_run), "an offline_run: there is no other offline partition")
+        Positive,
+        Only(lambda s: bool(s.offline_run), "an offline_run: there is no other offline partition"),
     ] = 256
     """Updates on that partition alone before the first step, in whose rollouts the critic selects already."""
     capacity: Positive = 10_000
@@ -40,7 +41,9 @@ class PaRlOptions(MethodOptions, CriticOptions):
     def conflicts(self, config: RunConfig) -> Conflicts:
         """Refuse a critic that no strategy reads, and edits of responses that have to match an expression."""
         section = config.env_adapter
-        given = [n for n, field in type(self).model_fields.items() if getattr(self, n) != field.default]
+        given = [
+            n for n, field in type(self).model_fields.items() if getattr(self, n) != field.default
+        ]
         yield (
             section.chosen.draws_policy and bool(given),
             f"methods.pa_rl: given {', '.join(given)} with env_adapter.strategy = {section.strategy!r}, allowed only with "

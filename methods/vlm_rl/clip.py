@@ -1,4 +1,4 @@
-"""A CLIP model that embeds texts and images: `POST /v1/embeddings` with SGLang's multimodal input. It writes nothing."""
+"""A CLIP model that embeds texts and images: `POST /v1/embeddings` with SGLang's multimodal input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Wanted(Body):
     input: Annotated[tuple[_Item, ...], Field(min_length=1, max_length=_MOST, strict=False)]
 
 
-class Encoder:
+class ClipModel:
     """A CLIP folder: config, tokenizer, preprocessor_config.json and safetensors.
 
     Raises:
@@ -50,7 +50,7 @@ class Encoder:
     def __init__(self, folder: Path, *, device: torch.device, dtype: torch.dtype) -> None:
         try:
             model: Any
-            model, said = CLIPModel.from_pretrained(
+            model, loading = CLIPModel.from_pretrained(
                 folder,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -58,7 +58,7 @@ class Encoder:
                 dtype=dtype,
                 output_loading_info=True,
             )
-            if missing := sorted(said["missing_keys"]):
+            if missing := sorted(loading["missing_keys"]):
                 raise ValueError(f"{missing[0]} and {len(missing) - 1} more weights are missing")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
@@ -73,7 +73,7 @@ class Encoder:
         self._std = np.array(sizes.get("image_std", [0.26862954, 0.26130258, 0.27577711]))
 
     def texts(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings [N, width] of texts, cut off at what the model reads."""
+        """Return the embeddings [N, width] of texts, which are cut off at the model's context."""
         ids = self._tokenizer(
             list(texts),
             padding=True,
@@ -88,7 +88,7 @@ class Encoder:
         return found.float().cpu()
 
     def images(self, uris: Sequence[str]) -> Tensor:
-        """Embeddings [N, width] of images; InputError if one is none."""
+        """Return the embeddings [N, width] of images; raise InputError if one is no image."""
         pixels = np.stack([self._pixels(uri, f"input.{i}") for i, uri in enumerate(uris)])
         with torch.inference_mode():
             given = torch.from_numpy(pixels).to(self._device, self._dtype)
@@ -96,7 +96,7 @@ class Encoder:
         return found.float().cpu()
 
     def _pixels(self, uri: str, where: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The middle square of an image as the model takes it, float32 [3, side, side]."""
+        """Return the middle square of an image as the model reads it, float32 [3, side, side]."""
         data = from_data_uri(uri, where=where)
         image = opened(data, describe(data, where=where))
         scale = self._side / min(image.size)
@@ -108,7 +108,7 @@ class Encoder:
         return found
 
     def embed(self, items: Sequence[tuple[str | None, str | None]]) -> list[list[float]]:
-        """One embedding a (text, image), in order; texts go together and so do images."""
+        """Return one embedding a (text, image), in order; texts are embedded together, and images are."""
         texts = [i for i, (text, _) in enumerate(items) if text is not None]
         images = [i for i, (_, image) in enumerate(items) if image is not None]
         found: dict[int, list[float]] = {}
@@ -123,8 +123,8 @@ class Encoder:
         return [found[i] for i in range(len(items))]
 
 
-def routes(encoder: Encoder, served_name: str) -> list[Route]:
-    """Of an encoder's server."""
+def routes(encoder: ClipModel, served_name: str) -> list[Route]:
+    """Return the routes of a server of embeddings."""
     turn = asyncio.Lock()  # one batch at a time
 
     async def embeddings(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Images against goals in words as step scores (VLM-RL, arXiv 2412.15544), and their combination with the state.
+"""Similarity of images to goals in words as step scores, and their combination with the state.
 
     clipped     z = cos(image, negative) - cos(image, positive);  R = 1 - clip(z, 0, theta) / theta      released code
     weighted    R = alpha * cos(image, positive) - beta * cos(image, negative),  alpha + beta = 1         paper
@@ -21,26 +21,28 @@ Vector = npt.NDArray[np.float64]
 
 
 def unit(vector: Sequence[float] | Vector) -> Vector:
-    """An embedding of length 1; zeros stay zeros. InputError if a number is not finite."""
-    found = np.asarray(vector, dtype=np.float64)
-    if found.ndim != 1 or not np.isfinite(found).all():
-        raise InputError("embedding: given no vector of finite numbers; is the encoder broken?")
-    length = float(np.linalg.norm(found))
-    return found / length if length else found
+    """Return an embedding scaled to length 1; zero stays zero. Raise InputError if a number is not finite."""
+    array = np.asarray(vector, dtype=np.float64)
+    if array.ndim != 1 or not np.isfinite(array).all():
+        raise InputError(
+            "embedding: given something else than a vector of finite numbers; check the encoder"
+        )
+    length = float(np.linalg.norm(array))
+    return array / length if length else array
 
 
 def goal(embeddings: Iterable[Vector]) -> Vector:
-    """The direction of several texts that say the same."""
+    """Return the mean direction of several texts."""
     return unit(np.mean([unit(one) for one in embeddings], axis=0))
 
 
 def clipped(to_positive: float, to_negative: float, theta: float) -> float:
-    """`1 - clip(z, 0, theta) / theta` in [0, 1]."""
+    """Return `1 - clip(z, 0, theta) / theta`, in [0, 1]."""
     return 1.0 - min(max(to_negative - to_positive, 0.0), theta) / theta
 
 
 def weighted(to_positive: float, to_negative: float, alpha: float) -> float:
-    """`alpha * cos+ - (1 - alpha) * cos-`."""
+    """Return `alpha * cos+ - (1 - alpha) * cos-`."""
     return alpha * to_positive - (1.0 - alpha) * to_negative
 
 
@@ -52,7 +54,7 @@ def combined(
     target: str = "",
     limit: float = 1.0,
 ) -> float:
-    """The reward as a target of one reading, times factors of others; `factors` maps names to limits.
+    """Combine a reward, as the target of one reading, with factors of other readings; `factors` maps names to limits.
 
     Raises:
         InputError: there is no reading of that name.
@@ -60,7 +62,7 @@ def combined(
     missing = sorted({*factors, *([target] if target else [])} - set(readings))
     if missing:
         raise InputError(
-            f"reward.contrast: given {missing[0]!r}, expected one of {sorted(readings)}: the environment states nothing else"
+            f"methods.vlm_rl: given {missing[0]!r}, expected one of {sorted(readings)}: the environment gives no other number"
         )
     shares = (max(1.0 - abs(readings[name]) / most, 0.0) for name, most in factors.items())
     if target:

@@ -1,6 +1,6 @@
-"""Who embeds screenshots and texts for `vlm_contrast`: a model behind `POST /v1/embeddings`, or a built-in that knows colours.
+"""Encoders of screenshots and texts: a model behind `POST /v1/embeddings`, or a built-in that knows colours.
 
-The route is SGLang's (`--is-embedding`); `python -m services.local_engine` serves it for a CLIP folder.
+The route is SGLang's (`--is-embedding`); `python -m methods.vlm_rl` serves it for a CLIP folder.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import httpx
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from services.reward.relabelling import Encoder, Relabeller
+from methods.vlm_rl.relabelling import Encoder, Relabeller
 from triforge.clients.transport import http_client, request
-from triforge.config import ContrastSection, Settings
+from triforge.config import Settings
 from triforge.errors import ConfigError, RewardError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -60,22 +60,22 @@ class ServiceEncoder:
         self._read = read
 
     async def __call__(self, items: Sequence[str | ImageRef]) -> Sequence[Sequence[float]]:
-        """Ask for all of them at once; RewardError if the answer is no list of embeddings."""
-        sent = [
+        """Embed all items in one request; raise RewardError if the reply is no list of embeddings."""
+        inputs = [
             {"text": item}
             if isinstance(item, str)
             else {"image": data_uri(item, await self._read(item))}
             for item in items
         ]
-        body = {"model": "encoder", "input": sent}
+        body = {"model": "encoder", "input": inputs}
         reply = await request(self._http, "POST", "/v1/embeddings", body=body, repeatable=True)
         try:
-            found = _Embeddings.model_validate_json(reply.content).data
+            embeddings = _Embeddings.model_validate_json(reply.content).data
         except ValidationError as error:
             raise RewardError(
-                f"{self._http.base_url}: no answer of POST /v1/embeddings: {error}"
+                f"{self._http.base_url}: no reply of POST /v1/embeddings: {error}"
             ) from error
-        return [one.embedding for one in sorted(found, key=lambda one: one.index)]
+        return [one.embedding for one in sorted(embeddings, key=lambda one: one.index)]
 
 
 class ColourEncoder:
@@ -85,10 +85,12 @@ class ColourEncoder:
         self._read = read
 
     async def __call__(self, items: Sequence[str | ImageRef]) -> Sequence[Sequence[float]]:
-        """Embed them; a text without a colour is all zeros."""
-        return [_named(item) if isinstance(item, str) else await self._seen(item) for item in items]
+        """Embed the items; the embedding of a text without a colour is zero."""
+        return [
+            _named(item) if isinstance(item, str) else await self._embedded(item) for item in items
+        ]
 
-    async def _seen(self, ref: ImageRef) -> Sequence[float]:
+    async def _embedded(self, ref: ImageRef) -> Sequence[float]:
         return await asyncio.to_thread(_shares, await self._read(ref), ref)
 
 
@@ -109,25 +111,25 @@ def _named(text: str) -> Sequence[float]:
 _SHARED: WeakKeyDictionary[Any, dict[str, Relabeller]] = WeakKeyDictionary()
 
 
-def shared(contrast: ContrastSection) -> Relabeller:
-    """The relabeller of this event loop for an encoder, with the deployment's addresses.
+def shared(name: Literal["service", "colours"]) -> Relabeller:
+    """Return the relabeller of this event loop for an encoder, with the deployment's address.
 
     Raises:
         ConfigError: the deployment has no encoder.
     """
     known = _SHARED.setdefault(asyncio.get_running_loop(), {})
-    if contrast.encoder not in known:
+    if name not in known:
         settings = Settings.from_env()
         read = ImageStore(ArtifactStore(settings.artifacts_url)).get
         encoder: Encoder = ColourEncoder(read)
-        if contrast.encoder == "service":
+        if name == "service":
             if not settings.has("encoder"):
                 raise ConfigError(
-                    "TRIFORGE_ENCODER_URL: given 'none' with reward.kind = 'vlm_contrast', expected the address of a model "
-                    "that embeds images and texts; `python -m services.local_engine --model-path` a CLIP folder serves one"
+                    "TRIFORGE_ENCODER_URL: given 'none' with reward.kind = 'vlm_rl', expected the address of a model that "
+                    "embeds images and texts; `python -m methods.vlm_rl --model-path` a CLIP folder serves one"
                 )
             encoder = ServiceEncoder(
                 settings.encoder_url, read, api_key=settings.api_key.get_secret_value()
             )
-        known[contrast.encoder] = Relabeller(encoder)
-    return known[contrast.encoder]
+        known[name] = Relabeller(encoder)
+    return known[name]

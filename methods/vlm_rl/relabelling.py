@@ -1,8 +1,8 @@
-"""Embeddings for many jobs at once: what they ask for in a moment is embedded together, each text and image once.
+"""Rewards of screenshots for many judge jobs at once.
 
-Jobs of the queue `judge` come one by one and are repeated after a crash. Here they wait a moment for each other; a batch holds
-images or texts, in the order in which they were asked for. What was embedded lately is kept by its content, so that asking
-again costs nothing and answers the same.
+Jobs of the queue `judge` come one by one and are repeated after a crash. The items that they need in a moment are embedded
+together, each text and image once; a batch holds images or texts, in the order of their requests. Recent embeddings are kept
+by content, so that a repeated job costs nothing and gives the same result.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-from triforge.algorithms.contrast import Vector, clipped, goal, unit, weighted
-from triforge.config import ContrastSection
+from methods.vlm_rl.contrast import Vector, clipped, goal, unit, weighted
+from methods.vlm_rl.options import VlmRlOptions
 from triforge.errors import InputError, RewardError
 from triforge.types import ImageRef
 
@@ -24,17 +24,16 @@ class Encoder(Protocol):
     """Embeds texts and images in one space."""
 
     async def __call__(self, items: Sequence[str | ImageRef]) -> Sequence[Sequence[float]]:
-        """One vector an item, in order; all items are texts or all are images."""
+        """Return one vector an item, in order; all items are texts or all are images."""
 
 
 class Relabeller:
     """Contrast rewards of images. One a process and event loop.
 
     Args:
-        encoder: embeds.
         batch: items that are embedded together.
-        linger_s: how long the first one waits for others.
-        held: embeddings that are kept, those used last.
+        linger_s: seconds that the first item waits for others.
+        held: embeddings that are kept, the most recently used ones.
     """
 
     def __init__(
@@ -46,34 +45,34 @@ class Relabeller:
         self._waiting: dict[str, str | ImageRef] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def rewards(self, images: Sequence[ImageRef], contrast: ContrastSection) -> list[float]:
-        """The reward R of each image, in order.
+    async def rewards(self, images: Sequence[ImageRef], options: VlmRlOptions) -> list[float]:
+        """Return the reward R of each image, in order.
 
         Raises:
-            RewardError: the encoder's answer has the wrong shape.
+            RewardError: the encoder's reply has the wrong shape.
             InputError: the encoder refuses an image or a text.
-            UnavailableError: nothing answers.
+            UnavailableError: the encoder does not answer.
         """
-        texts = [*contrast.positive, *contrast.negative]
-        found = await self._embed([*texts, *images])
-        goals, shown = found[: len(texts)], found[len(texts) :]
-        good, bad = goal(goals[: len(contrast.positive)]), goal(goals[len(contrast.positive) :])
+        texts, wanted = [*options.positive, *options.negative], len(options.positive)
+        vectors = await self._embed([*texts, *images])
+        goals, shown = vectors[: len(texts)], vectors[len(texts) :]
+        good, bad = goal(goals[:wanted]), goal(goals[wanted:])
         rewards = []
         for image in shown:
             both = float(image @ good), float(image @ bad)
             rewards.append(
-                clipped(*both, contrast.theta)
-                if contrast.form == "clipped"
-                else weighted(*both, contrast.alpha)
+                clipped(*both, options.theta)
+                if options.form == "clipped"
+                else weighted(*both, options.alpha)
             )
         return rewards
 
     async def _embed(self, items: Sequence[str | ImageRef]) -> list[Vector]:
-        futures = [self._wanted(item) for item in items]
+        futures = [self._requested(item) for item in items]
         return [await asyncio.shield(future) for future in futures]
 
-    def _wanted(self, item: str | ImageRef) -> asyncio.Future[Vector]:
-        """The embedding of an item, which is asked for if nobody has."""
+    def _requested(self, item: str | ImageRef) -> asyncio.Future[Vector]:
+        """Return the embedding of an item; request it if no job did."""
         key = f"text:{item}" if isinstance(item, str) else item.id
         future = self._held.get(key)
         if future is None:
@@ -100,16 +99,16 @@ class Relabeller:
             vectors = await self._encoder([*batch.values()])
             if len(vectors) != len(batch):
                 raise RewardError(
-                    f"asked for {len(batch)} embeddings, got {len(vectors)}; does the encoder see images?"
+                    f"requested {len(batch)} embeddings, got {len(vectors)}; does the encoder see images?"
                 )
             for future, vector in zip(futures, [unit(v) for v in vectors], strict=True):
                 future.set_result(vector)
-        except Exception as error:  # noqa: BLE001 (it belongs to those who wait)
+        except Exception as error:  # noqa: BLE001 (the jobs that wait raise it)
             if isinstance(error, InputError) and len(batch) > 1:  # of one of them, not of all
                 for key, item in batch.items():
                     await self._answer({key: item})
                 return
             for key, future in zip(batch, futures, strict=True):
-                del self._held[key]  # asking again may help
+                del self._held[key]  # a new request may succeed
                 future.set_exception(error)
-                future.exception()  # seen, also where nobody waits any more
+                future.exception()  # retrieved, also if no job waits any more

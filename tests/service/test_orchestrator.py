@@ -104,9 +104,9 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(lo
     assert REGISTRY.get_sample_value("triforge_trainer_step_measure", labels) == 1.0
 
 
-async def test_of_scores_that_nobody_votes_nothing_is_said_of_votes(loop: Loop) -> None:
+async def test_scores_without_votes_have_no_measures_of_votes(loop: Loop) -> None:
     goals = {"positive": ["a green box"], "negative": ["a red box"], "encoder": "colours"}
-    scores = {"reward": {"kind": "vlm_contrast", "contrast": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
+    scores = {"reward": {"kind": "vlm_rl"}, "methods": {"vlm_rl": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
     config = parse(CONFIG | scores | {"adaptation": {"controller": "none"}}).model_dump(mode="json")
     run = loop.store.create(name="run", pool_id="pool", config=config)
     assert (await loop.conduct(run)).status == "finished"

@@ -19,8 +19,8 @@ from triforge.environments.tasks import CheckedTasks, check_pool, request_of
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError, WeightsError, own_frames
 from triforge.event_loop import run_anywhere
-from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.types import Params, PoolState, Task
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, SerializeAsAny, ValidationError, model_validator
 
+from triforge.algorithms.algorithm import Algorithm
 from triforge.config.base import Section
 from triforge.config.problems import problem
 from triforge.errors import ConfigError
@@ -19,6 +21,19 @@ class MethodOptions(Section):
     def judge_is_policy(self) -> bool:
         """Whether the policy answers for the reward model, which has no engines of its own."""
         return False
+
+    @property
+    def runs_read(self) -> Mapping[str, str]:
+        """Other runs that the method reads the records of, by the option that names one."""
+        return {}
+
+    def addresses(self, config: Any) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the addresses of `Settings` that a run needs, without `_url`."""
+        return ()
+
+    def of_judge(self, algorithm: Algorithm) -> Algorithm:
+        """Return the algorithm of a judge's learner in runs with the step scores of the method."""
+        return algorithm.of_reward_model()
 
     @property
     def reads_success(self) -> bool:

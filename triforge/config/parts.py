@@ -8,22 +8,27 @@ from typing import Final, Generic, TypeVar
 from triforge.errors import ConfigError
 from triforge.methods import Controller, Method, Scorer, Strategy, find, known
 
-P = TypeVar("P", Controller, Scorer, Strategy)
+P = TypeVar("P", bound=Controller | Scorer | Strategy)
 
 
 class Parts(Generic[P]):
     """Parts of one kind by name. The part of a method has the name of the method, or its path.
 
     Args:
+        option: the option that names a part.
         field: the field of `Method` that holds such a part.
         core: the parts of the core.
         plain: makes a part of a path that leads to no method; without it such a path is refused.
     """
 
     def __init__(
-        self, field: str, core: Mapping[str, P], plain: Callable[[str], P] | None = None
+        self,
+        option: str,
+        field: str,
+        core: Mapping[str, P],
+        plain: Callable[[str], P] | None = None,
     ) -> None:
-        self._field, self._core, self._plain = field, core, plain
+        self._option, self._field, self._core, self._plain = option, field, core, plain
 
     def find(self, name: str) -> P:
         """Return the part of that name.
@@ -31,17 +36,9 @@ class Parts(Generic[P]):
         Raises:
             ConfigError: there is none.
         """
-        if name in self._core:
-            return self._core[name]
-        method = self.method(name)
-        if method is None and ":" in name and self._plain:
-            return self._plain(name)
-        part: P | None = getattr(method, self._field, None)
+        part = self._part(name)
         if part is None:
-            others = [other for other in known() if getattr(find(other), self._field)]
-            raise ConfigError(
-                f"given {name!r}, allowed {', '.join(map(repr, [*self._core, *others]))}, or a path, 'package.module:object'"
-            )
+            raise ConfigError(f"{self._option}: given {name!r}, expected {self._names()}")
         return part
 
     def method(self, name: str) -> Method | None:
@@ -55,14 +52,26 @@ class Parts(Generic[P]):
 
     def checked(self, name: str) -> str:
         """Return a name that there is a part of; raise ValueError otherwise."""
-        try:
-            self.find(name)
-        except ConfigError as error:
-            raise ValueError(error.detail) from None
+        if self._part(name) is None:
+            raise ValueError(f"expected {self._names()}")
         return name
+
+    def _part(self, name: str) -> P | None:
+        if name in self._core:
+            return self._core[name]
+        method = self.method(name)
+        if method is None:
+            return self._plain(name) if ":" in name and self._plain else None
+        part: P | None = getattr(method, self._field)
+        return part
+
+    def _names(self) -> str:
+        others = [name for name in known() if getattr(find(name), self._field)]
+        return f"{', '.join(map(repr, [*self._core, *others]))} or a path, 'package.module:object'"
 
 
 CONTROLLERS: Final = Parts(
+    "adaptation.controller",
     "controller",
     {
         "none": Controller(),
@@ -76,16 +85,10 @@ CONTROLLERS: Final = Parts(
         ),
     },
 )
-STRATEGIES: Final = Parts(
-    "strategy",
-    {
-        "group": Strategy(),
-        "tree": Strategy(siblings=True),
-        "critic_best_of_k": Strategy(draws_policy=False),
-    },
-)
+STRATEGIES: Final = Parts("env_adapter.strategy", "strategy", {"group": Strategy()})
 _SCORERS: Final = "services.reward.scorers"
 SCORERS: Final = Parts(
+    "reward.kind",
     "scorer",
     {
         "votes": Scorer(part=f"{_SCORERS}.votes:score", by_agent=True, trains_judge=True),
@@ -96,21 +99,6 @@ SCORERS: Final = Parts(
             one_player=True,
             needs_temperature_one=True,
             needs_reference=True,
-        ),
-        "implicit": Scorer(
-            part=f"{_SCORERS}.implicit:score",
-            casts_votes=False,
-            trains_judge=True,
-            one_player=True,
-            needs_temperature_one=True,
-        ),
-        "vlm_contrast": Scorer(part=f"{_SCORERS}.vlm_contrast:score", casts_votes=False),
-        "unit_tests": Scorer(
-            casts_votes=False,
-            trains_judge=True,
-            by_group=True,
-            one_player=True,
-            needs_programs=True,
         ),
     },
     plain=lambda path: Scorer(part=path, trains_judge=True),

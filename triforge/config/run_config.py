@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from pydantic import model_validator
 
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.jobs.imitation import PairOptions
 from triforge.algorithms.off_policy import Correction
-from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Role, Section
 from triforge.config.methods import MethodOptions, MethodsSection, options_of
+from triforge.config.models import ModelsSection
+from triforge.config.parts import CONTROLLERS, SCORERS, STRATEGIES
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
     EnvAdapterSection,
-    ModelsSection,
     ReportSection,
     RewardSection,
     RunSection,
 )
-from triforge.config.training import CriticSection, LearnerSection, TrainerSection
+from triforge.config.training import LearnerSection, TrainerSection
 from triforge.errors import ConfigError
 from triforge.methods import Method, find, known, preset_owner
 
@@ -43,7 +43,7 @@ class RunConfig(Section):
     def methods_used(self) -> dict[Method, MethodOptions]:
         """Each method that the run uses, in the order of their names, with its options.
 
-        A method is used if the document has its section, names one of its presets or its controller, or if it is a default.
+        A method is used if the document has its section, names one of its presets or its parts, or if it is a default.
         """
         used = {find(name): options for name, options in self.methods.named.items()}
         owner = preset_owner(self.algorithm.preset)
@@ -51,9 +51,27 @@ class RunConfig(Section):
         for method in installed:
             if method.default or method is owner:
                 used.setdefault(method, options_of(method)())
-        if (named := self.adaptation.method) is not None:
-            used.setdefault(named, options_of(named)())
+        parts = (
+            CONTROLLERS.method(self.adaptation.controller),
+            SCORERS.method(self.reward.kind),
+            STRATEGIES.method(self.env_adapter.strategy),
+        )
+        for method in filter(None, parts):
+            used.setdefault(method, options_of(method)())
         return dict(sorted(used.items(), key=lambda item: item[0].name))
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The options of the methods whose parts work in rollout and judge workers, for `GroupTask.extra`."""
+        parts = (
+            SCORERS.method(self.reward.kind),
+            STRATEGIES.method(self.env_adapter.strategy),
+        )
+        return {
+            method.name: self.methods_used[method].model_dump(mode="json")
+            for method in parts
+            if method is not None
+        }
 
     @property
     def judge_is_policy(self) -> bool:
@@ -79,10 +97,10 @@ class RunConfig(Section):
         algorithm, job = self.algorithm.resolved, self.trainer.job(role)
         if role not in self.models.judging:
             return algorithm.of_job(job) if job else algorithm
-        if self.reward.kind == "implicit":
-            pairs = algorithm.of_job("dpo_pair").changed(kl_reference="sampled")
-            return pairs.changed(job_options=PairOptions(dpo_beta=self.reward.beta))
-        return algorithm.of_reward_model()
+        scorer = SCORERS.method(self.reward.kind)
+        return (
+            self.methods_used[scorer].of_judge(algorithm) if scorer else algorithm.of_reward_model()
+        )
 
     def learner(self, role: Role) -> LearnerSection:
         """The section of a trained model's learner."""
@@ -108,9 +126,9 @@ class RunConfig(Section):
         except ConfigError as error:
             part = "" if error.detail.startswith("preset") else "overrides."
             raise ValueError(f"algorithm.{part}{error.detail}") from None
-        sections = [value for _, value in self if isinstance(value, Section)]
-        for part in (*sections, *self.methods_used.values()):
-            for impossible, sentence in part.conflicts(self):
+        sections = [section for _, section in self if isinstance(section, Section)]
+        for refusing in (*sections, *self.methods_used.values()):
+            for impossible, why in refusing.conflicts(self):
                 if impossible:
-                    raise ValueError(sentence)
+                    raise ValueError(why)
         return self

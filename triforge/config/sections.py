@@ -18,7 +18,6 @@ from triforge.config.base import (
     Section,
     Share,
 )
-from triforge.config.contrast import ContrastSection
 from triforge.config.parts import CONTROLLERS, SCORERS, STRATEGIES
 from triforge.methods import Controller, Method, Scorer, Strategy
 
@@ -109,31 +108,8 @@ class EnvAdapterSection(Section):
     played_by: Literal["workers", "sessions"] = "workers"
     """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
     strategy: StrategyName = "group"
-    """`group` plays K episodes of a task; `tree` one, with K candidates each turn of which the best is played on;
-    `critic_best_of_k` K episodes, each turn of which plays the best of `candidates` by `trainer.action_critic`. What measures the
-    policy is played as a `group` in any case."""
-    candidates: Annotated[
-        int,
-        Only(
-            lambda s: not s.chosen.draws_policy,
-            "strategy = 'critic_best_of_k': nothing else asks a critic",
-        ),
-    ] = Field(8, ge=2, le=64)
-    """Responses sampled a turn for the critic to choose from."""
-    edits: Annotated[
-        int,
-        Only(
-            lambda s: not s.chosen.draws_policy and not s.admissible_only,
-            "strategy = 'critic_best_of_k' and admissible_only = false: nothing else asks a critic, and an expression holds from "
-            "a response's first token on",
-        ),
-    ] = Field(0, ge=0, le=64)
-    """Times that the tail of the response chosen is sampled again, and taken if the critic values it more."""
-    team_weight: Annotated[
-        float,
-        Only(lambda s: s.chosen.siblings, "strategy = 'tree': nothing else weighs candidates"),
-    ] = Field(1.0, ge=0, le=100)
-    """With `tree`, weight of what a candidate earns for all agents beside what it is worth for its own."""
+    """`group` plays K episodes of a task; a method with a strategy, by its name or path, draws them otherwise. Groups that measure the
+    policy are played as `group` in any case."""
     rollouts: Annotated[int, Field(ge=2, le=256)] = 8
     """K: rollouts of one task version, compared with each other."""
     max_steps: Positive = 14
@@ -293,27 +269,18 @@ class RewardSection(Section):
     """How steps are judged."""
 
     kind: ScorerName = "votes"
-    """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
-    `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
-    `package.module:function`."""
+    """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, the policy's `log_ratio` to a
+    reference; a method with step scores, by its name or path; or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
-    """m: votes a step; with `unit_tests` tests a problem."""
+    """m: votes a step; of a method that judges groups, the texts a group."""
     prompt: Literal["rubric", "terse"] = "rubric"
-    """`terse` suits small closed vocabularies; `unit_tests` have a prompt of their own."""
+    """`terse` suits small closed vocabularies."""
     accuracy: Annotated[
         Share, Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted')
     ] = 1.0
     """Chance that a vote of the oracle is the environment's label of the step."""
-    contrast: Annotated[
-        ContrastSection,
-        Only(lambda s: s.kind == "vlm_contrast", 'kind = "vlm_contrast": nothing else reads goals'),
-    ] = ContrastSection()
-    beta: Annotated[
-        float, Only(lambda s: s.kind == "implicit", 'kind = "implicit": no pairs are compared')
-    ] = Field(0.05, gt=0, le=100)
-    """What a nat between the implicit reward model and the policy that sampled is worth in its loss."""
     deadline_s: Seconds = 300.0
-    """A judge job that takes longer fails; running a group's programs has as long again."""
+    """A judge job that takes longer fails; of a method that judges groups, each of its phases."""
 
     @property
     def chosen(self) -> Scorer:
@@ -345,15 +312,6 @@ class RewardSection(Section):
             f"{given} with models.reward.path = {reward.path!r}, expected models.policy.path = {policy.path!r}: the reward "
             "model's service holds the reference, the weights that the policy starts from",
         )
-
-    @model_validator(mode="after")
-    def _has_goals(self) -> RewardSection:
-        if self.kind == "vlm_contrast" and not (self.contrast.positive and self.contrast.negative):
-            raise ValueError(
-                "contrast: given no positive or no negative goal with kind = 'vlm_contrast', expected at least one text of "
-                "each: what a screenshot should show, and what it must not"
-            )
-        return self
 
 
 class ReportSection(Section):

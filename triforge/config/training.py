@@ -9,7 +9,6 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from triforge.algorithms.jobs import JOBS
 from triforge.algorithms.registry import Only
 from triforge.algorithms.schedules import Schedule, scheduled_weight
-from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Conflicts, Positive, Role, Section, Share
 from triforge.errors import ConfigError
 
@@ -223,7 +222,6 @@ class TrainerSection(Section):
     policy: LearnerSection = LearnerSection()
     reward: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
-    action_critic: ActionCriticSection = ActionCriticSection()
     aux: AuxiliarySection = AuxiliarySection()
 
     def job(self, role: Role) -> str:

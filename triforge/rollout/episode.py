@@ -63,7 +63,7 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
         prompt=group.reward.prompt,
         scorer=group.reward.kind,
         accuracy=group.reward.accuracy,
-        contrast=group.reward.contrast,
+        extra=group.extra,
         judges=group.judges,
     )
 

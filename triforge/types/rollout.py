@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.config import ContrastSection, EnvAdapterSection, RewardSection, Sampling
+from triforge.config import EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
 from triforge.types.base import ErrorInfo, Extra, Message
 from triforge.types.policy import ImageRef, PlacedImage, VersionSpan
@@ -194,8 +194,8 @@ class Trajectory(Message):
 class JudgeTask(Message):
     """Score every step of one trajectory, m times. Produced by: rollout worker. Consumed by: judge (queue `judge`).
 
-    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `contrast` the goals of `vlm_contrast`. `judges` judge the
-    steps of these agents, the reward model those of all others.
+    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `extra` the group's. `judges` judge the steps of these
+    agents, the reward model those of all others.
     """
 
     trajectory_id: str
@@ -208,7 +208,6 @@ class JudgeTask(Message):
     prompt: Literal["rubric", "terse"] = "rubric"
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
-    contrast: ContrastSection = ContrastSection()
     judges: dict[str, Player] = Field(default_factory=dict)
     extra: Extra = Field(default_factory=dict)
 

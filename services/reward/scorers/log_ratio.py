@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import tanh
 from typing import Final
 
-from services.reward.scorers import SCORERS, moved
+from services.reward.scorers import log_ratios
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes, Vote
 
@@ -27,16 +27,13 @@ UNMOVED: Final = 0.01
 async def score(
     trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
 ) -> TrajectoryVotes:
-    """Cast m votes a step by the log-ratio of its response. Raises: as `moved`."""
-    found = await moved(trajectory, generate_many)
+    """Cast m votes a step by the log-ratio of its response. Raises: as `log_ratios`."""
+    found = await log_ratios(trajectory, generate_many)
     steps = tuple(
         StepVotes(step=step, prompt_ids=(), votes=votes_of(-nats, task.votes))
         for step, (nats, _) in found.items()
     )
     return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
-
-
-SCORERS.add("log_ratio", score)
 
 
 def votes_of(ratio: float, count: int) -> tuple[Vote, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from services.reward.scorers import SCORERS
 from services.reward.scorers import votes as judge
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -27,6 +26,3 @@ async def score(
         for own, other in zip(judged.steps, order, strict=True)
     )
     return judged.model_copy(update={"steps": steps})
-
-
-SCORERS.add("shuffled", score)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from services.reward.prompts import Episode, PromptKind, build_prompt
-from services.reward.scorers import SCORERS, demand_samples
+from services.reward.scorers import demand_samples
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -66,9 +66,6 @@ async def score(
             _votes(index, reply, task.votes, told.get(index)) for index, reply in replies.items()
         ),
     )
-
-
-SCORERS.add("votes", score)
 
 
 async def vote(

@@ -141,7 +141,7 @@ class CreditedGroup:
     @property
     def by_tests(self) -> bool:
         """Whether programs are credited by hidden tests."""
-        return self.group.played.group.reward.kind == "unit_tests"
+        return self.group.played.group.reward.chosen.by_group
 
     def responses(self) -> Iterator[Sample]:
         """Yield the responses of all rollouts."""

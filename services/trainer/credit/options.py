@@ -36,6 +36,7 @@ class SampleOptions:
     # further models that play, and that judge
     further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
     judges: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
+    pairs: bool = False  # whether the reward model learns from pairs of trajectories
     # of the players with an objective of their own
     algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
@@ -72,6 +73,7 @@ class SampleOptions:
             further={role: at[role] for role in [*models.players][1:]},
             judges={role: at[role] for role in [*models.judging][1:] if role in at},
             algorithms={r: config.algorithm_of(r) for r in models.players if config.trainer.job(r)},
+            pairs=config.algorithm_of("reward").job_part.pairs,
             seed=nth_seed(run.seed, step),
             trust=trust,
             step=step,

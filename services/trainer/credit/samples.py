@@ -133,12 +133,12 @@ def _train_rows(
 
 
 def _compared_rows(credited: CreditedGroup, options: SampleOptions) -> Iterator[Row]:
-    """Yield the rows that an implicit reward model compares: whole trajectories of a task, with the sign of their outcomes.
+    """Yield the rows of a reward model that learns from pairs: whole trajectories of a task, with the sign of their outcomes.
 
     The versions of the rows are the reward model's; the tokens' log-probabilities are the policy's, with which it is compared.
     """
     played, limits = credited.group.played, options.reward_limits
-    wanted = played.group.reward.kind == "implicit" and options.algorithm.train_reward_model
+    wanted = options.pairs and options.algorithm.train_reward_model
     outcomes = {rollout.outcome for rollout in credited.rollouts}
     if not wanted or credited.blocked or not {1, -1} <= outcomes:
         return

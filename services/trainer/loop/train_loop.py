@@ -29,7 +29,6 @@ from typing import Any
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
-from services.trainer.loop.action_critics import ActionCritic
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
 from services.trainer.loop.collector import Collector
 from services.trainer.loop.engines import Engines
@@ -84,7 +83,6 @@ class TrainLoop:
             arrived=partial(parts.emit_group, run.id),
         )
         self._tasks = TaskSource(parts, run, config)
-        self._action_critic = ActionCritic(parts.artifacts, run.id, config)
 
     async def run(self) -> str:
         """Take the steps that are left; returns why there were fewer than the run was to have, if so.
@@ -98,7 +96,6 @@ class TrainLoop:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions)
             measures = await self._methods.after_step(0, evaluation.measures)
-            measures |= await asyncio.to_thread(self._action_critic.learn, 0, [])
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
@@ -151,9 +148,6 @@ class TrainLoop:
                 )
                 samples.rows["policy"] += auxiliary.rows
                 measures |= await self._methods.more_samples(step, groups, samples)
-                measures |= await asyncio.to_thread(
-                    self._action_critic.learn, step, samples.records
-                )
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
             # groups of later rounds come in meanwhile
             async with self._in_flight.receiving(), self._engines.lent():
@@ -214,9 +208,7 @@ class TrainLoop:
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
-        if algorithm.needs_votes and self._config.reward.kind not in (
-            "unit_tests", "implicit", "vlm_contrast",
-        ):  # fmt: skip
+        if algorithm.needs_votes and self._config.reward.chosen.casts_votes:
             measures |= self._votes.measure(step, groups)
         return measures
 

@@ -59,7 +59,7 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
     return JudgedGroup(
         played=TrajectoryGroup(group=group, task=task, trajectories=trajectories),
         votes=tuple(map(_votes, played)),
-        tests=_tests(first) if config.reward.kind == "unit_tests" else None,
+        tests=_tests(first) if config.reward.chosen.by_group else None,
     )
 
 

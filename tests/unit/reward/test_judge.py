@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from services.reward.prompts import Episode, build_prompt
-from services.reward.scorers import SCORERS
+from services.reward.worker import scorer_of
 from triforge.errors import ConfigError, InputError, PolicyError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -86,7 +86,7 @@ def judge(
                 "seed": seed, "sampling": Sampling(max_new_tokens=9, seed=1), "deadline_s": 9.0, "prompt": prompt,
             }
         )  # fmt: skip
-        return await SCORERS.find("votes")(trajectory, task, policy)
+        return await scorer_of("votes")(trajectory, task, policy)
 
     return ask
 
@@ -112,7 +112,7 @@ async def test_each_agents_steps_go_to_the_model_that_judges_it() -> None:
         trajectory_id="g-00", group_id="g", run_id="r", votes=1, seed=7, deadline_s=9.0, prompt="terse",
         sampling=Sampling(max_new_tokens=9), judges={"mover": own},
     )  # fmt: skip
-    await SCORERS.find("votes")(TRAJECTORY.model_copy(update={"steps": steps}), task, policy)
+    await scorer_of("votes")(TRAJECTORY.model_copy(update={"steps": steps}), task, policy)
     ((first, second),) = policy.calls
     assert [(r.model, r.sampling.max_new_tokens) for r in (first, second)] == [
         ("reward", 9),
@@ -185,17 +185,12 @@ async def says_good(
 
 
 def test_a_scorer_is_found_by_its_name_or_by_its_path() -> None:
-    assert SCORERS.names() == [
-        "implicit",
-        "log_ratio",
-        "oracle",
-        "shuffled",
-        "vlm_contrast",
-        "votes",
-    ]
-    assert SCORERS.find(f"{__name__}:says_good") is says_good
-    with pytest.raises(ConfigError, match=r"reward\.kind: given 'stars'"):
-        SCORERS.find("stars")
+    for kind in ("votes", "shuffled", "oracle", "log_ratio", "istar", "vlm_rl"):
+        assert callable(scorer_of(kind))
+    assert scorer_of(f"{__name__}:says_good") is says_good
+    for unknown in ("stars", "spark"):
+        with pytest.raises(ConfigError, match=r"reward\.kind: given"):
+            scorer_of(unknown)
 
 
 class TakesShort:

@@ -21,7 +21,7 @@ from triforge.errors import ConfigError
 from triforge.types import JudgedGroup, StepVotes, TrainRow, TrajectoryVotes, WeightVersion
 
 DOCUMENT: dict[str, Any] = {
-    "reward": {"kind": "implicit"},
+    "reward": {"kind": "istar"},
     "env_adapter": {"rollouts": 2},
     "algorithm": {"preset": "istar", "overrides": {"std_eps": 1e-9}},
     "trainer": {"reward": {"learning_rate": 3e-3, "updates_per_step": 2}},

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from triforge.algorithms.action_critic import (
+from methods.pa_rl.best_of_k import BestOfK, critic_name, critic_state, read_critic
+from methods.pa_rl.critic import (
     CriticEnsemble,
     CriticOptions,
     Transition,
     text_features,
 )
 from triforge.config import Sampling
-from triforge.rollout.best_of_k import BestOfK, critic_name, critic_state, read_critic
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
@@ -115,7 +115,7 @@ async def test_the_tail_of_the_best_is_sampled_again_and_kept_if_the_critic_valu
     first, *edits = engine.requests
     (output,) = reply.outputs
     assert (output.text, output.ids, reply.prompt_ids) == ("down right", (1, 2, 0), (9,))
-    assert reply.considered == ("down left", "down under", "down right")
+    assert reply.extra["pa_rl"] == ["down left", "down under", "down right"]
     cut = edits[1].begun
     assert output.logprobs == (-0.1,) * cut + (-0.1 * 3,) * (3 - cut)
     assert [(s.version, s.start, s.end) for s in output.versions] == [(1, 0, cut), (3, cut, 3)]

@@ -20,13 +20,12 @@ from experiments.toys.softmax import Table
 from services.trainer.credit.samples import build_samples
 from services.trainer.replay.recorded_groups import groups_of
 from triforge.config import parse
-from triforge.config.sections import Strategy
 from triforge.types import Player, Sampling
 
 SAMPLES = 1_000
 
 
-async def trained(strategy: Strategy, *, shared: bool = True) -> tuple[Players, float]:
+async def trained(strategy: str, *, shared: bool = True) -> tuple[Players, float]:
     """Players trained on so many sampled responses, and how often they succeed."""
     players = Players(shared=shared)
     (found,) = [one async for one in training(strategy, 0, SAMPLES, SAMPLES, players)]
@@ -35,7 +34,7 @@ async def trained(strategy: Strategy, *, shared: bool = True) -> tuple[Players, 
 
 async def test_candidates_of_one_state_teach_two_agents_better_than_whole_trajectories() -> None:
     before = await success(Players(shared=True))
-    _, tree = await trained("tree")
+    _, tree = await trained("at_grpo")
     _, naive = await trained("group")
     assert before < 0.2
     assert tree >= 0.9
@@ -43,15 +42,15 @@ async def test_candidates_of_one_state_teach_two_agents_better_than_whole_trajec
 
 
 async def test_each_agent_may_have_a_model_of_its_own_which_is_of_no_use_to_the_other() -> None:
-    players, found = await trained("tree", shared=False)
+    players, found = await trained("at_grpo", shared=False)
     assert found >= 0.9
     players.swapped = True
     assert await success(players) < 0.2
 
 
 async def test_every_candidate_is_on_record_and_those_that_differ_are_trained_on() -> None:
-    groups = await play(Table(WORDS), "tree", 3)
-    samples = build_samples(groups, options(PRESETS["tree"]))
+    groups = await play(Table(WORDS), "at_grpo", 3)
+    samples = build_samples(groups, options(PRESETS["at_grpo"]))
     states = {(r["group_id"], r["state"]) for r in samples.records}
     assert len(samples.records) == 4 * len(states)
     for record in samples.records:
@@ -69,10 +68,10 @@ async def test_every_candidate_is_on_record_and_those_that_differ_are_trained_on
 
 
 async def test_a_record_of_a_tree_is_credited_the_same_again() -> None:
-    for strategy in ("tree", "group"):
+    for strategy in ("at_grpo", "group"):
         config = parse({
             "env_adapter": {"strategy": strategy}, "adaptation": {"controller": "none"},
-            "algorithm": {"preset": "at_grpo" if strategy == "tree" else "grpo"},
+            "algorithm": {"preset": "at_grpo" if strategy == "at_grpo" else "grpo"},
         })  # fmt: skip
         rules = options(config.algorithm.resolved)
         groups = await play(Table(WORDS), strategy, 3)
@@ -100,8 +99,8 @@ async def test_a_record_of_a_tree_is_credited_the_same_again() -> None:
 async def test_candidates_of_an_agent_train_the_model_that_plays_it() -> None:
     table = Table(WORDS)
     player = Player(model="mover", sampling=Sampling(max_new_tokens=4))
-    groups = await play(table, "tree", 3, agents={"mover": player})
-    rules = replace(options(PRESETS["tree"]), further={"mover": (1, EVERYTHING)})
+    groups = await play(table, "at_grpo", 3, agents={"mover": player})
+    rules = replace(options(PRESETS["at_grpo"]), further={"mover": (1, EVERYTHING)})
     samples = build_samples(groups, rules)
     assert {request.model for request in table.requests} == {"policy", "mover"}
     for role, agent in (("policy", "planner"), ("mover", "mover")):

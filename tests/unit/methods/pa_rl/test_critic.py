@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.toys.steering import SMALL, rounds
-from triforge.algorithms.action_critic import (
+from methods.pa_rl.critic import (
     CriticEnsemble,
     CriticOptions,
     Floats,

@@ -7,24 +7,26 @@ from typing import Any
 
 import pytest
 
-from services.trainer.loop.action_critics import ActionCritic, _states
+from methods.pa_rl.best_of_k import critic_name, critic_state, read_critic
+from methods.pa_rl.learning import ActionCritic, _states
+from methods.pa_rl.options import PaRlOptions
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
-from triforge.rollout.best_of_k import critic_name, critic_state, read_critic
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import step_record_name, write_step_records
 
 DOCUMENT: dict[str, Any] = {
-    "env_adapter": {"strategy": "critic_best_of_k"},
+    "env_adapter": {"strategy": "pa_rl"},
     "adaptation": {"controller": "none"},
     "algorithm": {"preset": "pa_rl"},
-    "trainer": {"action_critic": {"members": 2, "hidden": 4, "updates": 3, "batch": 8}},
 }
 
 
-def config(**changes: Any) -> RunConfig:
-    critic = DOCUMENT["trainer"]["action_critic"] | changes
-    return parse({**DOCUMENT, "trainer": {"action_critic": critic}})
+def critic_of(store: ArtifactStore, run_id: str, **changes: Any) -> ActionCritic:
+    options = PaRlOptions.model_validate(
+        {"members": 2, "hidden": 4, "updates": 3, "batch": 8} | changes
+    )
+    return ActionCritic(store, run_id, parse(DOCUMENT), options)
 
 
 def records(step: int, purpose: str = "train") -> list[dict[str, Any]]:
@@ -43,7 +45,7 @@ def records(step: int, purpose: str = "train") -> list[dict[str, Any]]:
 
 def test_it_learns_from_measured_training_rollouts(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
-    critic = ActionCritic(store, "run", config())
+    critic = critic_of(store, "run")
     found = critic.learn(1, records(1) + records(1, "evaluate"))
     assert found["action_critic/online"] == 4
     assert found["action_critic/return_mean"] == pytest.approx(0.5, abs=0.3)
@@ -67,14 +69,14 @@ class Counted(ArtifactStore):
 @pytest.mark.parametrize(("capacity", "read"), [(99, [2, 1]), (6, [2, 1]), (4, [2])])
 def test_a_step_taken_again_learns_the_same(tmp_path: Path, capacity: int, read: list[int]) -> None:
     store = Counted(str(tmp_path))
-    first = ActionCritic(store, "run", config(capacity=capacity))
+    first = critic_of(store, "run", capacity=capacity)
     for step in (1, 2):
         first.learn(step, records(step))
         write_step_records(store, step_record_name("run", step), records(step))
     before = first.learn(3, records(3))
     written = store.read(critic_name("run", 3))
     store.names = []
-    again = ActionCritic(store, "run", config(capacity=capacity))
+    again = critic_of(store, "run", capacity=capacity)
     assert again.learn(3, records(3)) == before
     known = [name for name in store.names if name.endswith(".parquet")]
     assert known == [step_record_name("run", step) for step in read], "no more than is kept"
@@ -85,8 +87,8 @@ def test_a_step_taken_again_learns_the_same(tmp_path: Path, capacity: int, read:
 
 
 def test_what_the_critic_chose_from_are_actions_of_the_policy(tmp_path: Path) -> None:
-    rows = [row | {"considered": ["up", "left", "right"]} for row in records(1)]
-    critic = ActionCritic(ArtifactStore(str(tmp_path)), "run", config())
+    rows = [row | {"step_extra": '{"pa_rl": ["up", "left", "right"]}'} for row in records(1)]
+    critic = critic_of(ArtifactStore(str(tmp_path)), "run")
     critic.learn(1, rows)
     first = critic._replay.online[0]
     assert first.following is not None
@@ -107,7 +109,7 @@ def test_the_critic_reads_what_an_agent_has_seen_and_said_before() -> None:
 def test_offline_data_teach_a_critic_that_chooses_from_the_first_step_on(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     write_step_records(store, step_record_name("old", 1), records(1))
-    critic = ActionCritic(store, "run", config(offline_run="old", offline_updates=5))
+    critic = critic_of(store, "run", offline_run="old", offline_updates=5)
     assert critic.learn(0, [])["action_critic/online"] == 0
     offline = read_critic(store, "run", 0)
     assert offline is not None
@@ -116,45 +118,43 @@ def test_offline_data_teach_a_critic_that_chooses_from_the_first_step_on(tmp_pat
     online = read_critic(store, "run", 1)
     assert online is not None
     assert online.updates == 5 + 3
-    assert ActionCritic(store, "alone", config()).learn(0, []) == {}
+    assert critic_of(store, "alone").learn(0, []) == {}
 
 
 def test_another_runs_records_are_the_offline_partition(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     for step in (1, 2):
         write_step_records(store, step_record_name("old", step), records(step))
-    critic = ActionCritic(store, "run", config(offline_run="old", capacity=6))
+    critic = critic_of(store, "run", offline_run="old", capacity=6)
     found = critic.learn(1, records(1))
     assert (found["action_critic/offline"], found["action_critic/online"]) == (6, 4)
-    alone = ActionCritic(store, "run2", config(offline_run="old"))
+    alone = critic_of(store, "run2", offline_run="old")
     assert alone.learn(1, [])["action_critic/online"] == 0, "offline first"
     with pytest.raises(ConfigError, match="expected a run of this deployment"):
-        ActionCritic(store, "run", config(offline_run="gone")).learn(1, [])
+        critic_of(store, "run", offline_run="gone").learn(1, [])
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "problem"),
     [
-        ({"algorithm": {"preset": "grpo"}}, "is no draw of the policy"),
-        ({"env_adapter": {"strategy": "group"}}, "nothing else asks it"),
-        ({"env_adapter": {"strategy": "group", "candidates": 4}}, "nothing else asks a critic"),
-        ({"env_adapter": {"strategy": "group", "edits": 4}}, "nothing else asks a critic"),
+        ({"algorithm": {"preset": "grpo"}}, "env_adapter.strategy: given 'pa_rl' .*job = 'pg'"),
         (
-            {
-                "env_adapter": DOCUMENT["env_adapter"] | {"edits": 1},
-                "models": {"policy": {"regex": "a|b"}},
-            },
-            "env_adapter.edits: given 1 with an expression",
+            {"env_adapter": {"strategy": "group"}, "methods": {"pa_rl": {"candidates": 4}}},
+            "methods.pa_rl: given candidates",
         ),
-        ({"trainer": {"action_critic": {"offline_updates": 9}}}, "nothing is known before"),
-        ({"adaptation": {"controller": "llm_rewrite"}}, "how difficult a task is"),
+        (
+            {"methods": {"pa_rl": {"edits": 1}}, "models": {"policy": {"regex": "a|b"}}},
+            "methods.pa_rl.edits: given 1",
+        ),
+        ({"methods": {"pa_rl": {"offline_updates": 9}}}, "offline_updates: given 9"),
+        ({"adaptation": {"controller": "llm_rewrite"}}, "adaptation.controller = 'llm_rewrite'"),
     ],
 )
-def test_what_contradicts_the_critics_choice_is_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_a_combination_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         parse({**DOCUMENT, **changes})
 
 
 def test_a_run_of_another_strategy_has_no_critic(tmp_path: Path) -> None:
-    plain = ActionCritic(ArtifactStore(str(tmp_path)), "run", RunConfig())
+    plain = ActionCritic(ArtifactStore(str(tmp_path)), "run", RunConfig(), PaRlOptions())
     assert plain.learn(1, records(1)) == {}

@@ -10,10 +10,10 @@ import pytest
 
 from environments.plan_path.family import FAMILY
 from experiments.toys.softmax import Table
+from methods.at_grpo.tree import candidate_reward
 from tests.unit.rollout.counting import TASK, Count, Parrot, group
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Environment, Forks, Observation, StepResult
-from triforge.rollout.scoring import candidate_reward
 from triforge.types import GroupTask, Task, Trajectory, TrajectoryGroup
 
 WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
@@ -28,7 +28,7 @@ def task() -> Task:
 
 
 def tree(**changes: Any) -> GroupTask:
-    return group(rollouts=4, strategy="tree", **changes)
+    return group(rollouts=4, strategy="at_grpo", **changes)
 
 
 class Unforked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from triforge.algorithms.contrast import clipped, combined, goal, unit, weighted
+from methods.vlm_rl.contrast import clipped, combined, goal, unit, weighted
 from triforge.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""`reward.kind = "vlm_contrast"`: relabelling in batches, what a trajectory gets, and a learner that sees only images."""
+"""`reward.kind = "vlm_rl"`: relabelling in batches, what a trajectory gets, and a learner that sees only images."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
 from environments.gui.png import encode
 from experiments.toys.views import GOAL, GOALS, GREEN, IMAGES, RED, curve, scores
-from services.reward.encoders import ColourEncoder, shared
-from services.reward.relabelling import Relabeller
-from services.reward.scorers.vlm_contrast import relabelled
+from methods.vlm_rl.encoders import ColourEncoder, shared
+from methods.vlm_rl.options import VlmRlOptions
+from methods.vlm_rl.relabelling import Relabeller
+from methods.vlm_rl.scores import relabelled
 from tests.unit.trainer.played import group_task, trajectory
-from triforge.config import ContrastSection, RewardSection
+from triforge.config import parse
 from triforge.errors import ConfigError, InputError
-from triforge.rollout.episode import judge_task
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
-from triforge.types import ImageRef, JudgeTask, Trajectory
+from triforge.types import ImageRef, Trajectory
 from triforge.vision.files import describe
 
 
@@ -116,35 +117,30 @@ def shown(shots: Shots, greens: Sequence[int | None], outcome: int) -> Trajector
     return played.model_copy(update={"steps": tuple(steps)})
 
 
-def job(goals: ContrastSection) -> JudgeTask:
-    section = RewardSection(kind="vlm_contrast", contrast=goals)
-    return judge_task(group_task().model_copy(update={"reward": section}), 0)
-
-
 async def test_a_trajectory_gets_scores_and_a_failed_end_its_own() -> None:
     shots = Shots()
     relabeller = Relabeller(shots, linger_s=0.0)
-    goals = ContrastSection(
+    goals = VlmRlOptions(
         positive=GOALS.positive, negative=GOALS.negative, factors={"invalid": 1.0, "offset": 4.0}, terminal=-10.0,
     )  # fmt: skip
-    lost = await relabelled(relabeller, shown(shots, [8, 8, None, 8], -1), job(goals))
+    lost = await relabelled(relabeller, shown(shots, [8, 8, None, 8], -1), goals)
     assert {s.step: s.score for s in lost.steps} == pytest.approx({0: 1.0, 1: 0.0, 3: -10.0})
-    won = await relabelled(relabeller, shown(shots, [8, 8, None, 8], 1), job(goals))
+    won = await relabelled(relabeller, shown(shots, [8, 8, None, 8], 1), goals)
     assert {s.step: s.score for s in won.steps} == pytest.approx({0: 1.0, 1: 0.0, 3: 0.25})
     with pytest.raises(InputError, match="no step has one"):
-        await relabelled(relabeller, shown(shots, [None, None], 1), job(goals))
+        await relabelled(relabeller, shown(shots, [None, None], 1), goals)
 
 
 @pytest.mark.parametrize(
-    ("section", "why"),
+    ("document", "problem"),
     [
-        ({"kind": "vlm_contrast"}, "expected at least one text of each"),
-        ({"kind": "votes", "contrast": GOALS}, "nothing else reads goals"),
+        ({"reward": {"kind": "vlm_rl"}}, "methods.vlm_rl.positive and negative: given none"),
+        ({"methods": {"vlm_rl": {"positive": ["a"]}}}, "methods.vlm_rl: given positive"),
     ],
 )
-def test_goals_belong_to_the_kind(section: dict[str, object], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        RewardSection.model_validate(section)
+def test_goals_belong_to_the_scores(document: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse({"algorithm": {"preset": "vlm_rl"}, "adaptation": {"controller": "none"}, **document})
 
 
 @pytest.mark.parametrize(
@@ -159,7 +155,7 @@ def test_goals_belong_to_the_kind(section: dict[str, object], why: str) -> None:
 )
 def test_what_nothing_reads_is_refused(goals: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        ContrastSection.model_validate(goals)
+        VlmRlOptions.model_validate(goals)
 
 
 async def test_the_encoders_of_a_deployment_read_its_images(
@@ -168,10 +164,10 @@ async def test_the_encoders_of_a_deployment_read_its_images(
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path))
     keep = ImageStore(ArtifactStore(str(tmp_path))).keep
     refs = [keep(png(colour=c)) for c in ((220, 10, 10), (10, 20, 200))]
-    goals = ContrastSection(positive=("red",), negative=("blue",), encoder="colours")
-    assert await shared(goals).rewards(refs, goals) == [1.0, 0.0]
+    goals = VlmRlOptions(positive=("red",), negative=("blue",), encoder="colours")
+    assert await shared("colours").rewards(refs, goals) == [1.0, 0.0]
     with pytest.raises(ConfigError, match="TRIFORGE_ENCODER_URL"):
-        shared(GOALS)
+        shared("service")
 
 
 async def test_the_colour_encoder_needs_little_memory_for_a_large_screenshot() -> None:

@@ -18,18 +18,18 @@ from demo.models.tiny_models import END, word_tokenizer
 from environments.desktop.family import FAMILY as DESKTOP
 from environments.gui.actions import call
 from environments.miniwob.family import FAMILY as MINIWOB
+from methods.vlm_rl.clip import ClipModel, routes
+from methods.vlm_rl.encoders import ServiceEncoder
+from methods.vlm_rl.options import VlmRlOptions
+from methods.vlm_rl.relabelling import Relabeller
+from methods.vlm_rl.scores import relabelled
 from services.local_engine.app import guarded
-from services.local_engine.encoder import Encoder, routes
-from services.reward.encoders import ServiceEncoder
-from services.reward.relabelling import Relabeller
-from services.reward.scorers.vlm_contrast import relabelled
 from tests.unit.environments.test_desktop import needs_a_screen
 from tests.unit.environments.test_miniwob import absent
 from tests.unit.rollout.counting import group
 from tests.unit.rollout.test_screenshots import Seeing
-from triforge.config import ContrastSection, RewardSection
 from triforge.errors import InputError, WeightsError
-from triforge.rollout.episode import judge_task, play_episode
+from triforge.rollout.episode import play_episode
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
@@ -42,7 +42,7 @@ SIZES = {
 DEVICE = torch.device("cpu")
 FILES = {describe(data).id: data for data in (png(), png(40, 24, colour=(10, 200, 60)))}
 REFS = [describe(data) for data in FILES.values()]
-GOALS = ContrastSection(positive=("a red page",), negative=("a green page",), form="weighted")
+GOALS = VlmRlOptions(positive=("a red page",), negative=("a green page",), form="weighted")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def app(folder: Path) -> Starlette:
-    encoder = Encoder(folder, device=DEVICE, dtype=torch.float32)
+    encoder = ClipModel(folder, device=DEVICE, dtype=torch.float32)
     return guarded(routes(encoder, "clip"), host="127.0.0.1")
 
 
@@ -133,8 +133,7 @@ async def test_what_a_page_and_a_desktop_show_is_scored_through_a_clip_folder(
         id="t", pool_id="p", slot="t", family=family.name, instruction=family.validate(params).instruction,
         params=params,
     )  # fmt: skip
-    section = RewardSection(kind="vlm_contrast", contrast=GOALS)
-    asked = group(votes=1, deadline_s=200.0, max_steps=4).model_copy(update={"reward": section})
+    asked = group(votes=1, deadline_s=200.0, max_steps=4)
     images = ImageStore(ArtifactStore(str(tmp_path)))
     options |= {"actions": "computer_use", "observe": "screenshot"}
     played = await play_episode(
@@ -145,8 +144,7 @@ async def test_what_a_page_and_a_desktop_show_is_scored_through_a_clip_folder(
     transport = httpx.ASGITransport(app=app)
     encoder = ServiceEncoder("http://127.0.0.1:1", images.get, transport=transport)
     first, again = [
-        await relabelled(Relabeller(encoder, linger_s=0.0), played, judge_task(asked, 0))
-        for _ in range(2)
+        await relabelled(Relabeller(encoder, linger_s=0.0), played, GOALS) for _ in range(2)
     ]
     assert first == again
     seen = {step.index: step.next_images[-1].id for step in played.steps if step.next_images}
@@ -177,4 +175,4 @@ async def test_what_the_encoder_refuses_is_the_callers_error(app: Starlette) -> 
 def test_a_folder_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
     with pytest.raises(WeightsError, match="no CLIP model"):
-        Encoder(tmp_path, device=DEVICE, dtype=torch.float32)
+        ClipModel(tmp_path, device=DEVICE, dtype=torch.float32)
