@@ -41,12 +41,9 @@ class PaRlOptions(MethodOptions, CriticOptions):
     def conflicts(self, config: RunConfig) -> Conflicts:
         """Refuse a critic that no strategy reads, and edits of responses that have to match an expression."""
         section = config.env_adapter
-        given = [
-            n for n, field in type(self).model_fields.items() if getattr(self, n) != field.default
-        ]
         yield (
-            section.chosen.draws_policy and bool(given),
-            f"methods.pa_rl: given {', '.join(given)} with env_adapter.strategy = {section.strategy!r}, allowed only with "
+            section.chosen.draws_policy and bool(self.changed),
+            f"methods.pa_rl: given {', '.join(self.changed)} with env_adapter.strategy = {section.strategy!r}, allowed only with "
             "'pa_rl': no other strategy reads a critic",
         )
         held = section.admissible_only or any(m.regex for m in config.models.players.values())

@@ -50,17 +50,14 @@ class VlmRlOptions(MethodOptions):
 
     def conflicts(self, config: RunConfig) -> Conflicts:
         """Refuse scores without goals, and goals that no scores read."""
-        named = [
-            n for n, field in type(self).model_fields.items() if getattr(self, n) != field.default
-        ]
         yield (
             _scores(config) and not (self.positive and self.negative),
             "methods.vlm_rl.positive and negative: given none of one of them with reward.kind = 'vlm_rl', expected at least one "
             "text of each: what a screenshot should show, and what it must not",
         )
         yield (
-            not _scores(config) and bool(named),
-            f"methods.vlm_rl: given {', '.join(named)} with reward.kind = {config.reward.kind!r}, allowed only with 'vlm_rl': no "
+            not _scores(config) and bool(self.changed),
+            f"methods.vlm_rl: given {', '.join(self.changed)} with reward.kind = {config.reward.kind!r}, allowed only with 'vlm_rl': no "
             "other step scores read goals",
         )
 

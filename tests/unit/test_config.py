@@ -216,7 +216,7 @@ def test_an_unknown_option_of_a_preset_is_refused_with_the_options_that_there_ar
 @pytest.mark.parametrize("nothing", ["eval_every", "eval_tasks"])
 def test_no_steps_are_an_evaluation_and_without_one_are_refused(nothing: str) -> None:
     assert parse({"run": {"steps": 0}}).run.steps == 0
-    with pytest.raises(ConfigError, match=r"run.steps: given 0 with .* this run does nothing"):
+    with pytest.raises(ConfigError, match=r"run.steps: given 0 with .*expected a training step"):
         parse({"run": {"steps": 0, nothing: 0}})
 
 

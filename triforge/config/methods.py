@@ -18,6 +18,12 @@ class MethodOptions(Section):
     """The options of a method, section `[methods.NAME]`; the properties are what services read of any method."""
 
     @property
+    def changed(self) -> list[str]:
+        """The options that differ from their defaults."""
+        defaults = type(self)()
+        return [name for name, value in self if value != getattr(defaults, name)]
+
+    @property
     def judge_is_policy(self) -> bool:
         """Whether the policy answers for the reward model, which has no engines of its own."""
         return False
