@@ -7,11 +7,9 @@ import subprocess
 import sys
 
 BENCHES = (
-    "engine",
     "acceptance",
     "async",
     "control_plane",
-    "dashboard",
     "serving",
     "sessions",
     "trainer",

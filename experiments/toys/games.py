@@ -9,13 +9,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 from typing import Any, Protocol
 
 from environments.sokoban.family import FAMILY as SOKOBAN
 from environments.toy_text.family import FAMILY as TOY
+from experiments.toys.episode import Episode, Steps
 from experiments.toys.reader import Reader
 from methods.rloop.archive import Rollout, solutions
 from triforge.algorithms import samples
@@ -32,7 +32,6 @@ GAMES: dict[str, tuple[Any, int, Params]] = {  # family, tasks, options of its g
     "sokoban": (SOKOBAN, 3, {"moves": [1, 3]}),
 }
 _HARDEST, _DISTINCT, _EPOCHS = 0.9, 8, 4  # of RLoop
-Steps = list[tuple["Episode", int, float]]  # an episode, a turn of it, and its advantage
 
 
 class Policy(Protocol):
@@ -46,17 +45,6 @@ class Policy(Protocol):
 
     def learn(self, steps: Steps, rate: float) -> None:
         """One step along the gradient of the mean of advantage * log p(word)."""
-
-
-@dataclass
-class Episode:
-    """States, the words that could be said in each, and the one that was; what came of it."""
-
-    states: list[str] = field(default_factory=list)
-    choices: list[tuple[str, ...]] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    success: bool = False
-    score: float | None = None
 
 
 class Table(defaultdict[tuple[str, str], float]):

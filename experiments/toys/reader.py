@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import log_softmax
 from transformers import LlamaConfig, LlamaForCausalLM
 
-if TYPE_CHECKING:
-    from experiments.toys.games import Steps
+from experiments.toys.episode import Steps
 
 _VOCABULARY = 256
 _PIECES = re.compile(r"[A-Za-z]{2,}|\S|\n")  # words, and squares of a grid one by one

@@ -1,4 +1,4 @@
-"""Engines that share a broadcast: what leaves each process, and what becomes of the others when one does not come or dies."""
+"""Engines that share a broadcast: the others go on when one does not come or dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import httpx
 import pytest
 import torch
 
-from bench.broadcast import measure
 from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
 from services.policy.engines.sglang import SGLangEngine
@@ -26,17 +25,6 @@ from triforge.types import WeightsUpdate
 JOIN, RECEIVE = "/init_weights_update_group", "/update_weights_from_distributed"
 LEAVE = "/destroy_weights_update_group"
 Trouble = Callable[[Any, str, Any], Any]
-
-
-@pytest.mark.timeout(300)
-async def test_one_group_spares_the_ranks_that_send_what_the_engines_pass_on() -> None:
-    """Over gloo, whose broadcast is a binary tree: with 4 receivers its root sends 3 times, and a receiver once."""
-    found = await measure(8.0, 4, bucket_mib=0.5)
-    assert all(all(case["whole"]) for case in found.values())
-    apart, shared, both = (case["copies_out_of_ranks"] for case in found.values())
-    assert apart == pytest.approx([4, 0], abs=0.1)
-    assert shared == pytest.approx([3, 0], abs=0.1)
-    assert both == pytest.approx([1.5, 1.5], abs=0.1)
 
 
 class Troubled:

@@ -213,37 +213,6 @@ def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
         parse(document)
 
 
-SHARED: dict[str, Any] = {
-    "reward": {"mode": "shared"},
-    "algorithm": {"preset": "spark"},
-    "adaptation": {"controller": "none"},
-}
-
-
-@pytest.mark.parametrize(
-    ("over", "sentence"),
-    [
-        ({"algorithm": {"preset": "rlanything"}}, "preset 'rlanything', allowed only with outcomes alone"),
-        ({"algorithm": {"overrides": {"use_votes": True}}}, "would learn to please its own verdict"),
-        ({"algorithm": {"overrides": {"train_reward_model": True}}}, "there is no other reward model to train"),
-        ({"env_adapter": {"played_by": "sessions"}}, "agents of yours answer no questions"),
-        (
-            {"env_adapter": {"strategy": "tree"}, "algorithm": {"preset": "at_grpo"}},
-            "candidates of a tree are no attempts that succeeded or failed",
-        ),
-        ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.mode = 'shared'"),
-        ({"models": {"second": {"judges": ["mover"]}}}, "models.second.judges: given with .* mode = 'shared'"),
-    ],
-)  # fmt: skip
-def test_a_policy_that_judges_itself_is_rewarded_by_outcomes_alone(
-    over: dict[str, Any], sentence: str
-) -> None:
-    config = parse(SHARED)
-    assert (config.trained, config.votes) == (("policy",), 0)
-    with pytest.raises(ConfigError, match=sentence):
-        parse(merge(SHARED, over))
-
-
 IMPLICIT: dict[str, Any] = {"reward": {"kind": "implicit"}, "algorithm": {"preset": "istar"}}
 
 

@@ -14,7 +14,7 @@ from triforge.algorithms.registry import Only
 ROLE_NAME: Final = r"^[a-z][a-z0-9]{0,15}$"
 Role = Annotated[str, Field(pattern=ROLE_NAME)]
 TrainedRole = Role
-Purpose = Literal["train", "measure_parent", "measure_candidate", "recycled", "evaluate"]
+Purpose = Literal["train", "measure_parent", "measure_candidate", "method", "evaluate"]
 Direction = Literal["harder", "easier"]
 # active: played · pending: a candidate in measurement · awaiting: a measured candidate that waits for a person ·
 # rejected: a candidate that was not accepted · replaced: its rewrite is played instead · rolled_back: a rewrite that a

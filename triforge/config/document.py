@@ -21,6 +21,8 @@ MOVED: Final = {
     "phases": "methods.rloop",
     "adaptation.mixed_with": "adaptation.controller",
     "monitor": "methods.starpo",
+    "reward.mode": "methods.spark",
+    "reward.recycled": "methods.spark.questions",
 }
 """Sections and options of older versions, and where each is now."""
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from services.trainer.credit.batches import batch_of
 from services.trainer.learner.checkpoint import CheckpointStore, folder_number
 from services.trainer.learner.learner import Learner, StepReport
 from services.trainer.learner.model.lora import LoraShape
 from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
-from services.trainer.loop.learners import batch_of
 from services.trainer.replay.credit import Credited, Finding
 from services.trainer.replay.recording import Recording
 from triforge.config import LearnerSection

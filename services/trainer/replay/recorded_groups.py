@@ -12,8 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from services.trainer.credit.judged_groups import UNKNOWN
-from services.trainer.loop.task_source import judges, players
+from services.trainer.credit.judged_groups import UNKNOWN, judges, players
 from triforge.config import RunConfig, Sampling
 from triforge.types import (
     ErrorInfo,

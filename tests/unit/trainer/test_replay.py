@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from services.trainer.credit.batches import batch_of
 from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.learner import Learner
-from services.trainer.loop.learners import batch_of
 from services.trainer.replay.credit import credit
 from services.trainer.replay.learner import ReplayedLearner
 from services.trainer.replay.recording import Recording

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.rewrites import shares
 from environments.household.difficulty import difficulty
 from environments.household.family import FAMILY
 from environments.household.params import params_of, world_of
 from environments.household.planner import plan
-from environments.household.rewriting import MAX_COMBINATIONS
+from environments.household.rewriting import MAX_COMBINATIONS, SAME, same_goal
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
-from triforge.types import Params, Task
+from triforge.types import Direction, Params, Task
 
 ROOM: Params = {
     "receptacles": {"fridge 1": "closed", "shelf 1": "open", "sinkbasin 1": "open"},
@@ -140,6 +140,51 @@ def test_removing_the_hint_is_harder() -> None:
     hinted = stored({**ROOM, "hint": True})
     answers = FAMILY.rewrite_menu(hinted, "harder").combinations
     assert {**SAME_GOAL, "hint": "no"} in answers
+
+
+DIRECTIONS: tuple[Direction, Direction] = ("harder", "easier")
+SORTS = ("any", "room")
+
+
+def task_of(params: Params) -> Task:
+    """Return a game as the task of a pool."""
+    draft = FAMILY.validate(params)
+    return Task(id="t", pool_id="p", slot="t", family="household", instruction=draft.instruction,
+                params=draft.params, kind=draft.kind)  # fmt: skip
+
+
+def shares(rooms: int, *, seed: int) -> dict[str, dict[str, float]]:
+    """Return the share of generated games with a proved rewrite of the same goal, by sort and direction."""
+    found: dict[str, list[set[str]]] = {sort: [] for sort in SORTS}
+    for params in FAMILY.generate(count=rooms, seed=seed, options={}):
+        task = task_of(params)
+        had = {way: set(_sorts(task, way)) for way in DIRECTIONS}
+        for sort in SORTS:
+            found[sort].append({way for way in DIRECTIONS if sort in had[way]})
+    wanted = {**{way: {way} for way in DIRECTIONS}, "both": set(DIRECTIONS)}
+    return {
+        sort: {name: sum(need <= ways for ways in had) / rooms for name, need in wanted.items()}
+        for sort, had in found.items()
+    }
+
+
+def _sorts(task: Task, direction: Direction) -> Iterator[str]:
+    """Yield the sorts of which the game has a proved rewrite."""
+    left = set(SORTS)
+    for answer in same_goal(world_of(task.params), direction):
+        only_room = answer["room"] != SAME and not answer["room"].startswith("horizon")
+        sorts = left & ({"any", "room"} if only_room else {"any"})
+        if sorts and _proved(task, answer):
+            yield from sorts
+            left -= sorts
+        if not left:
+            return
+
+
+def _proved(task: Task, answer: dict[str, str]) -> bool:
+    draft = FAMILY.apply_rewrite(task, answer)
+    checks = FAMILY.check_rewrite(task, draft)
+    return draft.kind == task.kind and all(check.passed for check in checks)
 
 
 def test_nearly_every_room_has_a_proved_rewrite_of_its_goal_both_ways() -> None:
