@@ -75,7 +75,7 @@ def llama_shape(shape: Shape) -> LlamaShape:
 def tensor_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Names and sizes of its tensors."""
     with torch.device("meta"):
-        return LlamaModel(llama_shape(shape)).expected()[0]
+        return LlamaModel(llama_shape(shape)).shapes()
 
 
 def llama_folder(folder: Path, shape: Shape, *, scale: float = 1.0) -> Path:

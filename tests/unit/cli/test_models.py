@@ -55,7 +55,7 @@ def test_a_saved_model_opens_in_transformers_with_its_tokenizer(
 
 @pytest.fixture
 def record(services: Services, model: Path, tmp_path: Path) -> None:
-    """What else a run has: rollouts, and steps of two versions."""
+    """Add rollouts and steps of two versions to the run."""
     row = dict.fromkeys(SCHEMA.names) | {
         "trajectory_id": "t",
         "group_id": "g",
