@@ -215,7 +215,7 @@ def replay(
             help="Show the effect of another value, e.g. algorithm.overrides.lam=1. Repeatable."
         ),
     ] = None,
-    credit_only: Annotated[bool, Option("--credit-only", help="Skip the losses.")] = False,
+    credit_only: Annotated[bool, Option("--credit-only", help="Rewards and advantages.")] = False,
     save: Annotated[Path | None, Option(help="Copy record and weights to a new folder.")] = None,
     state: StateOption = STATE,
 ) -> None:

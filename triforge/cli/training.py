@@ -391,7 +391,7 @@ def train_command(
         Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
     ] = None,
     pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
-    file: Annotated[Path | None, Option("--file", "-f", help="Tasks of the pool.")] = None,
+    file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
     config: OverlayOption = None,
