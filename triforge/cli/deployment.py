@@ -31,7 +31,9 @@ StateOption = Annotated[Path, Option("--state", help="State folder of the deploy
 OverlayOption = Annotated[
     Path | None, Option("--config", "-c", help="TOML laid over the deployment's own.")
 ]
-SetOption = Annotated[list[str] | None, Option("--set", help="One field, run.steps=5. Repeatable.")]
+SetOption = Annotated[
+    list[str] | None, Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
+]
 
 
 def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:

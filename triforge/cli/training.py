@@ -29,7 +29,7 @@ from triforge.cli.deployment import (
     settings,
     start_command,
 )
-from triforge.cli.evaluate import MODES, held_out
+from triforge.cli.evaluate import MODES, held_out, measures_of
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
@@ -59,7 +59,6 @@ Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
 _TASKS: Final = 64  # for training, and for evaluation
 _STOP_S: Final = 120.0  # for a run to finish its step
-_SCORE: Final = ("score", "score/low", "score/high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +391,7 @@ def train_command(
         Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
     ] = None,
     pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
-    file: Annotated[Path | None, Option("--file", "-f", help="Tasks of the pool.")] = None,
+    file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
     config: OverlayOption = None,
@@ -427,12 +426,13 @@ def show(trained: Trained) -> None:
     """Print the success on held-out tasks before and after, and the folder of the model."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
-        before, after = trained.before.get(mode, {}), trained.after.get(mode, {})
-        for title, *keys in (("success", "success", "low", "high"), ("mean score", *_SCORE)):
-            cells = [_cells([row.get(key) for key in keys]) for row in (before, after)]
-            if any(mean != "-" for mean, _ in cells):
-                episodes = str(after.get("episodes", "-"))
-                table.add_row(f"{title}, {mode}", *cells[0], *cells[1], episodes)
+        before, after = (
+            measures_of(result.get(mode, {})) for result in (trained.before, trained.after)
+        )
+        for name in before | after:
+            cells = [measures.get(name, ("-", "-")) for measures in (before, after)]
+            episodes = str(trained.after.get(mode, {}).get("episodes", "-"))
+            table.add_row(f"{name}, {mode}", *cells[0], *cells[1], episodes)
     if table.row_count:
         own_console.print(table)
     say(
@@ -452,9 +452,3 @@ def show(trained: Trained) -> None:
         say(
             "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"
         )
-
-
-def _cells(figures: list[float | None]) -> tuple[str, str]:
-    """Format a mean and its interval; a dash where there is none."""
-    mean, low, high = ("-" if figure is None else f"{figure:.3f}" for figure in figures)
-    return mean, "-" if "-" in (mean, low) else f"{low} to {high}"
