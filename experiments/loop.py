@@ -38,9 +38,9 @@ from services.trainer.loop.task_source import TaskSource, task_outcome
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
+from triforge.rollout.copies import environment_of
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import StepScorer
-from triforge.rollout.recycled import asking
 from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
@@ -213,7 +213,7 @@ class Run:
             return trajectory
 
         played = await run_group(
-            lambda: asking(group.recycled, lambda: self._tasks.make(self._options)),
+            lambda: environment_of(group, lambda: self._tasks.make(self._options)),
             self._acts, task, group, ended=ended,
         )  # fmt: skip
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))

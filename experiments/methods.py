@@ -52,12 +52,14 @@ def _games() -> dict[str, Arm]:
 
 
 # a verdict, one token long, counts as much as an episode
-_SPARK = {"preset": "spark", "overrides": {"aggregation": "trajectory_mean"}}
+_MEAN = {"aggregation": "trajectory_mean"}
+_SPARK = {"preset": "spark", "overrides": _MEAN}
+_SPARK_ALONE = {"preset": "grpo", "overrides": {"outcome": "binary", **_MEAN}}
 _HOUSEHOLD: dict[str, dict[str, Any]] = {
     "outcome": {"algorithm": {"preset": "grpo"}},
     "istar": {"algorithm": {"preset": "istar"}, "reward": {"kind": "implicit"}},
-    "spark": {"algorithm": _SPARK, "reward": {"mode": "shared", "recycled": 16}},
-    "spark_alone": {"algorithm": _SPARK},
+    "spark": {"algorithm": _SPARK, "methods": {"spark": {"questions": 16}}},
+    "spark_alone": {"algorithm": _SPARK_ALONE},
 }
 ARMS: dict[str, Arm] = {
     **_games(),
@@ -140,6 +142,7 @@ class MethodsSettings(Settings):
             "overrides": {"kl_beta": 0.0, **given.get("overrides", {})},
         }
         document["reward"] |= arm.config.get("reward", {})
+        document["methods"] = arm.config.get("methods", {})
         document["models"]["reward"] |= {
             "path": models["policy"],
             "temperature": 1.0,

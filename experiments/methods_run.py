@@ -11,7 +11,8 @@ from experiments.loop import play as play_run
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
 from experiments.vote_quality import Row
-from services.trainer.loop.recycling import judge_of, recycled_measures, recycled_tasks
+from methods.spark.loop import judge_measures, question_measures, question_tasks
+from methods.spark.options import SparkOptions
 from triforge.types import GroupTask, JudgedGroup
 
 _VERDICTS = 8  # a held-out rollout
@@ -24,24 +25,28 @@ class MethodsRun(Run):
 
     async def _train(self, step: int, groups: list[JudgedGroup], trust: float) -> dict[str, float]:
         started = time.monotonic()
-        asked = recycled_tasks(groups, self._config, step)
+        used = self._config.methods_used.values()
+        asked = [
+            task
+            for options in used
+            if isinstance(options, SparkOptions)
+            for task in question_tasks(groups, self._config, options, step)
+        ]
         answered = list(await asyncio.gather(*map(self._play_group, asked)))
         seconds = {"seconds/recycled": time.monotonic() - started}
         found = await super()._train(step, groups + answered, trust)
-        return found | recycled_measures(answered) | seconds
+        return found | question_measures(answered) | seconds
 
     async def _evaluate(self, step: int) -> dict[str, float]:
         """In all arms also how well the policy judges what it just played, and what the first weights played."""
         found = await super()._evaluate(step)
-        reward = self._config.reward.model_copy(update={"mode": "shared"})
-        shared = self._config.model_copy(update={"reward": reward})
         asked = [
             one.model_copy(update={"rollouts": _VERDICTS})
-            for one in recycled_tasks(self._sampled, shared, step, held_out=True)
+            for one in question_tasks(self._sampled, self._config, SparkOptions(), step)
         ]
         self._first = self._first or asked
         for name, questions in (("", asked), ("/first", self._first)):
-            judged = judge_of(await asyncio.gather(*map(self._play_group, questions)))
+            judged = judge_measures(await asyncio.gather(*map(self._play_group, questions)))
             if "eval/judge_balanced" in judged:
                 found[f"judge_balanced{name}"] = judged["eval/judge_balanced"]
         return found

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
-from services.local_engine.kv_cache import NEVER, StepBatch
+from services.local_engine.kv_cache import StepBatch
 from services.local_engine.llama import LlamaModel
 from services.local_engine.model import load_model, stage_tensors, stage_weights
 from services.local_engine.request import Prompt, SamplingParams, parse_sampling
@@ -39,8 +39,6 @@ _SEED_STEP, _SEED_MASK = (
     0x9E3779B1,
     0x7FFFFFFF,
 )  # as the policy service spreads the seed of n samples
-
-_QUEUED = 1_000_000  # a step's votes come all at once, and nobody else waits
 
 
 class LocalModel:
@@ -72,7 +70,7 @@ class LocalModel:
         self._config = config
         self._engine = Engine(
             model, config, TextCodec(folder), folder, version=str(version),
-            limits=Limits(max_running=rows, max_queued=_QUEUED),
+            limits=Limits(max_running=rows),
         )  # fmt: skip
         self._engine.start()
         self._frame: tuple[list[int], list[int]] | None = None
@@ -210,7 +208,7 @@ class LocalModel:
                     depths.append(depth)
             ends.append(at)
         size = len(nodes)
-        mask = np.full((size, size), np.float32(NEVER))
+        mask = np.full((size, size), np.float32("-inf"))
         for (above, _), node in nodes.items():
             if above >= 0:
                 mask[node] = mask[above]

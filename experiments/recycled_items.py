@@ -15,7 +15,8 @@ from random import Random
 from environments.household.demonstrations import Demonstration, demonstrations
 from environments.household.family import FAMILY
 from experiments.settings import SHOWN
-from services.trainer.loop.recycling import recycled_tasks
+from methods.spark.loop import question_of, question_tasks
+from methods.spark.options import SparkOptions
 from triforge.config import RunConfig, parse
 from triforge.rollout.verdicts import ANSWERS
 from triforge.types import (
@@ -40,8 +41,9 @@ def chats(count: int, seed: int) -> Iterator[Chat]:
     draw = Random(seed)  # noqa: S311 (noise, not a secret)
     services = FAMILY.generate(count=count, seed=seed, options=SHOWN)
     shown = {str(n): _episodes(params, seed + n) for n, params in enumerate(services)}
-    for asked in recycled_tasks([_group(*pair) for pair in shown.items()], _config(count), 0):
-        item = asked.recycled
+    groups, options = [_group(*pair) for pair in shown.items()], SparkOptions(questions=count)
+    for asked in question_tasks(groups, _config(), options, 0):
+        item = question_of(asked)
         assert item is not None
         if item.verdict:
             said = ANSWERS[1 if (item.verdict == 1) is (draw.random() >= _WRONG) else -1]
@@ -51,9 +53,9 @@ def chats(count: int, seed: int) -> Iterator[Chat]:
             yield [first | {"content": first["content"] + item.text}, *rest]
 
 
-def _config(count: int) -> RunConfig:
-    shared = {"mode": "shared", "prompt": "terse", "recycled": count}
-    return parse({"reward": shared, "algorithm": {"preset": "spark"}, "adaptation": {"controller": "none"}})  # fmt: skip
+def _config() -> RunConfig:
+    spark = {"algorithm": {"preset": "spark"}, "adaptation": {"controller": "none"}}
+    return parse(spark | {"reward": {"prompt": "terse"}})
 
 
 def _said(role: str, content: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -79,7 +79,7 @@ def known() -> tuple[str, ...]:
 
 @functools.cache
 def find(name: str) -> Method:
-    """Return the installed method of that name, or the one that a path names.
+    """Return the installed method of that name, or the one that a path names; its name is the given one.
 
     Raises:
         ConfigError: there is none, or it cannot be imported.
@@ -91,7 +91,7 @@ def find(name: str) -> Method:
         raise ConfigError(
             f"{name}: unknown method; allowed are {', '.join(known())} or the path of another, 'package.module:METHOD'"
         )
-    return loaded
+    return replace(loaded, name=name)
 
 
 @functools.cache

@@ -51,7 +51,7 @@ def _smollm2() -> Path:
 def _train(
     model: str, steps: int, groups: int, rollouts: int, max_steps: int, held: int, scratch: Path
 ) -> dict[str, Any]:
-    """Steps of policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
+    """Train policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
     over: dict[str, Any] = {
         "run": {
             "groups_per_step": groups, "eval_every": max(1, steps // 4), "eval_tasks": held, "eval_greedy": False,

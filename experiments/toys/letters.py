@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from methods.spark.loop import question_tasks
+from methods.spark.options import SparkOptions
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
-from services.trainer.loop.recycling import recycled_tasks
 from triforge.algorithms.algorithm import resolve
 from triforge.config import RunConfig, parse
+from triforge.rollout.copies import environment_of
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.rollout.recycled import asking
 from triforge.rollout.verdicts import ANSWERS
 from triforge.types import (
     GenerateOutput,
@@ -35,10 +36,15 @@ QUESTIONS, LETTERS = 6, "abcdefgh"
 WORDS = (*LETTERS, *ANSWERS.values())
 
 
-def config(mode: str = "shared", **changes: Any) -> RunConfig:
-    """A run by the preset `spark`."""
-    given = {"reward": {"mode": mode}, "algorithm": {"preset": "spark"}}
-    return parse(given | {"adaptation": {"controller": "none"}} | changes)
+def config(**changes: Any) -> RunConfig:
+    """Return a run by the preset `spark`."""
+    given = {"algorithm": {"preset": "spark"}, "adaptation": {"controller": "none"}}
+    return parse(given | changes)
+
+
+def questions(groups: Sequence[JudgedGroup], step: int, **changes: Any) -> list[GroupTask]:
+    """Return the questions about these groups."""
+    return question_tasks(groups, config(**changes), SparkOptions(), step)
 
 
 class Letter:
@@ -121,7 +127,7 @@ class Judge:
 async def play(policy: Judge, asked: GroupTask) -> JudgedGroup:
     """Play a question, or a question about rollouts of one."""
     task = Task(id=asked.task_id, pool_id="p", slot="s", family="f", instruction="answer")
-    played = await run_group(lambda: asking(asked.recycled, Letter), policy, task, asked)
+    played = await run_group(lambda: environment_of(asked, Letter), policy, task, asked)
     return JudgedGroup(played=played, votes=(None,) * asked.rollouts)
 
 
@@ -159,10 +165,11 @@ def success(groups: Sequence[JudgedGroup]) -> float:
 
 async def trained(mode: str, seed: int, steps: int) -> AsyncIterator[tuple[Judge, float]]:
     """The policy and its success after each update, of episodes that train nothing."""
-    policy, wanted = Judge(), config(mode)
+    policy = Judge()
     for number in range(1_000 * seed, 1_000 * seed + steps):
         groups = await played(policy, number)
-        asked = [await play(policy, one) for one in recycled_tasks(groups, wanted, number)]
+        tasks = questions(groups, number) if mode == "shared" else []
+        asked = [await play(policy, one) for one in tasks]
         policy.learn(samples_of(groups + asked).rows["policy"])
         yield policy, success(await played(policy, 9_000_000, rollouts=20, purpose="evaluate"))
 

@@ -34,8 +34,8 @@ def judge_of(settings: Settings, config: RunConfig) -> tuple[JudgeApi, PolicyCli
     from services.reward.app import JudgeApi
     from triforge.clients.policy import PolicyClient
 
-    shared = config.reward.mode == "shared"
-    policy = PolicyClient.from_settings(settings, "policy" if shared else "reward")
+    role = "policy" if config.judge_is_policy else "reward"
+    policy = PolicyClient.from_settings(settings, role)
     api = JudgeApi(
         policy.generate_many,
         sampling=config.models.reward.sampling(),

@@ -106,7 +106,7 @@ async def test_questions_about_a_step_train_the_policy_beside_it_and_count_as_no
     loop.workers.alike = lambda _: False
     shared = {
         "run": {"steps": 1, "groups_per_step": 2, "eval_every": 1, "eval_tasks": 2},
-        "reward": {"mode": "shared", "recycled": 1},
+        "methods": {"spark": {"questions": 1}},
         "algorithm": {"preset": "spark"},
     }
     config = parse(CONFIG | shared).model_dump(mode="json")
@@ -114,9 +114,9 @@ async def test_questions_about_a_step_train_the_policy_beside_it_and_count_as_no
     assert (await loop.conduct(run)).status == "finished"
     first, step = loop.store.steps(run.id)
     rows = loop.records(run)
-    asked = {row["group_id"] for row in rows if row["purpose"] == "recycled"}
+    asked = {row["group_id"] for row in rows if row["purpose"] == "method"}
     assert len(asked) == 2, "one to judge and one to mend"
-    assert {row["reason"] for row in rows if row["purpose"] == "recycled"} == {""}
+    assert {row["reason"] for row in rows if row["purpose"] == "method"} == {""}
     assert step.metrics["rows/policy"] == len({row["trajectory_id"] for row in rows}) == 8
     assert (step.metrics["trajectories"], step.metrics["groups/refilled"]) == (4, 0)
     assert step.metrics["recycled/reflection"] == 1

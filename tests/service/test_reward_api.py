@@ -62,7 +62,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 def document(mode: str) -> RunConfig:
     """Of a run whose reward model judges, or whose policy judges itself."""
-    judge = {"mode": mode, "votes": 2, "deadline_s": 0.5}
+    judge = {"votes": 2, "deadline_s": 0.5}
     return parse(MODES[mode] | {"reward": judge, "models": {"reward": {"temperature": 0.5}}})
 
 

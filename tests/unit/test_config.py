@@ -149,7 +149,7 @@ TREE: dict[str, Any] = {
         ({"trainer": {"aux": {"measure": True}}}, "trainer.aux: allowed with env_adapter.strategy = 'tree' only"),
     ],
 )  # fmt: skip
-def test_tree_rollouts_are_refused_beside_what_reads_them_as_trajectories(
+def test_tree_rollouts_are_refused_with_parts_that_read_trajectories(
     over: dict[str, Any], sentence: str
 ) -> None:
     assert parse(TREE).env_adapter.team_weight == 1.0
@@ -211,37 +211,6 @@ def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
     document = {"reward": {"kind": "unit_tests"}, "algorithm": {"preset": name}}
     with pytest.raises(ConfigError, match="'unit_tests' with algorithm estimator"):
         parse(document)
-
-
-SHARED: dict[str, Any] = {
-    "reward": {"mode": "shared"},
-    "algorithm": {"preset": "spark"},
-    "adaptation": {"controller": "none"},
-}
-
-
-@pytest.mark.parametrize(
-    ("over", "sentence"),
-    [
-        ({"algorithm": {"preset": "rlanything"}}, "preset 'rlanything', allowed only with outcomes alone"),
-        ({"algorithm": {"overrides": {"use_votes": True}}}, "would learn to please its own verdict"),
-        ({"algorithm": {"overrides": {"train_reward_model": True}}}, "there is no other reward model to train"),
-        ({"env_adapter": {"played_by": "sessions"}}, "agents of yours answer no questions"),
-        (
-            {"env_adapter": {"strategy": "tree"}, "algorithm": {"preset": "at_grpo"}},
-            "candidates of a tree are no attempts that succeeded or failed",
-        ),
-        ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with reward.mode = 'shared'"),
-        ({"models": {"second": {"judges": ["mover"]}}}, "models.second.judges: given with .* mode = 'shared'"),
-    ],
-)  # fmt: skip
-def test_a_policy_that_judges_itself_is_rewarded_by_outcomes_alone(
-    over: dict[str, Any], sentence: str
-) -> None:
-    config = parse(SHARED)
-    assert (config.trained, config.votes) == (("policy",), 0)
-    with pytest.raises(ConfigError, match=sentence):
-        parse(merge(SHARED, over))
 
 
 IMPLICIT: dict[str, Any] = {"reward": {"kind": "implicit"}, "algorithm": {"preset": "istar"}}
@@ -624,7 +593,7 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_trained_beside_the_others_is_refused(
+def test_a_model_that_cannot_be_trained_with_the_others_is_refused(
     document: Any, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -97,8 +97,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vlm_rl": {**CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
     # what a critic chose is imitated, better rollouts more
     "pa_rl": {**BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
-    # the verifier's reward; the rest of the method is reward.mode = "shared"
-    "spark": {**BINARY, "kl_beta": 0.001, "aggregation": "token_mean"},
     "maxrl": {**BINARY, "normalise": "relative", "kl_beta": 0.0},
 }
 

@@ -65,8 +65,7 @@ class RunConfig(Section):
     @property
     def judge_is_policy(self) -> bool:
         """Whether the policy answers for the reward model."""
-        used = self.methods_used.values()
-        return self.reward.mode == "shared" or any(options.judge_is_policy for options in used)
+        return any(options.judge_is_policy for options in self.methods_used.values())
 
     @property
     def trained(self) -> tuple[Role, ...]:
@@ -122,7 +121,6 @@ class RunConfig(Section):
         self._demand_staleness(preset)
         self._demand_unit_tests(preset)
         self._demand_step_scores(preset)
-        self._demand_shared(preset)
         self._demand_tree(preset)
         self._demand_further(preset)
         self._demand_one_base()
@@ -252,24 +250,6 @@ class RunConfig(Section):
                 f"{policy.path!r}: the reward model's service holds the reference, the weights that the policy starts from"
             )
 
-    def _demand_shared(self, preset: Algorithm) -> None:
-        """Refuse a policy whose own verdicts would reward it, and rollouts of which no question can be asked."""
-        if self.reward.mode == "separate":
-            return
-        section = self.env_adapter
-        if preset.needs_votes or not preset.use_outcome:
-            raise ValueError(
-                f"reward.mode: given 'shared' with algorithm preset {preset.name!r}, allowed only with outcomes alone (preset 'spark', "
-                "or use_votes and train_reward_model = false): a policy that votes on itself would learn to please its own "
-                "verdict, and there is no other reward model to train"
-            )
-        if section.played_by != "workers" or section.strategy == "tree":
-            raise ValueError(
-                f"reward.mode: given 'shared' with env_adapter.played_by = {section.played_by!r} and strategy = {section.strategy!r}, "
-                "allowed only with 'workers' and whole rollouts: agents of yours answer no questions, and candidates of a tree "
-                "are no attempts that succeeded or failed"
-            )
-
     def _demand_further(self, preset: Algorithm) -> None:
         """Refuse what reads the samples of policy and reward model alone where others play or judge; and learners of no model."""
         for name in self.trainer.__pydantic_extra__.keys() - set(self.models.trainable):
@@ -279,10 +259,10 @@ class RunConfig(Section):
             )
         for name in list(self.models.judging)[1:]:
             sessions = self.env_adapter.played_by == "sessions"
-            if sessions or (self.reward.kind, self.reward.mode) != ("votes", "separate"):
+            if sessions or self.reward.kind != "votes":
                 raise ValueError(
-                    f"models.{name}.judges: given with reward.kind = {self.reward.kind!r}, mode = {self.reward.mode!r} and "
-                    f"env_adapter.played_by = {self.env_adapter.played_by!r}, allowed only with 'votes', 'separate' and 'workers': "
+                    f"models.{name}.judges: given with reward.kind = {self.reward.kind!r} and env_adapter.played_by = "
+                    f"{self.env_adapter.played_by!r}, allowed only with 'votes' and 'workers': "
                     "nothing else asks a model of its own about the steps of an agent"
                 )
             if job := self.trainer.job(name):
@@ -292,7 +272,6 @@ class RunConfig(Section):
         alone = {
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
             "trainer.aux": self.trainer.aux.wanted,
-            "reward.mode = 'shared'": self.reward.mode == "shared",
             "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",

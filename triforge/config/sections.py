@@ -335,13 +335,6 @@ class RewardSection(Section):
     """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
     `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
     `package.module:function`."""
-    mode: Literal["separate", "shared"] = "separate"
-    """Whose weights judge: the reward model's, or (`shared`) the policy's own. Then finished rollouts become questions that the
-    policy answers and learns from: which attempt was right, and what would have been (docs/methods.md, "Shared weights")."""
-    recycled: Annotated[
-        Positive, Only(lambda s: s.mode == "shared", 'mode = "shared": no question is asked')
-    ] = 32
-    """Questions to judge, and attempts to mend, a step; at most so many of each."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"

@@ -68,7 +68,8 @@ def demand_success(config: RunConfig, environment: str) -> None:
     own = (config.algorithm_of(role).needs_success for role in config.models.players)
     read = next(filter(None, own), "")  # by one of the models that play
     needs = read and f"algorithm {algorithm.name!r} ({read})"
-    needs = needs or ("reward.mode = 'shared'" if config.reward.mode == "shared" else "")
+    reading = (m.name for m, options in config.methods_used.items() if options.reads_success)
+    needs = needs or "".join(f"methods.{name}" for name in [*reading][:1])
     if needs or config.adaptation.adapts:
         raise ConfigError(
             f"{needs or f'adaptation.controller = {controller!r}'}: given for {environment!r}, whose episodes have scores and no "

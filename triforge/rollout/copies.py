@@ -16,15 +16,25 @@ from typing import TypeVar
 
 from triforge.errors import EnvError, TriforgeError, raised_at
 from triforge.event_loop import together
+from triforge.methods import find, load_part
 from triforge.rollout.observed import kept_reset, kept_step
 from triforge.rollout.protocols import Environment, Forks, Reset, StepResult
-from triforge.types import Task
+from triforge.types import GroupTask, Task
 
 T = TypeVar("T")
 MakeEnvironment = Callable[[], Environment]
 
 _CLOSE_S = 5.0  # an environment that takes longer to close is left to itself
 _log = logging.getLogger(__name__)
+
+
+def environment_of(group: GroupTask, make: MakeEnvironment) -> Environment:
+    """Return the environment of a group: that of the method whose field the group carries, or the task's, which `make` makes."""
+    for name, value in group.extra.items():
+        if path := find(name).environment:
+            environment: Environment = load_part(path, f"methods.{name}.environment")(value, make)
+            return environment
+    return make()
 
 
 class Trunk:

@@ -81,7 +81,6 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
-    Recycled,
     Segment,
     Step,
     StepVotes,

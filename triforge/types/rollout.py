@@ -49,24 +49,12 @@ class Player(Message):
     sampling: Sampling
 
 
-class Recycled(Message):
-    """A question about finished rollouts that the policy answers: the right `verdict`, or 0 where a task is to be done again.
-
-    Part of `GroupTask`. `text` is the question, or what follows the task's first observation.
-    """
-
-    kind: Literal["pointwise", "pairwise", "reflection"]
-    text: str
-    verdict: Literal[-1, 0, 1]
-
-
 class GroupTask(Message):
     """Play K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
 
     `votes` is m, the judge's samples: votes a step, or with `reward.kind` "unit_tests" tests a group; 0 plays without
     judging. `env_adapter` says how episodes are played, `reward` how they are judged. `agents` are those of the environment
-    that other models than the policy play; the policy plays all others with `sampling`. With `recycled` that is asked in the
-    place of the task. `judges` judge the steps of these agents, with `judge_sampling` the reward model those of all others.
+    that other models than the policy play; the policy plays all others with `sampling`. `judges` judge the steps of these agents, with `judge_sampling` the reward model those of all others.
     """
 
     group_id: str
@@ -85,7 +73,7 @@ class GroupTask(Message):
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     reward: RewardSection = RewardSection()
     show_reference: bool = False
-    recycled: Recycled | None = None
+    extra: Extra = Field(default_factory=dict)
 
     def player(self, agent_id: str) -> Player:
         """Who plays an agent."""

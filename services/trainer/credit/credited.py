@@ -192,7 +192,7 @@ def not_for_training(purpose: Purpose, algorithm: Algorithm) -> str:
     if purpose == "evaluate":
         return EVALUATION
     trained = {"both": True, "parent": purpose == "measure_parent", "none": False}
-    return "" if purpose in ("train", "recycled") or trained[algorithm.train_on_pairs] else MEASURES
+    return "" if purpose in ("train", "method") or trained[algorithm.train_on_pairs] else MEASURES
 
 
 def leave_out_unfit(credited: CreditedGroup, options: SampleOptions) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from triforge.broker import unit_tests_id
+from triforge.config import RunConfig
 from triforge.types import (
     JudgedGroup,
+    Player,
     StepVotes,
     TrainedRole,
     Trajectory,
@@ -44,6 +46,21 @@ def versions_of(spans: Sequence[VersionSpan], length: int) -> list[int]:
         end = min(length, span.end)
         versions[span.start : end] = [span.version] * (end - span.start)
     return versions
+
+
+def players(config: RunConfig, *, greedy: bool = False) -> dict[str, Player]:
+    """Return the models that play agents in the place of the policy."""
+    known, agents = config.models.players, config.models.agents
+    return {
+        agent: Player(model=name, sampling=known[name].sampling(greedy=greedy))
+        for agent, name in agents.items()
+    }
+
+
+def judges(config: RunConfig) -> dict[str, Player]:
+    """Return the models that judge agents in the place of the reward model."""
+    known, judged = config.models.judging, config.models.judges
+    return {a: Player(model=name, sampling=known[name].sampling()) for a, name in judged.items()}
 
 
 def played_by(group: JudgedGroup, role: TrainedRole = "policy") -> set[int]:

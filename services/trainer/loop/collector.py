@@ -128,7 +128,7 @@ class Collector:
         while missing := [name for name in names if name not in self._in_flight.landed]:
             await self._receive(missing, started)
         drawn = self._measures.get("groups/refilled", 0.0)
-        self._measures["groups/refilled"] = drawn + sum(not task.recycled for task in tasks)
+        self._measures["groups/refilled"] = drawn + sum(task.purpose != "method" for task in tasks)
         return [self._in_flight.landed.pop(name) for name in names]
 
     def advance(self, versions: Mapping[TrainedRole, int]) -> None:

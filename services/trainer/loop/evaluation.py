@@ -16,7 +16,6 @@ from services.trainer.loop.hooks import Methods
 from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.measures import ends, scores, success_rate
 from services.trainer.loop.parts import Parts
-from services.trainer.loop.recycling import judge_of, recycled_tasks
 from services.trainer.loop.task_source import TaskSource
 from triforge.algorithms.theory import FEWEST, mean_interval, wilson
 from triforge.config import RunConfig
@@ -74,12 +73,13 @@ class Evaluator:
             versions={role: v for role, v in versions.items() if role != "reward"},
         )
         groups = await play(tasks)
-        asked = recycled_tasks(groups[:count], self._config, step, held_out=True)
-        judged = await play(asked) if asked else []
-        measures = {"seconds/evaluate": time.monotonic() - started} | judge_of(judged)
+        tasks = await self._methods.more_groups(step, groups[:count])
+        more = await play(tasks) if tasks else []
+        measures = self._methods.evaluated(groups + more)
+        measures["seconds/evaluate"] = time.monotonic() - started
         for number, mode in enumerate(modes):
             measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
-        self._played += groups + judged
+        self._played += groups + more
         uri, lines = await asyncio.to_thread(self._record, step, versions, groups)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
         return Evaluation(measures, {"evaluation": uri}, lines)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from services.trainer.credit.batches import batch_of
 from services.trainer.loop.parts import Parts
 from services.trainer.runs.rollback import Versions
 from triforge.broker import WEIGHTS_STREAM
@@ -140,30 +141,6 @@ class Learners:
             initial=initial, start=WeightVersion(number=version, folder=folder), uri=uri,
             auxiliary_weights=dict(auxiliary_weights),
         )  # fmt: skip
-
-
-def batch_of(
-    config: RunConfig, run_id: str, role: TrainedRole, step: int, rows: list[TrainRow], **more: Any
-) -> TrainBatch:
-    """What a learner is told of a step of a run; `more` are the batch's own fields of versions, folders and weights."""
-    return TrainBatch(
-        batch_id=f"{run_id}-{step:05d}-{role}",
-        run_id=run_id,
-        role=role,
-        step=step,
-        num_rows=len(rows),
-        num_tokens=sum(len(row.ids) for row in rows),
-        algorithm=config.algorithm_of(role),
-        learner=config.learner(role),
-        critic=config.trainer.critic,
-        auxiliary=config.trainer.aux,
-        staleness_bound=config.run.staleness_bound,
-        temperature=getattr(config.models, role).temperature,
-        seed=config.run.seed,
-        keep=config.run.keep_checkpoints,
-        colocate=config.run.colocate,
-        **more,
-    )
 
 
 def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:

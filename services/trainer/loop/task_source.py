@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from services.trainer.credit.judged_groups import accepted, played_by
+from services.trainer.credit.judged_groups import accepted, judges, played_by, players
 from services.trainer.loop.measures import level_measures
 from services.trainer.loop.parts import Parts
 from triforge.algorithms.credit import accuracy
@@ -21,7 +21,6 @@ from triforge.types import (
     JudgedGroup,
     PlannedGroup,
     PlanRequest,
-    Player,
     RunState,
     TaskOutcome,
     Trajectory,
@@ -120,7 +119,7 @@ class TaskSource:
     async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
         """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
         run, config = self._run, self._config
-        of_pool = [group for group in groups if not group.played.group.recycled]
+        of_pool = [group for group in groups if group.played.group.purpose != "method"]
         named = [(group, offers[group.played.group.group_id]) for group in of_pool]
         outcomes = [task_outcome(group, offer, run=run, config=config) for group, offer in named]
         if not config.adaptation.adapts:  # there is no adapt worker that would count them
@@ -138,21 +137,6 @@ class TaskSource:
             return {}
         tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)
         return level_measures(tops)
-
-
-def players(config: RunConfig, *, greedy: bool = False) -> dict[str, Player]:
-    """Who plays the agents that the policy does not."""
-    known, agents = config.models.players, config.models.agents
-    return {
-        agent: Player(model=name, sampling=known[name].sampling(greedy=greedy))
-        for agent, name in agents.items()
-    }
-
-
-def judges(config: RunConfig) -> dict[str, Player]:
-    """Who judges the agents that the reward model does not."""
-    known, judged = config.models.judging, config.models.judges
-    return {a: Player(model=name, sampling=known[name].sampling()) for a, name in judged.items()}
 
 
 def task_outcome(

@@ -46,7 +46,6 @@ from services.trainer.loop.measures import (
     step_measures,
 )
 from services.trainer.loop.parts import Parts, StopRequested
-from services.trainer.loop.recycling import recycled_measures, recycled_tasks
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
 from services.trainer.loop.timeline import spans_of
@@ -199,8 +198,8 @@ class TrainLoop:
             demand_known_success(self._config, drawn)
             useful += learnable(drawn, options)[1]
             found += drawn
-        asked = recycled_tasks(groups + found, self._config, step)
-        return found + (await self._collector.refill(asked) if asked else [])
+        more = await self._methods.more_groups(step, groups + found)
+        return found + (await self._collector.refill(more) if more else [])
 
     async def _plan(self, step: int) -> dict[int, list[GroupTask]]:
         """The tasks of the rounds that may be offered; none in a step that plays nothing."""
@@ -213,7 +212,6 @@ class TrainLoop:
         algorithm = self._algorithm
         low, high = algorithm.alpha_low, algorithm.alpha_high
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
-        measures |= recycled_measures(groups)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
         if algorithm.needs_votes and self._config.reward.kind not in (

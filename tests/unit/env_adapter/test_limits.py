@@ -98,8 +98,8 @@ def test_more_acceptances_than_allowed_among_the_last_verdicts_are_rejected(
     assert rewrite(service, 2, service.second, accepted=True, **options).state == "accepted"
     third = rewrite(service, 3, f"{service.first}-v1", accepted=True, **options)
     assert (third.state, third.verdict) == ("rejected", "accepted")
-    assert "2 of the last 2 decisions were accepted already" in third.reason
-    assert "50% of 4 (adaptation.max_acceptance)" in third.reason
+    assert "2 of the last 2" in third.reason
+    assert "adaptation.max_acceptance" in third.reason
     assert service.states()["v1"] == "active"
     fourth = rewrite(service, 4, f"{service.first}-v1", accepted=False, **options)
     assert fourth.state == "rejected"

@@ -98,9 +98,7 @@ def test_a_proposal_whose_pairs_never_count_is_given_up_without_a_verdict(servic
     last = found[-1]
     assert last is not None
     assert (last.state, last.verdict) == ("rejected", "")
-    assert (
-        last.reason == f"withdrawn: {MAX_DISCARDED + 1} pairs were played and could not be counted"
-    )
+    assert f"{MAX_DISCARDED + 1} pairs" in last.reason
     assert service.states() == {"v0": "active", "v1": "rejected"}
 
 

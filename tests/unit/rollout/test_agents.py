@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.trainer.loop.task_source import players
+from services.trainer.credit.judged_groups import players
 from tests.unit.rollout.counting import Count, Parrot, play
 from triforge.clients.policy import ModelClients
 from triforge.config import Settings, parse

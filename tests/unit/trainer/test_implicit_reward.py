@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from services.trainer.credit.batches import batch_of
 from services.trainer.credit.judged_groups import judged_by, stale_votes
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.credit.step_records import origin_of
 from services.trainer.learner.learner import Learner
-from services.trainer.loop.learners import batch_of
 from services.trainer.replay.credit import credit
 from services.trainer.replay.recording import StepRecord
 from tests.unit.trainer.played import group_task, judged

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from services.trainer.credit.batches import batch_of
 from services.trainer.credit.credited import STALE
-from services.trainer.credit.judged_groups import judged_by, stale_votes
+from services.trainer.credit.judged_groups import judged_by, judges, players, stale_votes
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.credit.step_records import origin_of
 from services.trainer.learner.objectives import objectives_of
-from services.trainer.loop.learners import batch_of
-from services.trainer.loop.task_source import judges, players
 from services.trainer.replay.credit import changes, credit
 from services.trainer.replay.recorded_groups import groups_of
 from services.trainer.replay.recording import StepRecord

@@ -1,17 +1,17 @@
-"""Which finished rollouts become questions, held against the counts of SPARK's released code."""
+"""Choice of the rollouts that become questions, against the counts of SPARK's released code."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from triforge.algorithms.recycling import Item, recycle
+from methods.spark.questions import Item, choose
 
 RIGHT, WRONG, MIXED = [1] * 8, [-1] * 8, [1, -1] * 4
 
 
 def drawn(*rows: list[int | None], cap: int = 32, seed: int = 1, blank: int = 0) -> list[Item]:
     read = [[n >= blank for n in range(len(row))] for row in rows]
-    return recycle(rows, read, cap=cap, seed=seed)
+    return choose(rows, read, cap=cap, seed=seed)
 
 
 def test_a_group_of_one_outcome_gives_one_rollout_to_judge_and_only_failures_one_to_mend() -> None:

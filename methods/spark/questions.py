@@ -1,4 +1,4 @@
-"""Which finished rollouts become questions for the policy itself: to judge one, to choose of two, to mend one that was wrong.
+"""Choice of the finished rollouts that become questions for the policy: to judge one, to choose one of two, to mend a failed one.
 
 Source: SPARK, arXiv 2509.22624, and its released code.
 """
@@ -10,17 +10,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from triforge.types import Message
+
 Kind = Literal["pointwise", "pairwise", "reflection"]
 KINDS: Final[tuple[Kind, ...]] = ("pointwise", "pairwise", "reflection")
 _POINTWISE: Final = 0.3  # share of mixed groups of which one rollout is judged, not a pair
 
 
+class Question(Message):
+    """A question about finished rollouts that the policy answers, `GroupTask.extra["spark"]`.
+
+    `text` is the question, or the text after the task's first observation. `verdict` is the right one; 0 if the task is to be done
+    again.
+    """
+
+    kind: Kind
+    text: str
+    verdict: Literal[-1, 0, 1]
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question about rollouts of a group, by their indices in the order in which they are shown.
+    """The rollouts of a group that a question is about, by their indices in the order in which they are shown.
 
-    `verdict` is +1 where the one rollout, or the first of two, succeeded, else -1; 0 for a reflection, which is verified by
-    the task itself. `whole` shows responses and not final answers only.
+    `verdict` is +1 if the one rollout, or the first of two, succeeded, else -1; 0 for a reflection, which the task itself
+    verifies. `whole` shows responses and not only final answers.
     """
 
     kind: Kind
@@ -30,20 +44,20 @@ class Item:
     whole: bool = False
 
 
-def recycle(
+def choose(
     outcomes: Sequence[Sequence[int | None]],
     answered: Sequence[Sequence[bool]],
     *,
     cap: int,
     seed: int,
 ) -> list[Item]:
-    """The items of a step, at most `cap` to judge and `cap` to mend; the same arguments give the same ones.
+    """Return the items of a step, at most `cap` to judge and `cap` to mend; the same arguments give the same items.
 
-    A group in which all succeeded gives its first rollout to judge, one in which all failed a random one with an answer; a
+    A group in which all succeeded gives its first rollout to judge, one in which all failed a random one with an answer, a
     mixed one a rollout (of either side alike) or a pair in random order. Each group with a failure gives one to mend: the
     first half of the groups by the whole responses, the others by the final answer.
 
-    `outcomes` are +1 or -1 a rollout of each group, None where it was not measured: such a one is never shown. `answered` says
+    `outcomes` are +1 or -1 a rollout of each group, None if it was not measured: such a rollout is never shown. `answered` says
     whether a final answer could be read from it.
     """
     draw = random.Random(seed)  # noqa: S311 (a reproducible draw, not a secret)
