@@ -105,7 +105,7 @@ def _wrapped(numbers: list[float], pad: str) -> list[str]:
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """A fragment of a JSON schema in words; other types as links."""
+    """Return a fragment of a JSON schema in words; other types as links."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         if name == "Algorithm" or name.endswith("Options"):
@@ -373,7 +373,7 @@ def configuration_page() -> str:
 
 
 def _options(kind: type[Options], presets: tuple[str, ...]) -> list[str]:
-    """The options of the core or of a part: limits, what each preset makes of them, what they do."""
+    """Yield the options of the core or of a part: limits, what each preset makes of them, what they do."""
 
     def rows() -> Iterator[tuple[str, ...]]:
         for name, field in kind.model_fields.items():
