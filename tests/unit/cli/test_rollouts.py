@@ -60,7 +60,7 @@ def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became
     assert out.count("rollout ") == 4
 
 
-def test_scores_stand_where_nobody_says_what_a_success_is(
+def test_scores_are_shown_where_success_is_unknown(
     triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
     group = judged(group_task("g1"), [1, -1], [[[1, 1]], [[1, 1]]])
