@@ -121,8 +121,8 @@ class Training:
                 rows = sum(bool(line.strip()) for line in file)
                 if 1 < rows < 2 * _TASKS:
                     return rows - max(1, rows // 5), max(1, rows // 5)
-        asked = (self.tasks, self.heldout)
-        train, heldout = (_TASKS if count is None else count for count in asked)
+        counts = (self.tasks, self.heldout)
+        train, heldout = (_TASKS if count is None else count for count in counts)
         return train, heldout
 
     def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
@@ -231,29 +231,33 @@ def train(
         arguments["generate"] = {**arguments.get("generate", {}), "data": path}
     if reward:
         arguments["options"] = {**arguments.get("options", {}), "reward": reward}
-    wanted = Training(model=str(model), env=env, state=Path(state), **arguments)
+    training = Training(model=str(model), env=env, state=Path(state), **arguments)
     console = console or Console()
     tell = partial(say, to=console)
-    document = wanted.document(tell)  # outside of an event loop, where Ctrl-C ends it
+    document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
 
     async def work() -> Trained:
-        async with deployment(document, wanted.state, tell) as addresses:
-            return await conduct(wanted, document, addresses, console, tell)
+        async with deployment(document, training.state, tell) as addresses:
+            return await conduct(training, document, addresses, console, tell)
 
     return run_anywhere(work())
 
 
 async def conduct(
-    wanted: Training, document: Mapping[str, Any], addresses: Settings, console: Console, tell: Tell
+    training: Training,
+    document: Mapping[str, Any],
+    addresses: Settings,
+    console: Console,
+    tell: Tell,
 ) -> Trained:
     """Make pool and run on a deployment, and show the run until it has ended."""
     started = time.monotonic()
     async with clients_of(addresses) as (pools, trainer):
-        run = await _begin(wanted, document, pools, trainer)
+        run = await _begin(training, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
-        await follow(wanted.state, run, trainer, console, tell)
-        if wanted.export and (await trainer.run(run.id)).step > 0:
-            await trainer.export(run.id, wanted.export)
+        await follow(training.state, run, trainer, console, tell)
+        if training.export and (await trainer.run(run.id)).step > 0:
+            await trainer.export(run.id, training.export)
     return await result_of(run.id, addresses, time.monotonic() - started)
 
 
@@ -320,17 +324,17 @@ async def _check_served_pool(addresses: Settings, pool: str, options: Params) ->
 
 
 async def _begin(
-    wanted: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
+    training: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
     """Resume the run, or submit one on the named pool or on a new one."""
-    if wanted.resume:
-        run = await trainer.run(wanted.resume)
+    if training.resume:
+        run = await trainer.run(training.resume)
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
-    pool = wanted.pool
+    pool = training.pool
     if not pool:
-        name, body = wanted.request(document)
-        pool = (await send_pool(pools, name, body, environment=wanted.env)).id
-    return await trainer.submit(pool, name=wanted.name, config=dict(document))
+        name, body = training.request(document)
+        pool = (await send_pool(pools, name, body, environment=training.env)).id
+    return await trainer.submit(pool, name=training.name, config=dict(document))
 
 
 async def follow(

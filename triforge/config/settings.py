@@ -84,8 +84,8 @@ class Settings(Section):
     dashboard_url: Url = "http://127.0.0.1:8005"
     """Dashboard."""
     engines: str = "http://127.0.0.1:9001"
-    """Comma-separated engines of a policy service: `http://host:port`, `dns+http://name:port` for an engine at each resolved
-    address, or one `router+http://host:port` for SGLang's router."""
+    """Comma-separated engines of a policy service: `http://host:port`, or `dns+http://name:port` for an engine at each resolved
+    address."""
     policy_engines: str = ""
     """Engines for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one."""
     reward_engines: str = ""
@@ -98,8 +98,6 @@ class Settings(Section):
     """Likewise for the role reward."""
     rewriter_engine_port: Port = 9021
     """Likewise for the role rewriter."""
-    router_workers: str = ""
-    """Engines behind a router, as `http://` or `dns+http://`; empty asks the router for them."""
     engine_in_flight: Positive = 512
     """Most samples in flight at one engine; further ones wait."""
     max_waiting: Positive = 4096
@@ -158,7 +156,7 @@ class Settings(Section):
     """Whether the engines of a policy service also serve other models, all of them adapters over one fixed base
     (`models.NAME.engines_of`; `triforge up` sets it)."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
-    """Treatment of running requests while weights change; `in_place` not with a router."""
+    """Treatment of running requests while weights change."""
     weights_check: Literal["contents", "sizes"] = "contents"
     """Check of a new folder by a policy service before an engine loads it."""
     weights_verify: Literal["tensors", "info"] = "tensors"
