@@ -101,7 +101,10 @@ class MemoryBroker(Broker):
             while not self.queues[queue]:
                 await self._changed.wait()
             submitted = self.queues[queue].popleft()
-            job = jobs[submitted.task]
+            job = jobs.get(submitted.task)
+            if job is None:
+                Job.log.error("dropped a job of %s: no worker of %s does it", submitted.task, queue)
+                continue
             try:
                 await job.run(submitted.payload, submitted.headers)
             except (UnavailableError, StorageError) as error:
