@@ -525,7 +525,7 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_trained_beside_the_others_is_refused(
+def test_a_model_that_cannot_be_trained_with_the_others_is_refused(
     document: Any, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):

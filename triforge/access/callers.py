@@ -71,9 +71,9 @@ def caller() -> Caller:
 
 
 @contextlib.contextmanager
-def acting_for(who: Caller) -> Iterator[None]:
+def acting_for(new: Caller) -> Iterator[None]:
     """Set the caller inside the block."""
-    token = _caller.set(who)
+    token = _caller.set(new)
     try:
         yield
     finally:
@@ -82,5 +82,5 @@ def acting_for(who: Caller) -> Iterator[None]:
 
 def own(column: InstrumentedAttribute[Any]) -> list[ColumnElement[bool]]:
     """Return the conditions that keep the caller's rows; `column` holds tenants."""
-    who = caller()
-    return [] if who.everything else [column == who.tenant]
+    current = caller()
+    return [] if current.everything else [column == current.tenant]

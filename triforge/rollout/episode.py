@@ -43,7 +43,7 @@ from triforge.types import (
 
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
 
-_BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; how many there are is the group's
+_BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; the group sets their number
 
 _AGENT: Final[Mapping[str, Any]] = {"gen_ai.operation.name": "invoke_agent"}  # for OpenTelemetry
 
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 def judge_task(group: GroupTask, index: int) -> JudgeTask:
-    """The judge's job on rollout `index` of a group; the same every time, so whoever misses it can send it again."""
+    """Make the judge's job on rollout `index` of a group; it is the same each time, so it can be sent again."""
     return JudgeTask(
         trajectory_id=trajectory_id(group.group_id, index),
         group_id=group.group_id,
@@ -69,7 +69,7 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
 
 
 def unit_test_task(group: GroupTask) -> UnitTestTask:
-    """The judge's job on a group that is judged by tests; the same every time."""
+    """Make the judge's job on a group that tests judge; it is the same each time."""
     return UnitTestTask(
         group_id=group.group_id,
         run_id=group.run_id,
@@ -96,13 +96,13 @@ async def run_group(
     """Play the K episodes of a group concurrently. A failed episode never fails its group.
 
     Args:
-        make: a fresh environment a try.
-        generate: samples; asked with the group's id as affinity, so that one engine sees the shared prefix.
+        make: makes a fresh environment for each try.
+        generate: samples, with the group's id as affinity, so that one engine sees the shared prefix.
         group: K, sampling, seeds, limits and retries.
-        slots: one slot is held an episode; waiting for it does not count against the deadline.
-        ended: awaited with each new trajectory; returns the one that counts (another worker may have been first). What it
-            raises cancels the episodes in flight.
-        keep: keeps screenshots; without it an environment that shows any has failed.
+        slots: each episode holds one slot; waiting for it does not count against the deadline.
+        ended: is awaited with each new trajectory and returns the one that counts (another worker may have been first). An
+            exception in it cancels the episodes in flight.
+        keep: stores screenshots; without it an environment that shows any has failed.
         artifacts: files of the run that its strategy may read.
         patience_s: seconds to wait for a policy that does not answer, within the deadline.
     """

@@ -1,4 +1,4 @@
-"""From what an environment gives to an outcome: rewards of steps, a score of the episode, success or its threshold."""
+"""The outcome of an episode from rewards of steps, its score, and success or the threshold of success."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Rewards = Sequence[float | None]
 
 
 def with_threshold(made: Environment, family: EnvironmentFamily, options: Params) -> Environment:
-    """The environment, with success told from the score where the run or the family states from which score on."""
+    """Return the environment; if the run or the family has a threshold `success_at`, its score decides success."""
     at = options.get("success_at", family.success_at) if hasattr(family, "success_at") else None
     return _Thresholded(made, at) if isinstance(at, int | float) else made
 
 
 class _Thresholded:
-    """An environment whose results say whether the score so far is a success, unless they say it themselves."""
+    """An environment whose score decides success in results that leave it open."""
 
     def __init__(self, inner: Environment, at: float) -> None:
         self.reset, self.close = inner.reset, inner.close
@@ -37,15 +37,15 @@ class _Thresholded:
 
 
 def total(last: StepResult, rewards: Rewards) -> float | None:
-    """The score of an episode: that of its `last` result, else the sum of the rewards; None without either."""
-    given = [reward for reward in rewards if reward is not None]
-    return math.fsum(given) if given and last.score is None else last.score
+    """Return the score of an episode: that of its `last` result, else the sum of the rewards; None without either."""
+    known = [reward for reward in rewards if reward is not None]
+    return math.fsum(known) if known and last.score is None else last.score
 
 
 def outcome(last: StepResult, rewards: Rewards, cut: ErrorInfo | None = None) -> Outcome:
-    """The outcome of an episode that is done, or cut off (perhaps with a reason) after its `last` result.
+    """Return the outcome of an episode that is done, or `cut` off after its `last` result.
 
-    One that is cut off has what its steps earned; without rewards it is a failure, whatever the environment thinks.
+    An episode that is cut off has the rewards of its steps; without rewards it is a failure.
     """
     score = total(last, rewards)
     if last.done and score is None and last.success is None:

@@ -187,8 +187,8 @@ class FakeFamily:
         ]
 
 
-def _only(given: dict[str, Any], *known: str) -> None:
-    for name in given:
+def _only(params: dict[str, Any], *known: str) -> None:
+    for name in params:
         if name not in known:
             raise InputError(f"{name}: unknown field; known are {list(known)}")
 

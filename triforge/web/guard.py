@@ -72,14 +72,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            who = await self._admit(scope)
+            caller = await self._admit(scope)
         except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
             response = await response_to(error)
             await response(scope, receive, send)
             return
-        if self._gate.keyed and who.scope != "service":
+        if self._gate.keyed and caller.scope != "service":
             scope = unnamed(scope)
-        with acting_for(who):
+        with acting_for(caller):
             await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> Caller:
@@ -92,13 +92,13 @@ class Guard:
             require_served_version(
                 headers.get(VERSION_HEADER, "")
             )  # services are upgraded together
-        who = await self._gate.identify(
+        caller = await self._gate.identify(
             authorization, tenant=headers.get(_TENANT_HEADER, ""), public=required == "public"
         )
-        self._gate.authorize(who, required)
-        if not route and self._gate.keyed and who != SERVICE:
+        self._gate.authorize(caller, required)
+        if not route and self._gate.keyed and caller != SERVICE:
             raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
-        return who
+        return caller
 
 
 def _requirement(headers: Headers, rule: Rule) -> Requirement:
