@@ -188,12 +188,12 @@ def _paragraphs(docstring: str) -> str:
 
 
 def models_of(module: str) -> list[type[Message]]:
-    """Return the messages that a module defines, in their order."""
-    found = vars(import_module(module)).values()
+    """Return the messages that a module defines, in their order; not the private bases of others."""
     return [
         item
-        for item in found
+        for name, item in vars(import_module(module)).items()
         if isinstance(item, type)
+        and not name.startswith("_")
         and issubclass(item, Message)
         and item is not Message
         and item.__module__ == module
