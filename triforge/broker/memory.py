@@ -189,9 +189,6 @@ class MemoryBroker(Broker):
     async def last_id(self, stream: str) -> str:
         return str(len(self._streams[stream]))
 
-    async def clock(self) -> float:
-        return time.time()
-
     async def ping(self) -> None:
         return
 
