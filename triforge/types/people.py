@@ -66,30 +66,6 @@ class RunStep(_Versions):
     artifacts: dict[str, str] = Field(default_factory=dict)
 
 
-SpanKind = Literal["play", "judge", "train", "publish", "credit", "adapt", "record", "wait"]
-
-
-class Span(Message):
-    """The work of a process from `start` to `end`, seconds since 1970 by its own clock. Part of `Timeline`.
-
-    `lane` is the process; `name` the trajectory, the group, the model or the phase.
-    """
-
-    lane: str
-    kind: SpanKind
-    name: str
-    start: float
-    end: float
-
-
-class Timeline(Message):
-    """The work of all processes on a step. Produced by: trainer (`GET /v1/runs/{id}/steps/{step}/timeline`). Consumed by: people, dashboards."""
-
-    run_id: str
-    step: int
-    spans: tuple[Span, ...]
-
-
 class TrajectorySummary(Message):
     """One rollout of a run in a line. Produced by: trainer (`GET /v1/runs/{id}/trajectories`). Consumed by: people, dashboards.
 
