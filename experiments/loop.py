@@ -224,10 +224,8 @@ class Run:
             groups,
             SampleOptions(
                 algorithm=self._algorithm,
-                policy_version=self._versions["policy"],
-                reward_version=self._versions["reward"],
-                policy_limits=limits_of(trainer.policy),
-                reward_limits=limits_of(trainer.reward),
+                players={"policy": (self._versions["policy"], limits_of(trainer.policy))},
+                judging={"reward": (self._versions["reward"], limits_of(trainer.reward))},
                 seed=nth_seed(self._config.run.seed, step),
                 trust=trust,
             ),
