@@ -146,7 +146,7 @@ class Block:
 
 
 def blocks(parent: float, candidate: float, miss: float) -> list[Block]:
-    """The blocks of the rule; multisets of totals that weigh at most `miss` in all are left out of each."""
+    """Return the blocks of the rule; multisets of totals that weigh at most `miss` in all are left out of each."""
     both = np.outer(binomial(K, parent), binomial(K, candidate))
     joint = [np.array([both[t - k, k] if 0 <= t - k <= K else 0.0 for k in range(K + 1)]) for t in range(2 * K + 1)]  # fmt: skip
     weight = np.array([row.sum() for row in joint])
@@ -242,7 +242,7 @@ def _lost(hits: int, measured: int) -> bool:
 
 
 def cost(parent: float, candidate: float, trials: int) -> float:
-    """The mean rollouts an arm of an easier rewrite, in a simulation."""
+    """Return the mean rollouts an arm of an easier rewrite, by simulation."""
     draw, played = random.Random(17), 0
     for _ in range(trials):
         test = SequentialTest("easier", low=LOW, high=HIGH, alpha=ALPHA, max_rollouts=MAX_ROLLOUTS)

@@ -1,4 +1,4 @@
-"""What playing ahead of training brings: judged groups an hour at staleness bounds 0, 1 and 2.
+"""Asynchronous training: judged groups an hour at staleness bounds 0, 1 and 2.
 
 The orchestrator, its window, its step records and its database are the real ones. Workers, engines and learners are stand-ins that
 take the time they would take, on a clock that jumps from one event to the next. Episodes last lognormal times, half of
@@ -145,7 +145,7 @@ class Everything(MemoryBroker):
         self._finish(JudgedGroup(played=group, votes=tuple(v for _, v in played)))
 
     async def _episode(self, task: GroupTask, rollout: int) -> tuple[Trajectory, TrajectoryVotes]:
-        """A turn samples one token, with the weights of its moment."""
+        """Play an episode: each turn samples one token with the weights of its moment."""
         ids: list[int] = []
         spans, steps = [], []
         pause = seconds_of(task, rollout) / TURNS
@@ -253,7 +253,7 @@ class Everything(MemoryBroker):
         at = await self._wait(self._ready, after, block_s)
         return [(str(at + n + 1), ready) for n, ready in enumerate(self._ready[at:])]
 
-    # ---- what nobody hears ----
+    # ---- events without a reader ----
 
     async def begin_run(self, run_id: str) -> None:
         pass
@@ -306,7 +306,7 @@ async def measure(
 
 
 def report(steps: list[RunStep], seconds: float, lags: Counter[int]) -> dict[str, Any]:
-    """What a run says of itself, over all of its steps; `lags` is what its learners saw."""
+    """Return the figures of a run over all of its steps; `lags` are the staleness values of its rows."""
     metrics = [step.metrics for step in steps]
     trained = sum(m.get("steps/trained", 0.0) for m in metrics)
     stale = sum(m.get("steps/stale weight version", 0.0) for m in metrics)
@@ -344,7 +344,7 @@ def main() -> int:
 
 
 def compare(steps: int, folder: Path) -> tuple[float, list[dict[str, Any]]]:
-    """What a training step takes, and one row a run; ratios are to the synchronous one."""
+    """Return the seconds of a training step and one row for each run, with ratios to the synchronous run."""
     alone = run(measure(0, "wait", steps, 0.001, folder))
     train_s = alone["step_s"] / 3  # a quarter of playing and training together
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What the loop costs without the models: engine and judge answer at once, the environment does next to nothing.
+"""Cost of the loop without models: engine and judge answer at once, the environment does next to nothing.
 
     loop  CPU milliseconds a judged trajectory, from the orchestrator over the queues and back into a committed step
     pool  a pool of 100,000 tasks from streamed JSONL, and plans drawn from it
@@ -110,7 +110,7 @@ async def upload(stack: Stack, name: str, tasks: int) -> dict[str, Any]:
 
 
 def flatness(run: dict[str, Any]) -> dict[str, float]:
-    """The orchestrator's memory in the second quarter of a run and in the last, and the slope between them."""
+    """Return the orchestrator's memory in the second quarter of a run and in the last, and the slope between them."""
     samples = run["memory"]
     quarter = max(1, len(samples) // 4)
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]

@@ -12,7 +12,7 @@ NAME = "bench"
 
 
 class Episode:
-    """`turns` turns; whoever says "left" in the last one has won."""
+    """An episode of `turns` turns; the response "left" in the last one wins."""
 
     def __init__(self, turns: int) -> None:
         self._left = turns

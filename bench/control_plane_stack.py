@@ -21,7 +21,7 @@ from triforge.supervisor.layout import Layout, plan_layout
 from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import ProcessSpec
 from triforge.supervisor.supervise import Supervisor
-from triforge.testing.entry_points import offer_family
+from triforge.testing.fakes import offer_family
 from triforge.testing.model_folders import chatml_folder
 from triforge.types import TrainedRole, WeightsReady
 

@@ -89,15 +89,15 @@ def prepare(name: str) -> Bench:
 
 async def play(bench: Bench, task: Task, seed: int, pause: bool) -> tuple[float, list[str]]:
     """One episode of random admissible commands: (seconds of its reset, the commands)."""
-    rng, environment, said = Random(seed), bench.environment(), []
+    rng, environment, moves_made = Random(seed), bench.environment(), []
     begun = time.perf_counter()
     try:
         seen = (await environment.reset(task, seed=seed)).observation
         reset = time.perf_counter() - begun
         for _ in range(LONGEST):
             wrong = ANSWERS.get(task.family, "<answer>no</answer>")
-            said.append(rng.choice(seen.admissible or (wrong,)))
-            result = await environment.step(said[-1])
+            moves_made.append(rng.choice(seen.admissible or (wrong,)))
+            result = await environment.step(moves_made[-1])
             if result.done:
                 break
             seen = result.observation
@@ -105,20 +105,20 @@ async def play(bench: Bench, task: Task, seed: int, pause: bool) -> tuple[float,
                 await asyncio.sleep(0)  # where the policy would be asked
     finally:
         await environment.close()
-    return reset, said
+    return reset, moves_made
 
 
 async def one_by_one(bench: Bench, seconds: float) -> tuple[float, float, list[list[str]]]:
-    """(steps per CPU second, median reset in ms, the commands of the first episodes)."""
+    """Return (steps per CPU second, median reset in ms, the commands of the first episodes)."""
     await play(bench, bench.tasks[0], 0, pause=False)  # imports and caches
     resets, played, steps = [], [], 0
     cpu, until = bench.cpu(), time.perf_counter() + seconds
     while time.perf_counter() < until:
         number = len(resets)
-        reset, said = await play(bench, bench.tasks[number % TASKS], number, pause=False)
+        reset, moves_made = await play(bench, bench.tasks[number % TASKS], number, pause=False)
         resets.append(reset)
-        played.append(said)
-        steps += len(said)
+        played.append(moves_made)
+        steps += len(moves_made)
     return (
         steps / max(bench.cpu() - cpu, 1 / _TICKS),
         statistics.median(resets) * 1000,
@@ -149,11 +149,15 @@ async def at_once(bench: Bench) -> tuple[float, float, float]:
     seconds = time.perf_counter() - begun
     over.set()
     await watching
-    return sum(len(said) for _, said in played) / seconds, max(gaps) * 1000, max(works) * 1000
+    return (
+        sum(len(moves_made) for _, moves_made in played) / seconds,
+        max(gaps) * 1000,
+        max(works) * 1000,
+    )
 
 
 def stock_toy_text(bench: Bench, played: list[list[str]]) -> float:
-    """Steps per CPU second of gymnasium alone, on the same games with the same moves."""
+    """Return the steps per CPU second of gymnasium alone, on the same games with the same moves."""
     from environments.toy_text.family import FAMILY  # noqa: PLC0415
     from environments.toy_text.games import game_of  # noqa: PLC0415
 
@@ -200,7 +204,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     head = ("family", "steps/cpu-s", "reset ms", "64 at once /s", "block ms", "work ms")
     print(
-        f"{head[0]:14} {head[1]:>12} {head[2]:>12} {head[3]:>14} {head[4]:>10} {head[5]:>10}   beside it"
+        f"{head[0]:14} {head[1]:>12} {head[2]:>12} {head[3]:>14} {head[4]:>10} {head[5]:>10}   alone"
     )
     for name in given.families or registry.known():
         print(measure(name, given.seconds), flush=True)

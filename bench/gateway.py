@@ -1,4 +1,4 @@
-"""What the policy service costs: one client against an engine without latency, directly and through the service.
+"""Cost of the policy service: one client against an engine without latency, directly and through the service.
 
 Three ways to ask, each directly and through the service, at 64 requests in flight:
 
@@ -50,7 +50,7 @@ Ask = Callable[[int], Awaitable[None]]
 
 @contextlib.contextmanager
 def deployment(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """The addresses of an engine without latency and of a policy service in front of it, and the service's process id."""
+    """Yield the addresses of an engine without latency and of a policy service in front of it, and the service's process id."""
     engine, service = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     with (
         process("-m", "bench.zero_engine", engine.rpartition(":")[2], str(folder)),

@@ -1,4 +1,4 @@
-"""The household beside ALFWorld's engine: the same games, the same commands, steps per CPU second.
+"""The household compared with ALFWorld's engine: the same games, the same commands, steps per CPU second.
 
     python -m bench.household [--games 12]
 
@@ -21,24 +21,24 @@ from pathlib import Path
 
 from bench.machine import cpu_s
 from environments.alfworld.engine import Engine
-from environments.alfworld.games import problem
 from environments.household.family import FAMILY
 from environments.household.params import params_of
 from environments.household.wording import announce
 from environments.household.world import World
+from scripts.real_alfworld.game_files import problem
 from scripts.real_alfworld.play import commands, worlds
 from triforge.types import Task
 
 TIMES, ATLEAST, RESET_MS = 20, 200, 5.0
-_BESIDE = Path(__file__).parents[1] / ".venv-alfworld" / "bin" / "python"
+_ALFWORLD_PYTHON = Path(__file__).parents[1] / ".venv-alfworld" / "bin" / "python"
 
 Games = list[tuple[World, list[str]]]
 
 
 async def household(games: Games) -> tuple[float, float, float]:
-    """(steps per CPU second, median and longest reset in ms of CPU time), each game played `TIMES` times."""
+    """Return (steps per CPU second, median and longest reset in ms of CPU time), each game played `TIMES` times."""
     steps, spent, resets = 0, 0.0, []
-    for world, said in games * TIMES:
+    for world, commands_played in games * TIMES:
         instruction = announce(world)
         task = Task(
             id="b",
@@ -53,29 +53,29 @@ async def household(games: Games) -> tuple[float, float, float]:
         await environment.reset(task, seed=0)
         resets.append((time.process_time() - begun) * 1000)
         begun = time.process_time()
-        for command in said:
+        for command in commands_played:
             await environment.step(command)
         spent += time.process_time() - begun
-        steps += len(said)
+        steps += len(commands_played)
     return steps / spent, statistics.median(resets), max(resets)
 
 
 def alfworld(games: Games, python: str | None, *, memo: bool) -> tuple[float, float]:
-    """(steps per CPU second of the engine's process, mean CPU seconds of load and reset)."""
+    """Return (steps per CPU second of the engine's process, mean CPU seconds of load and reset)."""
     engine = Engine(memo=memo, processes=1, python=python)
     steps, spent, loading = 0, 0.0, 0.0
     try:
         engine.sources()  # starts the process
-        for world, said in games:
+        for world, commands_played in games:
             before = _cpu(engine)
             game = engine.start(problem=problem(world), task=announce(world))
             begun = _cpu(engine)
-            for command in said:
+            for command in commands_played:
                 game.step(command)
             game.end()
             spent += _cpu(engine) - begun
             loading += begun - before
-            steps += len(said)
+            steps += len(commands_played)
     finally:
         engine.close()
     return steps / spent, loading / len(games)
@@ -89,7 +89,9 @@ def _cpu(engine: Engine) -> float:
 
 def _interpreter() -> tuple[bool, str | None]:
     """Whether alfworld is there, and under which interpreter (None is ours)."""
-    named = os.environ.get("ALFWORLD_PYTHON") or (str(_BESIDE) if _BESIDE.is_file() else None)
+    named = os.environ.get("ALFWORLD_PYTHON") or (
+        str(_ALFWORLD_PYTHON) if _ALFWORLD_PYTHON.is_file() else None
+    )
     return named is not None or find_spec("alfworld") is not None, named
 
 
@@ -108,9 +110,7 @@ def main(arguments: list[str]) -> int:
     missed = reset > RESET_MS
     there, python = _interpreter()
     if not there:
-        print(
-            "alfworld        left out: not installed; `make test-alfworld` installs it beside ours"
-        )
+        print("alfworld        left out: not installed; `make test-alfworld` installs it")
         return int(missed)
     for name, memo in (("stock", False), ("memo", True)):
         its, load = alfworld(games, python, memo=memo)

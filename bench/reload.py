@@ -48,7 +48,7 @@ PROBE = GenerateRequest(
 
 
 def published(source: Path, folder: Path, scale: float) -> Path:
-    """The same model with its last norm scaled, as a learner writes it: another distribution, the same shapes."""
+    """Write the same model with its last norm scaled: another distribution, the same shapes."""
     with atomic_folder(folder) as aside:
         shutil.copytree(source, aside, dirs_exist_ok=True)
         weights = load_file(source / "model.safetensors")
@@ -129,7 +129,7 @@ class Load:
 
 
 async def counter(service: str, name: str = PAUSED) -> float:
-    """The sum of a counter of the service, over its labels."""
+    """Return the sum of a counter of the service, over its labels."""
     async with http_client(service) as client:
         text = (await request(client, "GET", "/metrics")).text
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
@@ -164,7 +164,7 @@ async def logprob(client: PolicyClient) -> float:
 async def deployment(
     folder: Path, *options: str, ready_s: float = 120, **variables: str
 ) -> AsyncIterator[tuple[str, str]]:
-    """The addresses of an engine, started with more `options`, and of a service in front of it."""
+    """Yield the addresses of an engine, started with more `options`, and of a service in front of it."""
     engine, service = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     port = engine.rpartition(":")[2]
     with (

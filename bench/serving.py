@@ -1,7 +1,7 @@
-"""What serving costs: a policy service before an engine without latency, and weights that change under load.
+"""Cost of serving: a policy service in front of an engine without latency, and weights that change under load.
 
-Two parts, each in processes of its own: `bench/gateway.py` and `bench/reload.py` say what they do and print all they find.
-The table at the end sets the figures that somebody waits for beside what is wanted of them.
+Two parts, each in processes of its own: `bench/gateway.py` and `bench/reload.py` print their figures.
+The table at the end compares the main figures with their goals.
 
 Run: python -m bench.serving [--only gateway|reload] [--small] [--soak] [--json FILE]
 """

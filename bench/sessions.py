@@ -1,4 +1,4 @@
-r"""What a session costs: conversations of six turns in sessions and at the plain door of one policy service, side by side.
+r"""Cost of a session: conversations of six turns in sessions and at the plain route of one policy service.
 
 The engine has no latency, env_adapter and Valkey run as `triforge up` starts them. Four looks, each way in turn in one run:
 
@@ -64,28 +64,28 @@ class Stack:
 def deployment(folder: Path) -> Iterator[Stack]:
     engine, policy, env = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
     valkey, model = free_port(), chatml_folder(folder / "model")
-    said = {
+    variables = {
         "TRIFORGE_ENGINES": engine, "TRIFORGE_POLICY_MODEL_URL": policy, "TRIFORGE_ENV_ADAPTER_URL": env,
         "TRIFORGE_MODEL": str(model), "TRIFORGE_REDIS_URL": f"redis://127.0.0.1:{valkey}/0",
         "TRIFORGE_DATABASE_URL": f"sqlite:///{folder / 'triforge.sqlite'}", "TRIFORGE_ARTIFACTS_URL": str(folder / "artifacts"),
     }  # fmt: skip
-    open_database(said["TRIFORGE_DATABASE_URL"]).close()  # its tables
+    open_database(variables["TRIFORGE_DATABASE_URL"]).close()  # its tables
     command = server_command(valkey, folder)
     with contextlib.ExitStack() as running:
-        running.enter_context(process(*command[1:], program=command[0], **said))
+        running.enter_context(process(*command[1:], program=command[0], **variables))
         running.enter_context(
             process("-m", "bench.zero_engine", engine.rpartition(":")[2], str(model))
         )
-        running.enter_context(process("-m", "services.env_adapter", "api", **said))
-        serving = running.enter_context(process("-m", "services.policy", **said))
+        running.enter_context(process("-m", "services.env_adapter", "api", **variables))
+        serving = running.enter_context(process("-m", "services.policy", **variables))
         yield Stack(engine, policy, env, valkey, serving.pid)
 
 
 def chat(turn: int) -> list[dict[str, str]]:
-    """The messages of a conversation's next request."""
-    said = {"role": "assistant", "content": SAYS}
+    """Return the messages of a conversation's next request."""
+    reply = {"role": "assistant", "content": SAYS}
     shown = [{"role": "user", "content": f"{OBSERVATION} ({number})"} for number in range(turn + 1)]
-    rest = [message for user in shown for message in (user, said)][:-1]
+    rest = [message for user in shown for message in (user, reply)][:-1]
     return [{"role": "system", "content": SYSTEM}, *rest]
 
 
@@ -282,8 +282,8 @@ async def measure(stack: Stack, options: argparse.Namespace, rllm: str) -> dict[
 
 
 @contextlib.contextmanager
-def beside(python: str, engine: str, folder: Path) -> Iterator[str]:
-    """rllm-model-gateway before the same engine, as it comes; no address without it."""
+def rllm_gateway(python: str, engine: str, folder: Path) -> Iterator[str]:
+    """Yield the address of rllm-model-gateway in front of the same engine; empty without it."""
     if not python:
         yield ""
         return
@@ -316,7 +316,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         deployment(Path(folder)) as stack,
-        beside(options.rllm, stack.engine, Path(folder)) as rllm,
+        rllm_gateway(options.rllm, stack.engine, Path(folder)) as rllm,
     ):
         found = uvloop.run(measure(stack, options, rllm))
     show(found)

@@ -63,7 +63,7 @@ def workload(groups: int, shrink: int, seed: int = 7) -> list[dict[str, Any]]:
 def batch_of(
     rows: list[dict[str, Any]], folder: Path, **options: Any
 ) -> tuple[TrainBatch, list[TrainRow]]:
-    """The same rows as a step of one update."""
+    """Return the same rows as a step of one update."""
     total = sum(len(row["completion"]) for row in rows)
     made = []
     for number, row in enumerate(rows):
@@ -145,21 +145,21 @@ def peak_mib() -> float:
 
 
 def call(command: list[str], **variables: str) -> subprocess.Popen[str]:
-    """A part of the bench in a process of its own; it writes JSON as its last line."""
+    """Run a part of the bench in its own process, which writes JSON as its last line."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 
 def answer(part: subprocess.Popen[str]) -> dict[str, float]:
-    said, _ = part.communicate()
+    printed, _ = part.communicate()
     if part.returncode:
         raise SystemExit(f"{' '.join(map(str, part.args))}: ended with {part.returncode}")
-    found: dict[str, float] = json.loads(said.splitlines()[-1])
+    found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return found
 
 
 def ranked(work: Path, world: int, sharding: str = "auto") -> dict[str, float]:
-    """The update on `world` ranks, each pinned to a core of its own: the first one's figures, the busiest one's CPU time."""
+    """Run the update on `world` ranks, each pinned to a core of its own; return the first rank's figures with the busiest rank's CPU time."""
     port, parts = str(free_port()), []
     for rank in range(world):
         group = {
@@ -174,7 +174,7 @@ def ranked(work: Path, world: int, sharding: str = "auto") -> dict[str, float]:
 
 
 def ranks(work: Path, sharding: str) -> None:
-    """Two ranks beside one, as a table. CPU time says what they would reach if nobody else wanted their cores."""
+    """Print two ranks compared with one. CPU time shows the ratio on idle cores."""
     one, two = ranked(work, 1), ranked(work, 2, sharding)
     print(
         "\n| ranks, a core each | useful tokens/s | ratio | seconds of CPU, busiest rank | ratio |\n|---|---|---|---|---|"
@@ -230,7 +230,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--without-trl", action="store_true")
     parser.add_argument("--sharding", choices=get_args(Sharding), default="auto")
-    parser.add_argument("--ranks-only", action="store_true", help="two ranks beside one, no more")
+    parser.add_argument(
+        "--ranks-only", action="store_true", help="only two ranks compared with one"
+    )
     parser.add_argument("--model", type=Path, help="another model folder")
     parser.add_argument("--part", choices=("ours", "floor"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)

@@ -40,7 +40,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 (handed on to whoever waits)
+        except Exception as error:  # noqa: BLE001 (passed to the future)
             future.set_exception(error)
         return future
 

@@ -33,7 +33,7 @@ def answer(text: str, version: str) -> bytes:
 
 
 def chat(text: str) -> tuple[bytes, bytes]:
-    """A chat completion: whole, and as the events of a stream."""
+    """Return a chat completion: whole, and as the events of a stream."""
     usage = {"prompt_tokens": 64, "completion_tokens": TOKENS, "total_tokens": 64 + TOKENS}
     about = {"id": "zero", "created": 1, "model": "zero"}
     message = {"role": "assistant", "content": text}
@@ -62,7 +62,7 @@ def _reply(body: bytes, kind: bytes = b"application/json") -> bytes:
 
 
 class Weights:
-    """What all connections of an engine say, and under which version."""
+    """Text and version that all connections of an engine answer with."""
 
     def __init__(self, folder: str, texts: tuple[str, ...]) -> None:
         self._texts = texts

@@ -73,8 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         asyncio.run(_play(player, scenarios, rounds, tell))
     except (TriforgeError, OSError) as error:
         status = 1
-        said = error.detail if isinstance(error, TriforgeError) else str(error)
-        console.print(f"chaos: {said}", markup=False, highlight=False)
+        message = error.detail if isinstance(error, TriforgeError) else str(error)
+        console.print(f"chaos: {message}", markup=False, highlight=False)
     except asyncio.CancelledError:
         status = 130
         tell("interrupted; everything was stopped")
@@ -93,12 +93,12 @@ async def _play(
     """Play until the end or the first signal; a second one does not disturb the cleaning up."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    told = False
+    printed = False
 
     def interrupt() -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal printed
+        if not printed:
+            printed = True
             tell("stopping everything that was started; this takes up to half a minute")
             task.cancel()
 

@@ -55,7 +55,7 @@ async def sessions(r: Round) -> None:
 def lost(
     acknowledged: dict[str, float], given: set[float], places: list[Row], records: list[Row]
 ) -> list[str]:
-    """What is wrong with the rewards that agents were told are kept, by session, and those that they gave."""
+    """Return what is wrong with acknowledged rewards, by session, and with those that agents gave."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in records:
         found[row["trajectory_id"]].append(row)
@@ -69,7 +69,7 @@ def lost(
                 f"rewards: session {session_id} was acknowledged with {score}, on record is {seen}"
             )
     strangers = {row["score"] for row in records if row["outcome"] is not None} - given
-    return wrong + [f"rewards: on record is {score}, which nobody gave" for score in strangers]
+    return wrong + [f"rewards: on record is {score}, which no agent gave" for score in strangers]
 
 
 class Agents:
@@ -88,7 +88,7 @@ class Agents:
         self._tasks = [asyncio.create_task(self._play()) for _ in range(_AGENTS)]
 
     def kill_one(self) -> None:
-        """An agent is gone in the middle of a request, another one begins."""
+        """Kill an agent in the middle of a request and start another."""
         place = self._rng.randrange(_AGENTS)
         self._tasks[place].cancel()
         self._tasks[place] = asyncio.create_task(self._play())
@@ -105,7 +105,7 @@ class Agents:
             if made is None:  # the run is over, or an earlier try of this request took a place
                 await asyncio.sleep(1.0)
                 continue
-            with contextlib.suppress(LookupError):  # its time was over, or nobody waits for it
+            with contextlib.suppress(LookupError):  # its time was over, or its group is done
                 await self._session(made["session"]["id"], made["base_url"], made["key"])
 
     async def _session(self, session_id: str, url: str, key: str) -> None:
@@ -114,8 +114,8 @@ class Agents:
             answer = await self._ask(f"{url}/chat/completions", {"model": "m", "messages": messages}, key)  # fmt: skip
             if answer is None:
                 raise LookupError
-            said = answer["choices"][0]["message"]["content"]
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]  # fmt: skip
+            reply_text = answer["choices"][0]["message"]["content"]
+            messages += [{"role": "assistant", "content": reply_text}, {"role": "user", "content": "go on"}]  # fmt: skip
         score = self._rng.random()
         self.given.add(score)
         body = {"score": score, "success": score > 0.5}
@@ -123,7 +123,7 @@ class Agents:
             self.acknowledged[session_id] = score
 
     async def _ask(self, url: str, body: Any, key: str = "") -> Any:
-        """The answer, whatever happens in between; None if the session or the run is over."""
+        """Return the answer, with retries; None if the session or the run is over."""
         headers = {"idempotency-key": uuid.uuid4().hex} | (
             {"authorization": f"Bearer {key}"} if key else {}
         )

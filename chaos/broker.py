@@ -1,4 +1,4 @@
-"""What lies in Valkey, seen from outside: leases, jobs, payloads; and messages put there by a stranger."""
+"""Keys of Valkey, read from outside: leases, jobs, payloads; and foreign messages written there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Broker:
         self._redis.close()
 
     def leases(self) -> dict[str, str]:
-        """Jobs that somebody holds, and the holder's token. Empty while Valkey is away."""
+        """Return the held jobs with the holder's token. Empty while Valkey is away."""
         try:
             keys = list(self._redis.scan_iter(match=f"{_LEASE}*", count=1000))
             values = self._redis.mget(keys) if keys else []
@@ -51,7 +51,7 @@ class Broker:
         return {key: ttl for key, ttl in left.items() if ttl != _GONE}
 
     def outcomes(self, run_id: str) -> int:
-        """Groups of a run that adaptation has not dealt with yet."""
+        """Return the groups of a run that adaptation has not processed yet."""
         return sum(run_id in name for name in self._redis.smembers("tf:outcomes"))
 
     def waiting(self) -> dict[str, int]:
@@ -114,10 +114,10 @@ class Broker:
     async def until_taken_over(
         self, lost: dict[str, str], is_done: Callable[[str], bool], *, within_s: float
     ) -> dict[str, float]:
-        """How long it takes until jobs of dead holders are worked on again.
+        """Wait until jobs of dead holders have a new holder.
 
         Args:
-            is_done: whether nobody needs to take the job over, because it was done before.
+            is_done: whether the job was done before, so that no process takes it over.
 
         Returns:
             Seconds from the call to the new holder, by job; infinite if there was none in time.
@@ -145,7 +145,7 @@ class Broker:
         return False
 
     def is_adapted(self, group_id: str) -> bool:
-        """Whether nobody waits any more for what adaptation does with a group."""
+        """Return whether adaptation has processed a group."""
         with contextlib.suppress(RedisError):
             return not self._redis.sismember("tf:outcomes", group_id)
         return False
@@ -158,7 +158,7 @@ class Broker:
 
 
 def envelope(task: str, body: str, *, queue: str) -> str:
-    """A message as Celery writes them, with any text for an argument."""
+    """Return a message as Celery writes them, with any text as argument."""
     tag, name = str(uuid.uuid4()), str(uuid.uuid4())
     arguments = json.dumps([[body], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])  # fmt: skip
     return json.dumps(

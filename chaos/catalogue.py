@@ -70,7 +70,7 @@ SCENARIOS = (
 
 
 def chosen(names: list[str], *, quick: bool) -> list[Scenario]:
-    """The scenarios of these names, or all, or the quick ones.
+    """Return the scenarios of these names, or all, or the quick ones.
 
     Raises:
         KeyError: there is no scenario of a name.

@@ -17,7 +17,7 @@ from chaos.waiting import until, until_idle, until_serves
 from triforge.supervisor.process import Process
 
 _WATCH_S = 90.0  # how long a recovery is watched before it counts as none
-_SOON_S = 20.0  # how long a scenario waits for somebody to hold a job
+_SOON_S = 20.0  # how long a scenario waits for a job to be held
 _LONG = {"policy": 5.0, "reward": 25.0}  # seconds an answer takes where tasks are to be long
 _GAP_S = 4.0
 _REWRITE_S = 2.0  # an answer of the rewriting engine, where an adapt worker is to be met at work
@@ -101,7 +101,7 @@ async def learners(r: Round) -> None:
 
 
 async def standby_learners(r: Round) -> None:
-    """A second learner of each model stands by, with all its libraries loaded: one of the first dies in a step, the other one stands still in one."""
+    """Kill or freeze the first of two learners of each model: a second learner stands by, with all its libraries loaded: one of the first dies in a step, the other one stands still in one."""
     passes = {"epochs": PASSES}
     roles = ["policy", "reward"]
     r.rng.shuffle(roles)
@@ -122,7 +122,7 @@ async def standby_learners(r: Round) -> None:
 
 
 async def _stand_in(r: Round, role: str, twin: Process, *, step: int, dies: bool) -> None:
-    """A learner is lost in its step, for good or for a while, and its twin takes the step."""
+    """Take a learner away in its step, for good or for a while; its twin takes the step."""
     first, name = f"learner-{role}", f"learner:{r.run_id}:{role}"
     await r.until(step=step)
     held = await r.broker.held(lambda n: n == name, within_s=_WATCH_S)
@@ -151,7 +151,7 @@ def _signal(process: Process, number: int) -> None:
 
 
 async def trainer(r: Round) -> None:
-    """The trainer, and with it the orchestrator, dies three times anywhere in a run."""
+    """Kill the trainer, and with it the orchestrator, three times anywhere in a run."""
     await r.submit(run={"steps": 6})
     name = f"orchestrator:{r.run_id}"
     for step in (0, 2, 4):
@@ -162,7 +162,7 @@ async def trainer(r: Round) -> None:
 
 
 async def engines(r: Round) -> None:
-    """The engines die, one after another: the one that acts, the one that judges, the one that rewrites."""
+    """Kill the engines one after another: policy, reward model, rewriter."""
     await r.submit(run={"steps": 4})
     for step, role in enumerate(("policy", "reward", "rewriter")):
         await r.moment(step=step)
@@ -171,7 +171,7 @@ async def engines(r: Round) -> None:
 
 
 async def apis(r: Round) -> None:
-    """The APIs of all services but the trainer's die, in any order."""
+    """Kill the APIs of all services except the trainer's, in any order."""
     names = [f"{role}-model" for role in ("policy", "reward", "rewriter")]
     names += ["env_adapter", "reward", "dashboard"]
     await r.submit(run={"steps": len(names) + 6})  # it goes on while an API is away

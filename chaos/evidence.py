@@ -1,4 +1,4 @@
-"""What is on record of a run: SQL rows, the Parquet record, weight folders, keys in Valkey. Read only, and no log."""
+"""Record of a run: SQL rows, the Parquet record, weight folders, keys in Valkey. Read only, and no log."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Store:
         self._path = path
 
     def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[Row]:
-        """The rows of a query, JSON columns read."""
+        """Return the rows of a query, JSON columns read."""
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=60)) as link:
             link.row_factory = sqlite3.Row
             return [_row(row) for row in link.execute(query, arguments)]
@@ -90,7 +90,7 @@ class Store:
         return self.rows("SELECT * FROM runs WHERE id = ?", [run_id])[0]
 
     def counted(self, run_id: str) -> int:
-        """Groups of a run that adaptation has counted."""
+        """Return the groups of a run that adaptation has counted."""
         return len(self.rows("SELECT group_id FROM measurements WHERE run_id = ?", [run_id]))
 
 
@@ -157,10 +157,10 @@ def _folder(path: Path, checkpoints: Path) -> Folder:
     listed: dict[str, Row] = document["files"]
     there = {found.name for found in path.iterdir()} - {manifest.name}
     wrong = [f"{name} is not listed" for name in sorted(there - set(listed))]
-    for name, said in listed.items():
+    for name, manifest_row in listed.items():
         if name not in there:
             wrong.append(f"{name} is missing")
-        elif _sha256(path / name) != said["sha256"]:
+        elif _sha256(path / name) != manifest_row["sha256"]:
             wrong.append(f"{name} has another digest")
     if document.get("version") != version:
         wrong.append(f"the manifest says version {document.get('version')}")
@@ -172,7 +172,7 @@ def _folder(path: Path, checkpoints: Path) -> Folder:
 
 
 def _updates(state: Path) -> int:
-    """Updates of the optimiser that a checkpoint counts, those included that were skipped."""
+    """Return the optimiser updates that a checkpoint counts, skipped ones included."""
     counters = json.loads(state.read_text())["counters"]
     return int(counters["updates"]) + int(counters["skipped"])
 

@@ -1,4 +1,4 @@
-"""What must hold of every run, however it was hurt. Each check returns what is wrong, as sentences; none is good.
+"""Invariants of every run under faults. Each check returns what is wrong as sentences; none if it holds.
 
 They hold for runs that play one round a step (`run.staleness_bound = 0`), which is what chaos submits.
 """
@@ -18,7 +18,7 @@ Check = Callable[[Evidence], list[str]]
 
 
 def finished(found: Evidence) -> list[str]:
-    """The run is finished, at its last step, and the steps are all there, once each."""
+    """Check that the run is finished at its last step, and that each step is there once."""
     run, last = found.run, int(found.run["config"]["run"]["steps"])
     wrong = []
     if run["status"] != "finished":
@@ -85,7 +85,7 @@ def kept(found: Evidence) -> list[str]:
 
 
 def alike(found: Evidence) -> list[str]:
-    """As undisturbed: beside its pairs every step plans the groups asked for, and takes each model that it trained one version on."""
+    """Check as in an undisturbed run: each step plans its groups and moves each trained model by one version."""
     asked = int(found.run["config"]["run"]["groups_per_step"])
     planned = {
         plan["step"]: sum(not group.get("proposal_id") for group in plan["groups"])
@@ -151,7 +151,7 @@ def learnt(found: Evidence) -> list[str]:
 
 
 def unmixed(found: Evidence) -> list[str]:
-    """What was trained on was sampled, and judged, by exactly the versions that the step began with."""
+    """Check that trained samples were sampled and judged by the versions that the step began with."""
     live = {step["step"]: (step["policy_version"], step["reward_version"]) for step in found.steps}
     wrong = []
     for row in found.records:
@@ -169,14 +169,16 @@ def unmixed(found: Evidence) -> list[str]:
 
 
 def explained(found: Evidence) -> list[str]:
-    """The step's report counts every row of its record: trained on, or left out for a reason it names."""
+    """Check that the measures of a step count every row of its record, trained or with a reason."""
     wrong = []
     for step in found.steps[1:]:
         mine = [row for row in found.records if row["file_step"] == step["step"]]
         counted = Counter(f"steps/{row['reason'] or 'trained'}" for row in mine)
-        said = {n: int(v) for n, v in step["metrics"].items() if n.startswith("steps/") and v}
-        if said != dict(counted):
-            wrong.append(f"step {step['step']}: the report says {said}, the record {dict(counted)}")
+        reported = {n: int(v) for n, v in step["metrics"].items() if n.startswith("steps/") and v}
+        if reported != dict(counted):
+            wrong.append(
+                f"step {step['step']}: the report says {reported}, the record {dict(counted)}"
+            )
     return wrong
 
 
@@ -236,7 +238,7 @@ def tidied(found: Evidence) -> list[str]:
 
 
 def emptied(found: Evidence) -> list[str]:
-    """An undisturbed run leaves no payload in Valkey, and no job."""
+    """Check that an undisturbed run leaves no payload and no job in Valkey."""
     left = payloads(found)
     return [f"left in Valkey: {left}"] * bool(left) + [f"{found.jobs} jobs are left"] * bool(found.jobs)  # fmt: skip
 
@@ -251,7 +253,7 @@ def group_ids(run_id: str, step: int, count: int) -> list[str]:
 
 
 def dropped(found: Evidence) -> dict[str, int]:
-    """What the run did not train on, by the reason that the record names; and rollouts that were not measured."""
+    """Count what the run did not train on, by reason, and rollouts that were not measured."""
     reasons = Counter(row["reason"] for row in found.records if row["reason"])
     failures = sum(int(s["metrics"].get("infrastructure_failures", 0)) for s in found.steps)
     return dict(reasons) | ({"infrastructure failures": failures} if failures else {})

@@ -61,7 +61,7 @@ class Owner:
 
 
 async def until_gone(left: dict[str, int], *, within_s: float) -> list[str]:
-    """The names of those processes that are still there after the time; they are killed then."""
+    """Kill the processes that are still there after the time; return their names."""
     await until(lambda: not any(map(_lives, left.values())), within_s=within_s)
     stayed = [name for name, pid in left.items() if _lives(pid)]
     for name in stayed:
@@ -71,7 +71,7 @@ async def until_gone(left: dict[str, int], *, within_s: float) -> list[str]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process that is not our child does anything; one that nobody has buried yet does not."""
+    """Return whether a process that is not our child still runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except FileNotFoundError:

@@ -26,16 +26,16 @@ from triforge.types import ENDED
 
 _ROUND_S = 420.0  # no round may take longer
 _CALM_S = 90.0
-_SAID = 10  # broken promises of a round that are told at once
+_SHOWN = 10  # broken invariants of a round that are printed at once
 
 
 @dataclass
 class Result:
-    """What came of one round.
+    """Result of one round.
 
     Attributes:
         played: whether its time had come before all time was over.
-        spare: nobody asked for it: the scenario is played again at other moments if there is time.
+        spare: a second round of the scenario at other moments, if there is time.
         untried: why it cannot be played on this machine.
     """
 
@@ -141,10 +141,10 @@ class Player:
         )
         for sentence in result.found["missed"]:
             self._tell(f"    hit nothing: {sentence}")
-        for sentence in result.wrong[:_SAID]:
+        for sentence in result.wrong[:_SHOWN]:
             self._tell(f"    {sentence}")
-        if len(result.wrong) > _SAID:
-            self._tell(f"    and {len(result.wrong) - _SAID} more; all are in chaos.json")
+        if len(result.wrong) > _SHOWN:
+            self._tell(f"    and {len(result.wrong) - _SHOWN} more; all are in chaos.json")
 
     async def _calm(self, made: Round) -> None:
         """Take everything back, end the run, wait until all services serve; start afresh if that does not help."""

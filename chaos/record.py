@@ -1,4 +1,4 @@
-"""What was played, for people (a table, Markdown) and for programs (JSON)."""
+"""Results for people (a table, Markdown) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = ("scenario", "rounds", "seeds", "recovery s (each)", "dropped, and why",
 
 
 def table(results: Sequence[Result]) -> Table:
-    """A row a scenario; narrow enough for a terminal."""
+    """Return a table with a row for each scenario, narrow enough for a terminal."""
     made = Table()
     shown = [place for place, name in enumerate(_HEAD) if name != "seeds"]
     for place in shown:
@@ -49,24 +49,26 @@ def write(results: Sequence[Result], folder: Path, *, seed: int, seconds: float)
 
 
 def sums(results: Sequence[Result]) -> list[str]:
-    """What came of it all, a sentence each: how many held, which did not, which were not played, and why."""
+    """Return the result in sentences: how many rounds held, which did not, which were not played and why."""
     by: dict[str, list[Result]] = {}
     for result in results:
         by.setdefault(result.verdict, []).append(result)
-    said = [f"{len(by.get('held', ()))} of {len(results)} rounds held every promise"]
+    sentences = [f"{len(by.get('held', ()))} of {len(results)} rounds held every promise"]
     if "broken" in by:
-        said.append(
-            f"broken: {_names(by['broken'])}; what each broke is said above and in the record"
+        sentences.append(
+            f"broken: {_names(by['broken'])}; what each broke is listed above and in the record"
         )
     if late := by.get("not played"):
-        said.append(
+        sentences.append(
             f"not played: {_names(late)}, for {late[0].wrong[0]}; a quieter machine or a larger --minutes plays them"
         )
     if spare := by.get("left out"):
-        said.append(
+        sentences.append(
             f"left out, for {spare[0].wrong[0]}: second rounds of {', '.join(r.scenario for r in spare)}"
         )
-    return said + [f"not tried: {_names([r])}, for {r.untried}" for r in by.get("not tried", ())]
+    return sentences + [
+        f"not tried: {_names([r])}, for {r.untried}" for r in by.get("not tried", ())
+    ]
 
 
 def _names(results: Sequence[Result]) -> str:
@@ -82,8 +84,8 @@ def _markdown(results: Sequence[Result], about: dict[str, object], seconds: floa
         "| " + " | ".join(("scenario", "what happens", *_HEAD[1:])) + " |",
         "|---" * (len(_HEAD) + 1) + "|",
     ]
-    said = {scenario.name: scenario.sentence for scenario in SCENARIOS}
-    lines += [f"| {row[0]} | {said[row[0]]} | " + " | ".join(row[1:]) + " |" for row in _rows(results)]  # fmt: skip
+    sentences = {scenario.name: scenario.sentence for scenario in SCENARIOS}
+    lines += [f"| {row[0]} | {sentences[row[0]]} | " + " | ".join(row[1:]) + " |" for row in _rows(results)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -71,7 +71,7 @@ class Round:
         return self.place or self.stack
 
     async def submit(self, **sections: dict[str, Any]) -> None:
-        """A pool of its own and a run on it; `sections` lie over the deployment's document."""
+        """Submit a run on a new pool; `sections` lie over the deployment's document."""
         settings = self.at.settings
         async with (
             EnvAdapterClient(settings.env_adapter_url) as pools,
@@ -94,7 +94,7 @@ class Round:
             await trainer.resume(self.run_id)
 
     def row(self) -> dict[str, Any]:
-        """The run's row; the last one that could be read while the database is held."""
+        """Return the run's row; the last one that could be read while the database is held."""
         try:
             self._row = self.store.run(self.run_id)
         except sqlite3.OperationalError:
@@ -103,7 +103,7 @@ class Round:
         return self._row
 
     async def until(self, *, step: int = 10_000, within_s: float = 180.0) -> str:
-        """The run's status once it has finished that step, or ended, or the time is over."""
+        """Return the run's status once it has finished that step, or ended, or the time is over."""
 
         def reached() -> bool:
             row = self.row()

@@ -196,7 +196,7 @@ class Stack:
         await until(lambda: process.restarts > before and process.pid is not None, within_s=60)
 
     def second(self, name: str) -> Process:
-        """One more of a kind on the same stores: started, watched by nobody, and to be stopped by the caller.
+        """Start one more process of a kind on the same stores; the caller stops it.
 
         A second trainer's API has a port of its own; nothing else is different.
         """

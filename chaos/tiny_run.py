@@ -69,7 +69,7 @@ reward_band = "none"
 
 
 def tiny_words(values: Iterable[str]) -> list[str]:
-    """The vocabulary of a model that plays, judges and rewrites tasks in these words."""
+    """Return the vocabulary of a model that plays, judges and rewrites tasks in these words."""
     listed = [*values]
     return sorted({*listed, *(f"{value}," for value in listed), *_ANSWERS})
 
@@ -77,7 +77,7 @@ def tiny_words(values: Iterable[str]) -> list[str]:
 def tiny_run(
     model: Path, *, steps: int, eval_tasks: int, updates: int, step_deadline_s: int = 1800
 ) -> str:
-    """The TOML document of a run in which one model has all three roles."""
+    """Return the TOML document of a run in which one model has all three roles."""
     return _DOCUMENT.format(
         model=model, steps=steps, eval_tasks=eval_tasks, updates=updates, step_deadline_s=step_deadline_s
     )  # fmt: skip

@@ -62,7 +62,7 @@ async def broker_hangs(r: Round) -> None:
 
 
 async def database_held(r: Round) -> None:
-    """Somebody else holds the database's write lock, first for seconds, then for longer than a writer waits."""
+    """Hold the database's write lock, first for seconds, then for longer than a writer waits."""
     await r.submit()
     for step, seconds in ((0, r.rng.uniform(3.0, 8.0)), (1, 33.0)):
         await r.moment(step=step)
@@ -79,17 +79,17 @@ def _hold(path: Path, seconds: float) -> None:
 
 
 async def full_disk(r: Round) -> None:
-    """The artifact store's disk is filled to the last byte; later there is room again and the run is resumed."""
+    """Fill the artifact store's disk; free it later and resume the run."""
     taken = await _fill(r, r.stack.disk)
     status = await r.until(within_s=40.0)
-    said = str(r.row()["reason"])
+    shown_reason = str(r.row()["reason"])
     r.demand(status == "failed", f"with a full disk the run is {status}")
     r.demand(
-        "disk is full" in said or "No space" in said,
-        f"the reason does not say what is wrong: {said!r}",
+        "disk is full" in shown_reason or "No space" in shown_reason,
+        f"the reason does not say what is wrong: {shown_reason!r}",
     )
     r.stack.disk.free()
-    r.moments.append(f"{taken >> 20} MiB filled; the run was {status}: {said[-90:]}")
+    r.moments.append(f"{taken >> 20} MiB filled; the run was {status}: {shown_reason[-90:]}")
     if status == "failed":
         await r.resume()
     await r.end()
@@ -105,7 +105,7 @@ async def _fill(r: Round, disk: SmallDisk) -> int:
 
 
 async def full_state(r: Round) -> None:
-    """The disk of the database, of Valkey's file and of the logs is filled; later there is room again."""
+    """Fill the disk of the database, of Valkey's file and of the logs; free it later."""
     taken = await _fill(r, r.stack.state_disk)
     seconds = r.rng.uniform(8.0, 20.0)
     await asyncio.sleep(seconds)
@@ -121,7 +121,7 @@ async def full_state(r: Round) -> None:
 
 
 async def bad_messages(r: Round) -> None:
-    """Garbage, unknown tasks and messages of other versions lie in every queue and stream; whoever reads them must not even stumble."""
+    """Put garbage, unknown tasks and messages of other versions into every queue and stream; readers must skip them."""
     await r.submit()
     await r.moment()
     before = r.stack.restarts(*_READERS)
@@ -187,7 +187,7 @@ async def overwritten_messages(r: Round) -> None:
 
 
 async def slow_engine(r: Round) -> None:
-    """The engines become ten times as slow for a while."""
+    """Slow the engines down ten times for a while."""
     await r.submit()
     await r.moment(step=0)
     for role in ("policy", "reward"):
@@ -214,7 +214,7 @@ async def silent_engine(r: Round) -> None:
 
 
 async def wrong_clocks(r: Round) -> None:
-    """The trainer, a learner and one worker of each kind live two hours ahead or behind, and the others die: leases must not care."""
+    """Set the clocks of the trainer, a learner and one worker of each kind two hours off, and kill the others."""
     ahead = {"PYTHONPATH": str(_DRIFT), "CHAOS_CLOCK_SHIFT_S": str(_TWO_HOURS)}
     behind = ahead | {"CHAOS_CLOCK_SHIFT_S": str(-_TWO_HOURS)}
     learner = r.rng.choice(("learner-policy", "learner-reward"))
@@ -241,7 +241,7 @@ async def wrong_clocks(r: Round) -> None:
 
 
 async def zombie_workers(r: Round) -> None:
-    """A worker stands still for longer than its lease, others take its jobs, and it comes back to finish them."""
+    """Freeze a worker for longer than its lease; others take its jobs, and it comes back to finish them."""
     for role in ("policy", "reward"):
         r.stack.proxies[role].delay_s = 1.5
     await r.submit(run={"steps": 4})
@@ -274,7 +274,7 @@ async def _freeze_until_taken_over(
 
 
 async def zombie_learner(r: Round) -> None:
-    """A learner stands still in a step for longer than its lease, and goes on."""
+    """Freeze a learner in a step for longer than its lease."""
     passes = {"epochs": PASSES}
     await r.submit(trainer={"policy": passes, "reward": passes})
     role = r.rng.choice(("policy", "reward"))
@@ -294,7 +294,7 @@ async def zombie_learner(r: Round) -> None:
 
 
 async def two_orchestrators(r: Round) -> None:
-    """A second trainer is started on the same stores while the first one conducts; then the first one dies."""
+    """Start a second trainer on the same stores, then kill the first one."""
     await r.submit(run={"steps": 6})
     await r.until(step=0)
     second = r.stack.second("trainer")
@@ -307,7 +307,7 @@ async def two_orchestrators(r: Round) -> None:
 
 
 async def zombie_orchestrator(r: Round) -> None:
-    """The orchestrator stands still for longer than its lease, a second one takes the run, and the first one comes back."""
+    """Freeze the orchestrator for longer than its lease; a second one takes the run, and the first one comes back."""
     await r.submit(run={"steps": 4})
     await r.moment(step=0)
     second = r.stack.second("trainer")

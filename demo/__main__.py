@@ -111,7 +111,7 @@ async def _play(
 
 
 async def _pair(record: Trained, state: Path, where: Settings, tell: Any) -> Pair | None:
-    """A held-out task before and after, with votes if the run has a judge that answers."""
+    """Return a held-out task before and after, with votes if the judge answers."""
     pair = find_pair(state / "run.parquet")
     if pair is None or not any("judge/votes" in s.metrics for s in record.steps):
         return pair

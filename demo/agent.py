@@ -87,7 +87,7 @@ def _train(options: argparse.Namespace, console: Console, tell: Tell) -> Trained
 
 
 def _python(agent: str) -> str:
-    """The interpreter of an agent: ours, or that of an environment of its own, which is made the first time."""
+    """Return the interpreter of an agent: ours, or that of its own virtual environment, made the first time."""
     if agent == AGENTS[0]:
         return sys.executable
     from scripts.virtual_environments import ensure_files  # noqa: PLC0415  only of a checkout
@@ -114,7 +114,7 @@ async def _play(
 
 
 async def _submitted(wanted: Training, document: dict[str, Any], where: Settings) -> str:
-    """A run on a pool of its own."""
+    """Submit a run on a new pool."""
     name, body = wanted.request(document)
     async with clients_of(where) as (pools, trainer):
         pool = await send_pool(pools, name, body, environment=wanted.env)

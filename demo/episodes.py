@@ -53,7 +53,7 @@ class Pair:
 
 
 def find_pair(export: Path) -> Pair | None:
-    """The quickest of the tasks that became solved; if none did, the first task. None without two evaluations.
+    """Return the quickest task that became solved, else the first task. None without two evaluations.
 
     Args:
         export: the run's Parquet record.
@@ -95,7 +95,7 @@ def _episode(rows: list[dict[str, Any]]) -> Episode:
 
 
 async def judged(pair: Pair, reward: httpx.AsyncClient) -> Pair:
-    """The pair with the votes of the judge that now runs; evaluation itself asks for none.
+    """Return the pair with votes of the running judge; evaluation itself asks for none.
 
     Raises:
         TriforgeError: the judge does not answer.

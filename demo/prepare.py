@@ -29,7 +29,7 @@ def prepare(
 ) -> Path:
     """Make the models, or find them in the cache, and write the run's document; returns its path.
 
-    The folders `policy`, `reward` and `rewriter` beside it are links to the models.
+    The folders `policy`, `reward` and `rewriter` next to it are links to the models.
 
     Args:
         smollm2: SmolLM2 as policy and judge instead of the tiny models.
@@ -74,7 +74,7 @@ def clear(state: Path) -> None:
 
 
 def settings_of(seed: int, *, smollm2: bool = False) -> DemoSettings:
-    """What a demo plays, with the tiny models or with SmolLM2 as policy and judge."""
+    """Return the settings of a demo with tiny models, or with SmolLM2 as policy and judge."""
     if smollm2:
         return DemoSettings(
             seed=seed, train_tasks=24, heldout_tasks=4,

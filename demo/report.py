@@ -18,7 +18,7 @@ from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]
 
-PAGES = "run"  # the folder beside the report with the dashboard's pages of the run
+PAGES = "run"  # the folder next to the report with the dashboard's pages of the run
 _PICTURES = charts.CHARTS[:7]  # what was learnt, and how long it took
 
 MEANINGS = {
@@ -26,7 +26,7 @@ MEANINGS = {
     "training. Held-out tasks are never trained on.",
     "held-out success, greedy": "The same when it always takes the most probable word.",
     "judge, balanced accuracy": "How often a vote agrees with the environment, helpful and useless steps counting alike. The "
-    "environment knows which steps help; the judge is not told.",
+    "environment knows which steps help; the judge does not see it.",
     "judge, raw accuracy": "The same over all steps as they come.",
     "judge, within task and step": "Of two steps of one task at the same index, one good and one bad, how often the good one has "
     "the higher mean vote; 0.5 tells nothing.",
@@ -43,7 +43,7 @@ MEANINGS = {
 
 
 def rows(record: Trained) -> list[Row]:
-    """(what, before, after, remark) of the report's table."""
+    """Return (measure, before, after, remark) for each row of the report's table."""
     steps = record.steps
     found: list[Row] = []
     for mode in ("sampled", "greedy"):
@@ -82,7 +82,7 @@ def _judge_rows(steps: Sequence[RunStep]) -> list[Row]:
             "judge/within_label",
             "pairs in order; 0.500 tells nothing",
         ),
-        ("judge, raw accuracy", "judge/accuracy", "read beside the next line"),
+        ("judge, raw accuracy", "judge/accuracy", "compare with the next line"),
         ("best constant answer, raw", "judge/constant", "rises as the policy's steps get better"),
         ("judge, unparsable votes", "judge/invalid", ""),
         ("votes trained on", "votes/trained_share", "of those with an advantage"),
@@ -138,7 +138,7 @@ def console_table(record: Trained) -> Table:
 def write_report(
     record: Trained, notes: Sequence[str], path: Path, pair: Pair | None = None
 ) -> None:
-    """Write the page; everything it needs is in the file. It links to the dashboard's pages if they lie beside it."""
+    """Write the page; everything it needs is in the file. It links to the dashboard's pages if they exist."""
     steps = record.steps
     table = rows(record)
     template = templates(Path(__file__).parent).get_template("report.html")

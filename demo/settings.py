@@ -1,4 +1,4 @@
-"""What the demo plays and trains. The run's own document is `configs/demo.toml` or `configs/demo-smollm2.toml`."""
+"""Settings of the demo. The run's own document is `configs/demo.toml` or `configs/demo-smollm2.toml`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Demonstrations:
 
 @dataclass(frozen=True, kw_only=True)
 class Referenced(Demonstrations):
-    """Each with a solution of its task beside it: the judge is taught with it in sight as well as without."""
+    """Demonstrations with a reference solution: the judge is trained with and without it in sight."""
 
     reference: bool = True
 

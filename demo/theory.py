@@ -23,12 +23,12 @@ _FEW = 5  # steps at either end that are compared
 
 
 def judged(steps: Sequence[RunStep]) -> list[RunStep]:
-    """The steps that have votes."""
+    """Return the steps that have votes."""
     return [s for s in steps if "theory/groups" in s.metrics]
 
 
 def lines(steps: Sequence[RunStep]) -> list[Line]:
-    """The table of all tasks; each estimate with its 95 % interval."""
+    """Return the table of all tasks; each estimate with its 95 % interval."""
     known = judged(steps)
     if not known:
         return []
@@ -46,7 +46,7 @@ def lines(steps: Sequence[RunStep]) -> list[Line]:
 
 
 def answers(steps: Sequence[RunStep]) -> list[str]:
-    """The two questions, answered by the numbers alone."""
+    """Answer the two questions by the numbers."""
     known = judged(steps)
     if not known:
         return []
@@ -81,7 +81,7 @@ def _bounded(known: Sequence[RunStep]) -> str:
 
 
 def shown(step: RunStep, name: str) -> str:
-    """A measure, with its 95 % interval where there is one."""
+    """Return a measure with its 95 % interval where there is one."""
     m = step.metrics
     if name not in m:
         return "-"

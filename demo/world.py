@@ -23,7 +23,7 @@ class World:
         self._names = map(str, itertools.count())
 
     async def begin(self, request: web.Request) -> web.Response:
-        """A game of the task."""
+        """Begin a game of the task."""
         task = Task.model_validate_json(await request.read())
         game = family(task.family).make(self._options)
         first, name = await game.reset(task, seed=0), next(self._names)
@@ -31,7 +31,7 @@ class World:
         return _seen(name, first.observation.text)
 
     async def turn(self, request: web.Request) -> web.Response:
-        """What one text led to."""
+        """Play one text and return the result."""
         name = request.match_info["name"]
         if name not in self._games:
             raise web.HTTPNotFound(text="there is no such game, or it has ended")
@@ -42,7 +42,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
-        """The world's address, on a free port of this machine."""
+        """Yield the world's address, on a free port of this machine."""
         app = web.Application()
         app.add_routes([web.post("/games", self.begin), web.post("/games/{name}", self.turn)])
         runner = web.AppRunner(app, access_log=None)

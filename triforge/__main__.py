@@ -1,4 +1,4 @@
-"""`python -m triforge` is the command line."""
+"""The command line as `python -m triforge`."""
 
 from triforge.cli import main
 

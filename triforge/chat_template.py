@@ -1,6 +1,6 @@
-"""What a model folder says about conversations: its chat template, tokenizer, special tokens and end-of-text ids.
+"""The parts of a model folder for conversations: chat template, tokenizer, special tokens and end-of-text ids.
 
-A folder is not trusted: what is no regular file, too large or nested too deep is refused before it is read.
+A folder is not trusted: a file that is not regular, too large or nested too deeply is refused before it is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST: Final = 1 << 28  # bytes of a text file; large tokenizers have a tenth
 
 
 def with_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with every string in it changed, names of fields too."""
+    """Return a JSON value with `change` applied to every string, names of fields too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -31,7 +31,7 @@ def with_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def tokenizer_of(text: str) -> Tokenizer:
-    """The tokenizer that the text of a tokenizer.json describes; it neither pads nor cuts."""
+    """Return the tokenizer of a tokenizer.json's text, without padding and truncation."""
     with _no_panic(WeightsError, "tokenizer.json: not a tokenizer"):
         tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
@@ -40,20 +40,20 @@ def tokenizer_of(text: str) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
-    """Ids of a text."""
+    """Return the ids of a text."""
     with _no_panic(InputError, "the tokenizer fails on the text"):
         return list(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-    """Text of ids."""
+    """Return the text of ids."""
     with _no_panic(InputError, "the tokenizer fails on the tokens"):
         return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
 
 @contextmanager
 def _no_panic(kind: type[TriforgeError], sentence: str) -> Iterator[None]:
-    """The Rust library raises bare Exception, and where it panics (a regex that takes too long) what is no Exception."""
+    """Raise errors of the Rust library as ours: bare Exception, and after a panic (a regex that takes too long) no Exception."""
     try:
         yield
     except BaseException as error:
@@ -63,10 +63,10 @@ def _no_panic(kind: type[TriforgeError], sentence: str) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """A file of a model folder."""
+    """Return the text of a file of a model folder."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise WeightsError(
                 f"model folder {path.parent}: {path.name}: expected a regular file of at most {_LARGEST} bytes"
             )
@@ -80,67 +80,67 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; a missing file is an empty one."""
+    """Return a JSON object; a missing file is an empty one."""
     if not path.exists():
         return {}
     try:
-        found = from_json(read_text(path))
+        document = from_json(read_text(path))
     except ValueError as error:
         raise WeightsError(
             f"model folder {path.parent}: {path.name}: cannot be read: {error}"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise WeightsError(f"model folder {path.parent}: {path.name}: expected an object")
-    return found
+    return document
 
 
 def special_tokens_of(folder: Path) -> dict[str, str]:
-    """Special tokens by name (`bos_token`, `eos_token`, ...), of special_tokens_map.json and tokenizer_config.json."""
-    found = read_json(folder / "special_tokens_map.json") | read_json(
+    """Return special tokens by name (`bos_token`, ...), from special_tokens_map.json and tokenizer_config.json."""
+    configured = read_json(folder / "special_tokens_map.json") | read_json(
         folder / "tokenizer_config.json"
     )
     return {
         name: content
-        for name, value in found.items()
+        for name, value in configured.items()
         if name.endswith("_token") and (content := _content(value))
     }
 
 
 def _content(value: Any) -> str:
-    """A special token as a string; configurations hold either the string or an object."""
+    """Return a special token, which configurations hold as a string or as an object, as a string."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
 
 
 def template_of(folder: Path) -> str:
-    """The source of the chat template: chat_template.jinja, else `chat_template` of tokenizer_config.json."""
+    """Return the chat template: chat_template.jinja, else `chat_template` of tokenizer_config.json."""
     if (folder / "chat_template.jinja").exists():
         return read_text(folder / "chat_template.jinja")
-    found = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(found, list):
-        named = {str(item.get("name")): item.get("template") for item in found}
-        found = named.get("default")
-    if not isinstance(found, str):
+    template = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):
+        named = {str(item.get("name")): item.get("template") for item in template}
+        template = named.get("default")
+    if not isinstance(template, str):
         raise WeightsError(
             f"model folder {folder}: no chat template; expected chat_template.jinja, or chat_template in "
             "tokenizer_config.json"
         )
-    return found
+    return template
 
 
 def vocab_size_of(folder: Path) -> int:
-    """How many ids the model itself knows, which may be more than its tokenizer has names for; 0 if it does not say."""
+    """Return the model's number of ids, which may be larger than its tokenizer's; 0 if the config has none."""
     config = read_json(folder / "config.json")
-    inner = config.get("text_config")  # where a model that sees says it
+    inner = config.get("text_config")  # of a vision model
     value = (config | inner if isinstance(inner, dict) else config).get("vocab_size")
     return value if isinstance(value, int) else 0
 
 
 def eos_ids_of(folder: Path) -> list[int]:
-    """The ids that the model's own configuration says end a text, first named first."""
-    found: list[int] = []
+    """Return the end-of-text ids of the model's configuration, in its order."""
+    ids: list[int] = []
     for name in ("generation_config.json", "config.json"):
         value = read_json(folder / name).get("eos_token_id")
-        found += [value] if isinstance(value, int) else value if isinstance(value, list) else []
-    return found
+        ids += [value] if isinstance(value, int) else value if isinstance(value, list) else []
+    return ids

@@ -1,7 +1,7 @@
-"""One small tree of errors, named by the border that was crossed.
+"""The errors of triforge.
 
-Failure is data: every error has a `kind` that can be counted, a sentence for a person, a `retryable` flag for the
-program, and the HTTP status under which it leaves a service. `triforge.types.ErrorInfo` is its form between processes.
+Every error has a `kind` that can be counted, a sentence for a person, a `retryable` flag for the program, and the HTTP status
+of its response. `triforge.types.ErrorInfo` is its form between processes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Final, Literal
 
 
 def install_command(*extras: str) -> str:
-    """What installs extras of ours. The name is published nowhere yet, so the command is one for a clone's folder."""
+    """Return the command that installs extras, for a clone's folder: the package is not published yet."""
     return f".venv/bin/pip install -c constraints.txt -e '.[{','.join(extras)}]'"
 
 
 class TriforgeError(Exception):
-    """Base of all errors of triforge; what is said of a class stands behind its bases.
+    """Base of all errors of triforge; the properties of a class follow its bases.
 
     Args:
-        detail: what was given, what was expected and which option to turn, in one sentence.
-        retry_after_s: seconds after which a retry makes sense, or None; by itself what is usual for the class.
-        problems: further sentences, one a bad row or field, when there are several.
+        detail: what was given, what was expected and which option mends it, in one sentence.
+        retry_after_s: seconds after which to try again, or None; by default those of the class.
+        problems: sentences about single rows or fields, when there are several.
     """
 
     kind: str = "internal"
@@ -31,8 +31,8 @@ class TriforgeError(Exception):
     retryable: bool = False
     retry_after_s: float | None = None
 
-    def __init_subclass__(cls, **said: Any) -> None:
-        for name, value in said.items():
+    def __init_subclass__(cls, **properties: Any) -> None:
+        for name, value in properties.items():
             setattr(cls, name, value)
 
     def __init__(
@@ -50,81 +50,81 @@ class TriforgeError(Exception):
 
 
 class ConfigError(TriforgeError, ValueError, kind="config", status=422):
-    """A config names an unknown field or an impossible combination."""
+    """A config has an unknown field or an impossible combination."""
 
 
 class UnauthorizedError(ConfigError, kind="unauthorized", status=401):
-    """An API asks for a key and got none, or one that opens nothing."""
+    """A request without a key, or with one that is not valid."""
 
 
 class ForbiddenError(ConfigError, kind="forbidden", status=403):
-    """The key is good, but not for this."""
+    """A valid key without the right to this request."""
 
 
 class VersionError(ConfigError, kind="version", status=400):
-    """A client is newer than the service that it asks."""
+    """A client that is newer than the service."""
 
 
 class InputError(TriforgeError, ValueError, kind="input", status=422):
-    """A request or an uploaded row is malformed; nothing was stored."""
+    """A malformed request or uploaded row; nothing was stored."""
 
 
 class ContextFullError(InputError, kind="context_full"):
-    """A prompt has outgrown what the model takes. After an episode's first turn that is the policy's own doing."""
+    """A prompt that is longer than the model's context. After an episode's first turn the policy itself caused it."""
 
 
 class NotFoundError(TriforgeError, LookupError, kind="not_found", status=404):
-    """The named pool, task, run or version does not exist."""
+    """A pool, task, run or version that does not exist."""
 
 
 class ConflictError(TriforgeError, kind="conflict", status=409):
-    """The request contradicts the present state (a name is taken, a run is not running)."""
+    """A request that contradicts the state (a name is taken, a run is not running)."""
 
 
 class PausedError(TriforgeError, kind="paused", status=409, retryable=True):
-    """People have paused the pool; the same request will succeed when they resume it."""
+    """A pool that is paused; the same request will succeed when it is resumed."""
 
 
 class PreconditionError(TriforgeError, kind="precondition", status=412):
-    """The thing was changed since the caller looked at it (If-Match does not hold); look again, then decide."""
+    """An object that changed since the caller read it (If-Match fails); read it again, then decide."""
 
 
 class TooLargeError(TriforgeError, kind="too_large", status=413):
-    """The body of a request is larger than the service takes; nothing was stored."""
+    """A body that is larger than the route's limit; nothing was stored."""
 
 
 class MediaTypeError(InputError, kind="media_type", status=415):
-    """The body of a request is not of a media type that the route takes."""
+    """A body of a media type that the route does not accept."""
 
 
 class UnavailableError(
     TriforgeError, kind="unavailable", status=503, retryable=True, retry_after_s=2.0
 ):
-    """A service that this one needs does not answer now; the same request may succeed later."""
+    """A service that does not answer now; the same request may succeed later."""
 
 
 class BusyError(UnavailableError, kind="busy", status=429):
-    """A service lives but has as much to do as it takes on; nothing was begun, ask again after `retry_after_s`."""
+    """A service with too much work; nothing was begun, try again after `retry_after_s`."""
 
 
 class PolicyError(TriforgeError, kind="policy", status=502, retryable=True):
-    """The policy service or an engine behind it answered with an error."""
+    """An error of the policy service or of an engine."""
 
 
 class WeightsError(TriforgeError, kind="weights", status=422):
-    """A weight folder is missing, truncated, of the wrong shape or not what its manifest says."""
+    """A weight folder that is missing, truncated, of the wrong shape or different from its manifest."""
 
 
 class EnvError(TriforgeError, kind="environment", status=502, retryable=True):
-    """An environment raised, hung past its deadline or broke its contract."""
+    """An environment that raised, exceeded its deadline or broke its contract."""
 
 
 class ObservationError(EnvError, kind="malformed_observation", retryable=False):
-    """What an environment showed is not what its protocol declares; it would show it again."""
+    """An observation that does not follow the environment's protocol; a retry would get the same."""
 
 
 class SandboxError(TriforgeError, kind="sandbox", status=503, retryable=True):
-    """The sandbox for programs of a model could not start or died. It says nothing about the program."""
+    """A sandbox that could not start or died; the program of the model is not judged."""
 
     def __init__(self, detail: str, *, retryable: bool = True, **more: Any) -> None:
         super().__init__(detail, **more)
@@ -132,15 +132,15 @@ class SandboxError(TriforgeError, kind="sandbox", status=503, retryable=True):
 
 
 class RewardError(TriforgeError, kind="reward", status=502, retryable=True):
-    """The reward service could not judge."""
+    """A failure of the reward service."""
 
 
 class TrainerError(TriforgeError, kind="trainer"):
-    """A learner could not take its step."""
+    """A step that a learner could not take."""
 
 
 class StorageError(TriforgeError, kind="storage", status=507):
-    """The database or the artifact store failed (disk full, no permission, corrupt file)."""
+    """A failure of the database or the artifact store (disk full, no permission, damaged file)."""
 
 
 _ROOT: Final = Path(__file__).parents[1]
@@ -152,7 +152,7 @@ _INSTALLED: Final = "site-packages"
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of somebody's own code, of installed packages if there is no other."""
+    """Return the frames of a user's own code, else those of installed packages."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_OURS) and not _standard(frame.filename)
@@ -161,7 +161,7 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def raised_at(error: BaseException) -> str:
-    """` (FILE:LINE)` of the last of its own frames; empty without one."""
+    """Return ` (FILE:LINE)` of the last frame of `own_frames`; empty without one."""
     own = own_frames(error)
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 

@@ -1,6 +1,6 @@
 """`python -m triforge.health URL`: exit status 0 if it answers 200. For health checks of containers, which have no curl.
 
-Only the standard library's smallest parts: a stack asks dozens of times a minute, and imports would be most of the cost.
+It imports little: a stack calls it dozens of times a minute, and imports would be most of the cost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _TIMEOUT_S = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Ask; returns the exit status and says on standard error what is wrong."""
+    """Send a request; return the exit status and write problems to standard error."""
     url = arguments[0] if len(arguments) == 1 else ""
     scheme, _, rest = url.partition("://")
     address, _, path = rest.partition("/")
@@ -22,10 +22,12 @@ def main(arguments: list[str]) -> int:
     connection = HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", f"/{path}")
-        answer = connection.getresponse()
-        if answer.status == 200:
+        response = connection.getresponse()
+        if response.status == 200:
             return 0
-        sys.stderr.write(f"{url}: {answer.status} {answer.read(500).decode(errors='replace')}\n")
+        sys.stderr.write(
+            f"{url}: {response.status} {response.read(500).decode(errors='replace')}\n"
+        )
     except (OSError, HTTPException, ValueError) as error:
         sys.stderr.write(f"{url}: {error}\n")
     finally:

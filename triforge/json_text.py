@@ -1,7 +1,7 @@
-"""JSON from people and models: read so that every reader finds the same in it, and what of it can be kept and shown again.
+"""JSON from people and models: parsed alike by every reader, and safe to store and to show.
 
-JSON can spell halves of characters, which no database, tokenizer or answer holds, and readers of JSON stop at 200 levels
-or so, each at its own.
+JSON can spell halves of characters, which no database, tokenizer or response can hold, and parsers of JSON stop at different
+depths of about 200 levels.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from triforge.errors import InputError, TooLargeError
 
-DEEPEST: Final = 64  # levels of what is kept; messages and answers put a few around it
-MOST_PARTS: Final = (
-    100_000  # strings, lists and objects of a body; each takes up to 300 bytes when it is parsed
-)
-_FEW: Final = 65_536  # bytes that cannot hold too many
-# A string of JSON, or the rest of a text that does not end it; never looks at a byte twice.
+_DEEPEST: Final = 64  # levels of a stored value; messages and responses add a few
+# Strings, lists and objects of a body; each takes up to 300 bytes when it is parsed.
+MOST_PARTS: Final = 100_000
+_SMALL: Final = 65_536  # bytes that cannot hold too many parts
+# A string of JSON, or the rest of a text that does not end it; no byte is visited twice.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-# A surrogate that has no other half beside it, spelled as JSON does, or a backslash and what looks like one behind it.
+# An escaped surrogate without its other half, or a backslash followed by text of that form.
 _HALVES: Final = (
     re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"),
     re.compile(rb"(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"),
@@ -28,7 +27,7 @@ _HALVES: Final = (
 
 
 def require_whole(body: bytes) -> None:
-    """Pass JSON in UTF-8 whose every character is whole, else InputError. Whether it is JSON is not looked at."""
+    """Raise InputError unless a body is UTF-8 without halves of characters. Its JSON is not parsed."""
     if not body.isascii() or b"\0" in body:
         try:
             body.decode()
@@ -38,39 +37,39 @@ def require_whole(body: bytes) -> None:
             raise InputError("body: no JSON in UTF-8: it holds a byte 0")
     if any(halves.search(body) for halves in _HALVES):
         try:
-            found = json.loads(body)
+            value = json.loads(body)
         except (ValueError, RecursionError):
-            return  # whoever reads it says so
-        _demand_whole_value(found, "body")
+            return  # the parser of the route reports it
+        _require_whole_value(value, "body")
 
 
 def require_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, numbers: int = 0) -> None:
-    """Pass JSON that is parsed in bounded memory: at most so many strings, lists and objects, and so many numbers beside them.
+    """Accept JSON that is parsed in bounded memory: so many strings, lists and objects, and so many numbers.
 
     Raises:
         TooLargeError: 20 MB of brackets would be gigabytes of objects.
     """
-    if len(body) <= _FEW:
+    if len(body) <= _SMALL:
         return
-    bare, found = _STRING.subn(b"", body, parts + 1)
-    found += bare.count(b"[") + bare.count(b"{")
-    if found > parts or bare.count(b",") > parts + numbers:
+    bare, count = _STRING.subn(b"", body, parts + 1)
+    count += bare.count(b"[") + bare.count(b"{")
+    if count > parts or bare.count(b",") > parts + numbers:
         raise TooLargeError(
-            f"body: more than {parts} strings, lists and objects{f' and {numbers} numbers' if numbers else ''}, which is "
-            "what this route takes; send less at a time"
+            f"body: more than {parts} strings, lists and objects{f' and {numbers} numbers' if numbers else ''}, this "
+            "route's limit; send less at a time"
         )
 
 
 def require_keepable(value: Any, where: str) -> None:
-    """Pass a value of JSON that can be kept; InputError for one nested too deeply, or with half a character."""
+    """Raise InputError for a JSON value that is nested too deeply, or that has half a character."""
     level = [value]
-    for _ in range(DEEPEST + 1):
+    for _ in range(_DEEPEST + 1):
         if not level:
             break
         level = [inner for outer in level for inner in _inside(outer)]
     else:
-        raise InputError(f"{where}: nested deeper than {DEEPEST} levels")
-    _demand_whole_value(value, where)
+        raise InputError(f"{where}: nested deeper than {_DEEPEST} levels")
+    _require_whole_value(value, where)
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -79,7 +78,7 @@ def _inside(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _demand_whole_value(value: Any, where: str) -> None:
+def _require_whole_value(value: Any, where: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -88,9 +87,9 @@ def _demand_whole_value(value: Any, where: str) -> None:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError, with a sentence for a person, if it is none.
+    """Return the value of a JSON text; ValueError with a sentence for a person if it is invalid.
 
-    NaN and infinities are no JSON; of a field given twice, readers would take different values.
+    NaN and infinities are no JSON. A field that occurs twice is refused: parsers would take different values.
     """
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
@@ -107,9 +106,9 @@ def _no_constant(name: str) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in fields:
             raise ValueError(f"{name[:60]}: given twice")
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields

@@ -1,4 +1,4 @@
-"""What every process shows of itself, and the metrics of a process without an API: workers and learners."""
+"""The version of every process as a metric, and `/metrics` of processes without an API: workers and learners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SLOTS: Final = Gauge(
 
 
 def identify(service: str, process: str, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show which version this process is of."""
+    """Set the metric with the version of this process."""
     gauge = _BUILD if registry is REGISTRY else _build(registry)
     gauge.labels(__version__, service, process).set(1)
 
@@ -36,12 +36,12 @@ def identify(service: str, process: str, registry: CollectorRegistry = REGISTRY)
 def serve_metrics(
     settings: Settings, *, service: str = "", process: str = "", queue: str = "", slots: int = 0
 ) -> WSGIServer | None:
-    """Serve `/metrics` at `TRIFORGE_METRICS_PORT`, in a thread of its own; None if no port is set.
+    """Serve `/metrics` at `TRIFORGE_METRICS_PORT`, in a thread; None if no port is set.
 
-    Every other path answers the same, so `/healthz` tells that the process is alive.
+    Every other path answers the same, so `/healthz` shows that the process is alive.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is in use.
     """
     if service:
         identify(service, process)
@@ -54,6 +54,6 @@ def serve_metrics(
     except OSError as error:
         raise ConfigError(
             f"TRIFORGE_METRICS_PORT: given {settings.metrics_port}, where metrics cannot be served ({error.strerror}); "
-            "expected a port of its own for each process"
+            "expected a free port for each process"
         ) from error
     return server

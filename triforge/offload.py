@@ -1,4 +1,4 @@
-"""Memory of tensors given back for a while. Nothing here imports torch: whoever has tensors has it."""
+"""Memory of tensors, released for a while. No import of torch: the caller has the tensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Offloaded:
-    """Tensors whose memory is free, and what they held, on the CPU; also on a CPU, so that one path serves all devices.
+    """Tensors whose memory is released, with copies of their contents on the CPU; the same path serves tensors of a CPU.
 
-    The tensors themselves, and all views of them, stay what they are. Nobody may read them before `restore`.
+    The tensors and all views of them stay valid; they must not be read before `restore`.
     """
 
     def __init__(self, tensors: Iterable[Any]) -> None:
@@ -22,7 +22,7 @@ class Offloaded:
                 storage.resize_(0)
 
     def restore(self) -> None:
-        """Take the memory again, with what was in it. One that finds too little of it can be called again."""
+        """Allocate the memory again, with its contents. After a failure for lack of memory it can be called again."""
         while self._copies:
             storage, copy = self._copies[-1]
             storage.resize_(copy.nbytes())

@@ -1,17 +1,16 @@
 """Text of a policy, an environment or a judge inside a prompt: data, never instructions.
 
-Whatever was written by a model under training may try to end the prompt, to speak as another role, or to forge our own
-marks. Two strengths, by how much of the text must stay as it was written:
+Text of a model under training may try to end the prompt, to speak as another role, or to forge our own marks. There are two
+strengths, by how much of the text must stay unchanged:
 
-* `neutralise` for a reader that marks every quoted line itself (the judge): lines and ordinary signs stay, and what a chat
-  template could take for a control token is spelled with round brackets;
+* `neutralise` for a prompt that marks every quoted line (the judge): lines and ordinary characters stay, and strings that a
+  chat template could take for a control token get round brackets;
 * `one_line` and `quote` for a short note inside a sentence (diagnosis, rewriter): one line of bounded length without angle
   brackets, headings and role markers.
 
-Both begin alike: compatibility forms are spelled plainly (NFKC) and what is read but not seen is taken out, so that
-neither a full-width bracket nor a zero-width letter carries a control token past the rules. Letters are spelled one by one:
-a text as a whole takes NFKC time that grows with the square of a run of accents. What quoting cannot stop is a reader that
-believes what it reads.
+Both first replace compatibility forms (NFKC) and remove invisible characters, so that neither a full-width bracket nor a
+zero-width letter hides a control token. Letters are replaced one by one: NFKC of a whole text takes time that grows with the
+square of a run of accents. Quoting does not stop a reader from believing the text.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import re
 import unicodedata
 from typing import Final
 
-# Letters and marks that are not seen but read: control and format characters (zero width, direction), private use.
+# Invisible characters: control and format characters (zero width, direction), private use.
 _UNSEEN: Final = ("Cc", "Cf", "Cs", "Co", "Cn")
 _UNSEEN_ASCII: Final = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
 
-# Anything that some chat template could read as a control token: <|im_end|>, </s>, <end_of_turn>, <<SYS>>, also with a
+# Strings that a chat template could read as a control token: <|im_end|>, </s>, <end_of_turn>, <<SYS>>, also with a
 # full-width bar or the low block that some vocabularies use; [INST], [gMASK], [control_5]; ]~b], [e~[, ]<]image[>[.
 _ANGLED: Final = re.compile(r"<(?=[<|/!]?[A-Za-z_|\u2581])|(?<=[A-Za-z0-9_|\u2581/])>")
 _SQUARED: Final = re.compile(
@@ -34,7 +33,7 @@ _MIRRORED: Final = re.compile(
     r"\](?=[!a-z]{0,2}~[!a-z]{0,2}[\[\]])|\[(?=[!a-z]{1,2}~\[)|\](?=<\])|\[(?=>\[)"
 )
 
-# Brackets, bars and colons that look like ours or like a token's; NFKC leaves them as they are.
+# Brackets, bars and colons that look like ours or like a token's; NFKC does not change them.
 _LOOK_ALIKES: Final = str.maketrans(
     {"`": "'"}
     | dict.fromkeys("<«\u226a\u300a\u3008\u27e8\u27ea\u276e\u2770\u02c2\u1438", "\u2039")
@@ -42,7 +41,7 @@ _LOOK_ALIKES: Final = str.maketrans(
     | dict.fromkeys("\u2502\u2503\u2758\u2223\u01c0", "|")
     | dict.fromkeys("\u2236\ua789\u02d0\u0589\u05c3", ":")
 )
-# Cyrillic and Greek letters that are read as Latin ones, letter for letter, so that places stay the same.
+# Cyrillic and Greek letters that look like Latin ones; one letter becomes one letter, so positions stay the same.
 _FOLD: Final = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0455\u0458\u04bb\u0501\u0442\u043c\u043d\u0432\u043a"
     "\u0410\u0415\u041e\u0420\u0421\u0423\u0425\u0406\u0405\u0408\u041d\u041c\u0422\u0412\u041a"
@@ -54,12 +53,12 @@ _HEADING: Final = re.compile(r"#{2,}")
 _GAP: Final = re.compile(r"\s+")
 
 
-_LONGEST: Final = 4  # letters of one: ligatures that stand for whole sentences stay as they are
+_LONGEST: Final = 4  # letters of a ligature; those for whole sentences stay unchanged
 _REMEMBERED: Final = 2**16  # letters
 
 
 class _Plain(dict[int, str]):
-    """Code points and what is shown for them, as `str.translate` asks for it."""
+    """Code points and their plain form, for `str.translate`."""
 
     def __missing__(self, code: int) -> str:
         if len(self) >= _REMEMBERED:
@@ -75,30 +74,30 @@ _PLAIN: Final = _Plain()
 
 
 def _plain(text: str) -> str:
-    """`text` in plain letters; all white space stays, everything else that is not seen goes."""
+    """Return `text` in plain letters; white space stays, other invisible characters go."""
     return _UNSEEN_ASCII.sub("", text) if text.isascii() else text.translate(_PLAIN)
 
 
 def _without_tokens(text: str) -> str:
-    """`text` with the brackets of control tokens made round where they are square."""
+    """Return `text` with round brackets in place of the square ones of control tokens."""
     calm = _SQUARED.sub(r"(\1)", text)
-    return _MIRRORED.sub(lambda found: "(" if found[0] == "[" else ")", calm)
+    return _MIRRORED.sub(lambda match: "(" if match[0] == "[" else ")", calm)
 
 
 def neutralise(text: str) -> str:
-    """`text` with everything that could be a chat control token spelled with other brackets; words and lines stay."""
+    """Return `text` with other brackets around strings that could be control tokens; words and lines stay."""
     calm = _without_tokens(_plain(text))
-    return _ANGLED.sub(lambda found: "(" if found[0] == "<" else ")", calm)
+    return _ANGLED.sub(lambda match: "(" if match[0] == "<" else ")", calm)
 
 
 def quoted(text: str) -> str:
-    """Text whose every line is marked as a quote."""
+    """Return text with a quotation mark before every line."""
     lines = neutralise(text).splitlines() or [""]
     return "\n".join(f"| {line}" for line in lines)
 
 
 def one_line(text: str, *, limit: int) -> str:
-    """`text` as one line of at most `limit` characters that no chat template and no prompt of ours takes for a mark."""
+    """Return `text` as one line of at most `limit` characters without marks of chat templates and of our prompts."""
     calm = _without_tokens(_plain(text[: 4 * limit])).translate(_LOOK_ALIKES)
     calm = _HEADING.sub("#", _without_roles(calm))
     line = _GAP.sub(" ", calm).strip()
@@ -106,14 +105,14 @@ def one_line(text: str, *, limit: int) -> str:
 
 
 def _without_roles(text: str) -> str:
-    """`text` with the colon after a role's name taken away, also where the name is spelled with letters that look alike."""
+    """Return `text` without the colon after a role's name, also where the name has letters that look alike."""
     folded = text.translate(_FOLD)
     letters = list(text)
-    for found in _ROLE.finditer(folded):
-        letters[found.end() - 1] = " -"
+    for match in _ROLE.finditer(folded):
+        letters[match.end() - 1] = " -"
     return "".join(letters)
 
 
 def quote(text: str, *, limit: int = 200) -> str:
-    """`text` as one line, between marks that it cannot contain."""
+    """Return `text` as one line between marks that it cannot contain."""
     return f"«{one_line(text, limit=limit)}»"

@@ -2,11 +2,11 @@
 
 Three promises:
 
-* a conversation is never tokenised twice: `extend` returns the given ids followed by new ones;
+* a conversation is never tokenised twice: `extend` returns the prefix ids followed by new ones;
 * text is only text: a control token's string inside a message's content does not become that control token;
-* ordinary conversations get the ids that transformers' `apply_chat_template` gives.
+* ordinary conversations get the same ids as by transformers' `apply_chat_template`.
 
-Images of a model that sees become as many image tokens as it sees in them; their places go with the ids.
+For a vision model each image becomes its number of image tokens; the places of images are returned with the ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from triforge.template_sandbox import compile_template, fill
 from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
 from triforge.vision.image_spec import ImageSpec
 
-# Private-use characters stand for pieces of content while the template runs. Templates neither test nor trim them.
+# Private-use characters replace pieces of content while the template runs. Templates neither test nor trim them.
 _OPEN, _CLOSE, _SENTINEL = "\ue000", "\ue001", "\ue002"
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _OWN = f"[{_OPEN}{_CLOSE}{_SENTINEL}]"
@@ -47,17 +47,17 @@ _PAST = (ChatMessage(role="user", content="."), ChatMessage(role="assistant", co
 
 @dataclass(frozen=True, slots=True)
 class _Scaffold:
-    """What the template puts around an assistant's content, learnt once from a probe."""
+    """The template's text around an assistant's content, read once from a probe."""
 
     closing: tuple[int, ...]  # ids from the end of the content to the end of its turn
     markers: tuple[str, ...]  # strings of control tokens the template uses
 
 
 class Renderer:
-    """The only thing that owns a tokenizer. Immutable and safe to share between coroutines.
+    """The owner of the tokenizer. Immutable and safe to share between coroutines.
 
-    `eos_ids` end a response: the model's own and the template's end-of-turn token. An engine may die of ids from `vocab_size` on.
-    `image_spec` is how the model sees images; None for a model of text.
+    `eos_ids` end a response: the model's own and the template's end-of-turn token. Ids from `vocab_size` on may crash an engine.
+    `image_spec` describes the image tokens of a vision model; None for a text model.
     """
 
     eos_ids: tuple[int, ...]
@@ -86,9 +86,9 @@ class Renderer:
         added = self._live.get_added_tokens_decoder()
         special = {index: token.content for index, token in added.items() if token.special}
         for content in self._variables.values():
-            found = self._live.token_to_id(content)
-            if found is not None:
-                special[found] = content
+            index = self._live.token_to_id(content)
+            if index is not None:
+                special[index] = content
         self._hostile: re.Pattern[str] = re.compile(_OWN)
         try:
             scaffold = self._probe({token.content for token in added.values()})
@@ -130,7 +130,7 @@ class Renderer:
     def render(
         self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """The ids of a whole conversation."""
+        """Return the ids of a whole conversation."""
         if not messages:
             raise InputError("messages: expected at least one, given none")
         literal: list[str] = []
@@ -139,15 +139,15 @@ class Renderer:
     def render_with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
-        """The ids of a whole conversation in the template's own terms: with tools, their calls and their results."""
+        """Return the ids of a whole conversation in the template's own terms: with tools, their calls and their results."""
         literal: list[str] = []
-        given = with_strings(
+        fields = with_strings(
             {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
         )
-        text = self._fill(**given, add_generation_prompt=True)
-        if tools and text == self._fill(messages=given["messages"], add_generation_prompt=True):
+        text = self._fill(**fields, add_generation_prompt=True)
+        if tools and text == self._fill(messages=fields["messages"], add_generation_prompt=True):
             raise InputError(
-                f"tools: given {len(tools)}, but the chat template of the model that serves shows none; leave them out, or "
+                f"tools: given {len(tools)}, but the chat template of the active model shows none; leave them out, or "
                 "serve a model whose template does"
             )
         return self._encode(text, literal)
@@ -158,14 +158,14 @@ class Renderer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
     ) -> list[int]:
-        """`extend` in the template's own terms; the tools were shown where the prefix begins."""
+        """Extend a conversation like `extend`, in the template's own terms; the prefix begins with the tools."""
         literal: list[str] = []
-        given = with_strings(
+        fields = with_strings(
             {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
         )
         past = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
         shown = self._fill(
-            messages=[*past, *given["messages"]], tools=given["tools"], add_generation_prompt=True
+            messages=[*past, *fields["messages"]], tools=fields["tools"], add_generation_prompt=True
         )
         bridge = self._encode(_behind(shown, str(messages[0]["role"])), literal)
         return [*prefix_ids, *bridge[self._overlap(prefix_ids, bridge) :]]
@@ -177,10 +177,10 @@ class Renderer:
         *,
         generation_prompt: bool = True,
     ) -> list[int]:
-        """The given ids, exactly, followed by what continues the conversation; without ids a new one.
+        """Return the prefix ids, unchanged, followed by those of the new messages; without prefix ids a new conversation.
 
-        The prefix ends with an assistant's response, complete or cut off by its length. What the template writes
-        between such a response and the next message is added; the part of it that was already sampled is not.
+        The prefix ends with an assistant's response, complete or truncated. The template's text between such a response and
+        the next message is added, without the part that was already sampled.
         """
         if not prefix_ids:
             return self.render(new_messages, add_generation_prompt=generation_prompt)
@@ -197,7 +197,7 @@ class Renderer:
         prefix_images: Sequence[PlacedImage],
         new_messages: Sequence[ChatMessage],
     ) -> tuple[list[int], tuple[PlacedImage, ...]]:
-        """`seeing` of messages of ours."""
+        """Extend a conversation with images by messages; see `seeing`."""
         images = [image for message in new_messages for image in message.images]
         return self.seeing(
             prefix_ids, prefix_images, images, lambda prefix: self.extend(prefix, new_messages)
@@ -210,16 +210,16 @@ class Renderer:
         images: Sequence[ImageRef],
         extend: Callable[[list[int]], list[int]],
     ) -> tuple[list[int], tuple[PlacedImage, ...]]:
-        """What `extend` makes of a conversation with these new images: the ids, and where which image stands.
+        """Extend a conversation with images by `extend`; return the ids and the places of all images.
 
-        Image tokens of the prefix that belong to no image were sampled. No engine can tell them from real ones, so they
-        give way to another token, and the prompt begins with other ids than the prefix.
+        Image tokens of the prefix without an image were sampled. Engines cannot tell them from real ones, so another token
+        replaces them, and the prompt begins with other ids than the prefix.
         """
         image_spec = self.image_spec
         if image_spec is None:
             raise InputError(
-                "the messages hold images, but the model that serves sees none; serve one that does, or let the environment "
-                "show no screenshots"
+                "the messages hold images, but the active model is no vision model; serve one, or let the environment show no "
+                "screenshots"
             )
         image_spec.positions(len(prefix_ids), prefix_images)
         prefix = self._without_strays(prefix_ids, prefix_images, image_spec)
@@ -231,19 +231,19 @@ class Renderer:
         self, ids: Sequence[int], images: Sequence[PlacedImage], image_spec: ImageSpec
     ) -> list[int]:
         inert = self._unknown if self._unknown is not None else next(iter(self.eos_ids), 0)
-        found = list(ids)
+        cleaned = list(ids)
         real = {place for placed in images for place in range(placed.start, placed.end)}
-        if any(found[place] != image_spec.image for place in real):
+        if any(cleaned[place] != image_spec.image for place in real):
             raise InputError("prefix_images: other tokens stand in the place of an image")
-        for place, token in enumerate(found):
+        for place, token in enumerate(cleaned):
             if token in (image_spec.image, image_spec.video) and place not in real:
-                found[place] = inert
-        return found
+                cleaned[place] = inert
+        return cleaned
 
     def encode_supervised(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[bool]]:
-        """A demonstration as a rollout would have produced it: the ids, and for each whether it is trained on.
+        """Return the ids of a demonstration as of a rollout, and for each whether it is trained on.
 
-        Trained on are assistants' contents and their end-of-turn tokens; the ids end with the last of these.
+        Assistants' contents and their end-of-turn tokens are trained on; the ids end with the last of these.
         """
         ids: list[int] = []
         mask: list[bool] = []
@@ -259,27 +259,27 @@ class Renderer:
             ids = self.extend(ids, pending)
             mask += [False] * (len(ids) - len(mask))
             pending = []
-            said = self.encode_text(_text_of(message)) + self._end_of_turn()
-            ids += said
-            mask += [True] * len(said)
+            response = self.encode_text(_text_of(message)) + self._end_of_turn()
+            ids += response
+            mask += [True] * len(response)
         if pending or not ids:
             raise InputError("messages: the last message of a demonstration must be an assistant's")
         return ids, mask
 
     def encode_text(self, text: str) -> list[int]:
-        """The ids of plain text; strings of control tokens stay text."""
+        """Return the ids of plain text; strings of control tokens stay text."""
         literal: list[str] = []
         return self._encode(self._guard(text, literal), literal)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         return decode(self._live, ids, skip_special_tokens=skip_special_tokens)
 
     def _end_of_turn(self) -> list[int]:
         return [self._closing[0]] if self._closing and self._closing[0] in self.eos_ids else []
 
     def _overlap(self, prefix_ids: Sequence[int], bridge: Sequence[int]) -> int:
-        """How many leading ids of the bridge are the closing that the prefix ends with already."""
+        """Return the number of leading ids of the bridge with which the prefix already ends."""
         for size in range(min(len(self._closing), len(prefix_ids)), 0, -1):
             closing = list(self._closing[:size])
             if list(prefix_ids[-size:]) == closing and list(bridge[:size]) == closing:
@@ -289,7 +289,7 @@ class Renderer:
     def _after_response(
         self, new_messages: Sequence[ChatMessage], generation_prompt: bool, literal: list[str]
     ) -> str:
-        """What the template shows after an assistant's content: its closing, the new messages, the next opening."""
+        """Return the template's text after an assistant's content: its closing, the new messages, the next opening."""
         shown = self._show([*_PAST, *new_messages], generation_prompt, literal, response=1)
         return _behind(shown, new_messages[0].role)
 
@@ -301,7 +301,7 @@ class Renderer:
         *,
         response: int | None = None,
     ) -> str:
-        """The template's text. Control strings in contents become placeholders that index `literal`."""
+        """Return the template's text. Control strings in contents become placeholders that index `literal`."""
         shown = [
             {
                 "role": message.role,
@@ -311,11 +311,11 @@ class Renderer:
         ]
         return self._fill(messages=shown, add_generation_prompt=generation_prompt)
 
-    def _fill(self, **given: Any) -> str:
-        return fill(self._template, **given, **self._variables)
+    def _fill(self, **fields: Any) -> str:
+        return fill(self._template, **fields, **self._variables)
 
     def _content(self, message: ChatMessage, literal: list[str]) -> str | list[dict[str, str]]:
-        """A message's content as templates take it; parts only where there are images."""
+        """Return a message's content for a template; in parts only where there are images."""
         if isinstance(message.content, str):
             return self._guard(message.content, literal)
         if self.image_spec is None or not message.images:
@@ -349,7 +349,7 @@ class Renderer:
         return ids
 
     def _inert(self, text: str) -> list[int]:
-        """Ids of a control token's string, none of which is a control token."""
+        """Return ids of a control token's string, none of which is a control token."""
         ids = encode(self._plain, text)
         if self._control_ids.isdisjoint(ids):
             return ids
@@ -361,11 +361,11 @@ class Renderer:
     def _probe(self, registered: set[str]) -> _Scaffold:
         shown = self._show(_PAST, False, [], response=1)
         opened = self._show(_PAST[:1], True, [])
-        before, found, after = shown.partition(_SENTINEL)
-        if not found or _SENTINEL in after:
+        before, sentinel, after = shown.partition(_SENTINEL)
+        if not sentinel or _SENTINEL in after:
             raise WeightsError(
                 "chat template: expected every assistant message to be shown once; it is "
-                + ("shown twice" if found else "not shown")
+                + ("shown twice" if sentinel else "not shown")
             )
         closing = encode(self._live, after)
         words = [self._live.id_to_token(i) for i in encode(self._live, before + after + opened)]
@@ -374,9 +374,9 @@ class Renderer:
 
 
 def _behind(shown: str, role: str) -> str:
-    """What a template shows behind the assistant's content."""
-    _, found, after = shown.partition(_SENTINEL)
-    if not found or _SENTINEL in after:
+    """Return the template's text after the assistant's content."""
+    _, sentinel, after = shown.partition(_SENTINEL)
+    if not sentinel or _SENTINEL in after:
         raise InputError(
             f"the chat template does not show an assistant message exactly once before {role} messages"
         )
@@ -392,6 +392,5 @@ def _text_of(message: ChatMessage) -> str:
 def _demand_short(text: str) -> None:
     if len(text) > _LONGEST:
         raise InputError(
-            f"messages: given {len(text)} characters of text, expected at most {_LONGEST}, which no model's context holds; "
-            "send less"
+            f"messages: given {len(text)} characters of text, expected at most {_LONGEST}: no context is longer; send less"
         )

@@ -1,7 +1,7 @@
-"""When and how often something is tried again: exponential back-off with jitter, a deadline, and which errors may pass.
+"""Retries: exponential back-off with jitter, a deadline, and a choice of errors.
 
-The only retry mechanism. HTTP clients, rollouts, judging, Celery jobs and loops that outlive an outage take their pauses here.
-Only for what may be repeated: reads, sampling, writes that are first writer wins.
+The only retry mechanism, for HTTP clients, rollouts, judging, Celery jobs and loops that outlive an outage. Only for work that
+may be repeated: reads, sampling, writes that are first writer wins.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _T = TypeVar("_T")
 
 
 def is_unavailable(error: Exception) -> bool:
-    """A service that is away or busy."""
+    """Return whether a service is away or busy."""
     return isinstance(error, UnavailableError)
 
 
 def is_retryable(error: Exception) -> bool:
-    """Every error that does not say that it is final."""
+    """Return whether an error may pass; only errors of ours can be final."""
     return not isinstance(error, TriforgeError) or error.retryable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """The numbers of a retry.
+    """The parameters of retries.
 
     Attributes:
         first_s: pause after the first failure; each further one is `factor` times as long, at most `longest_s`.
-        jitter: up to this share of a pause is added at random, so that many clients do not return together.
-        deadline_s: no try begins later than this after the first; counted again after a success.
-        busy_s: the deadline for a service that lives but is busy (`BusyError`), where it is longer.
-        retries: tries after the first, at most.
-        retry_on: which errors are tried again; the others are raised at once.
+        jitter: random addition to a pause, up to this share of it, so that many clients do not return together.
+        deadline_s: latest start of a try after the first one; a success restarts the count.
+        busy_s: deadline for a service that is busy (`BusyError`), where it is longer.
+        retries: most tries after the first.
+        retry_on: the errors after which to try again; others are raised at once.
     """
 
     first_s: float = 0.1
@@ -52,7 +52,7 @@ class RetryPolicy:
     retry_on: Callable[[Exception], bool] = is_unavailable
 
     def pause_s(self, failures: int, error: Exception | None = None) -> float:
-        """Seconds to wait after so many failures in a row; no less than the error's Retry-After."""
+        """Return the pause after so many failures in a row, at least the error's Retry-After."""
         pause = min(self.first_s * self.factor ** min(max(failures, 1) - 1, 64), self.longest_s)
         if isinstance(error, TriforgeError) and error.retry_after_s is not None:
             pause = max(pause, error.retry_after_s)
@@ -60,14 +60,14 @@ class RetryPolicy:
 
 
 class Attempts:
-    """Tries of one thing: counts failures in a row and waits between them. For loops; a single call takes `retry`."""
+    """Failures in a row of a loop, with the pauses between them; a single call takes `retry`."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
         self.succeeded()
 
     def succeeded(self) -> None:
-        """Begin anew: the next failure is the first."""
+        """Restart the count: the next failure is the first."""
         self.failures = 0
         self._began = time.monotonic()
 
@@ -75,7 +75,7 @@ class Attempts:
         """Wait until the next try.
 
         Raises:
-            Exception: `error` itself, when it is final or there is no time for another try.
+            Exception: `error` itself, when it is final or no time is left for another try.
         """
         policy = self._policy
         self.failures += 1
@@ -91,18 +91,15 @@ class Attempts:
 
 
 async def retry(call: Callable[[], Awaitable[_T]], policy: RetryPolicy) -> _T:
-    """Await `call` until it succeeds; raises its last error when it is final or the policy gives up."""
+    """Await `call` until it succeeds; raise its last error when the policy gives up."""
     attempts = Attempts(policy)
     while True:
         try:
             return await call()
-        except Exception as error:  # noqa: BLE001 (raised by `failed` unless it is tried again)
+        except Exception as error:  # noqa: BLE001 (`failed` raises it unless it is tried again)
             await attempts.failed(error)
 
 
 def waiting(deadline_s: float) -> RetryPolicy:
-    """Wait for a service that is away, for at most so long."""
+    """Return the policy that waits so long for a service that is away."""
     return RetryPolicy(deadline_s=deadline_s)
-
-
-__all__ = ["Attempts", "RetryPolicy", "is_retryable", "is_unavailable", "retry", "waiting"]

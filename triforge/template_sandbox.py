@@ -1,7 +1,7 @@
-"""Chat templates, run in jinja's sandbox with what transformers gives them, and with bounds on what they take.
+"""Chat templates, run in jinja's sandbox with the functions of transformers, and with bounded time and memory.
 
 A template comes with a model and is not trusted. Jinja's sandbox keeps it from the interpreter. Here each turn of a loop and
-each call of a macro looks at the clock, and what is written, kept in a variable or multiplied has a bounded size.
+each call of a macro checks the clock; output, variables and products have a bounded size.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from triforge.errors import InputError, WeightsError
 
-# characters of a template; the longest that are published have a third of it
+# characters of a template; the longest published ones have a third of it
 _SOURCE: Final = 1 << 16
 _SECONDS: Final = 2.0  # of processor time; a conversation of a million tokens takes a tenth of it
 _WRITTEN: Final = 1 << 26  # characters
 _KEPT: Final = 1 << 24  # characters or items of one value, bits of a number
 _EXPONENT: Final = 64
 
-# Of the rendering that runs: at which processor time of the thread it ends, and how many characters it may still write.
+# The limits of the current rendering: the thread's processor time at its end, and the characters left.
 _left: ContextVar[list[float]] = ContextVar("left")
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` blocks of newer templates; here they only show their content."""
+    """The `{% generation %}` blocks of newer templates, which only show their content."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares the attribute without ClassVar
 
@@ -43,7 +43,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox. Nothing is computed while a template is compiled."""
+    """The sandbox. Constants are not computed while a template is compiled."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -59,7 +59,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
-        """A product or a power of a bounded size."""
+        """Return a product or a power of a bounded size."""
         if operator == "**" and abs(right) > _EXPONENT:
             _raise(f"an exponent is {right}, expected at most {_EXPONENT}")
         sizes = _size(left), _size(right)
@@ -70,7 +70,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def step(self, text: int) -> bool:
-        """One turn of a loop or call of a macro, with so many characters of the template's own text."""
+        """Count a turn of a loop or a call of a macro, with so many characters of the template's own text."""
         left = _left.get()
         if time.thread_time() > left[0]:
             _raise(f"it takes more than {_SECONDS:g} s of processor time")
@@ -79,13 +79,13 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @jinja2.pass_context
     def written(self, _: jinja2.runtime.Context, value: Any) -> Any:
-        """The value of an expression, which is written."""
+        """Count the value of an expression, which is written."""
         if isinstance(value, str):
             self._count(len(value))
         return value
 
     def kept(self, value: Any) -> Any:
-        """The value of a variable."""
+        """Return the value of a variable, of bounded size."""
         _demand_small(_size(value))
         return value
 
@@ -97,7 +97,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             _raise(f"it writes more than {_WRITTEN} characters")
 
     def bounded(self, template: str) -> jinja2.Template:
-        """Compile a template, with a step in each of its loops and macros."""
+        """Return the compiled template, with a step in each of its loops and macros."""
         tree = self.parse(template)
         repeated: Any = (jinja2.nodes.For, jinja2.nodes.Macro, jinja2.nodes.CallBlock)
         for node in tree.find_all(repeated):
@@ -129,7 +129,7 @@ def _demand_small(size: int) -> None:
 
 
 def compile_template(template: str) -> jinja2.Template:
-    """The template, compiled in the sandbox."""
+    """Return the template, compiled in the sandbox."""
     if len(template) > _SOURCE:
         raise WeightsError(
             f"chat template: given {len(template)} characters, expected at most {_SOURCE}"
@@ -140,11 +140,11 @@ def compile_template(template: str) -> jinja2.Template:
         raise WeightsError(f"chat template: {error}") from error
 
 
-def fill(template: jinja2.Template, **given: Any) -> str:
-    """What a template writes."""
+def fill(template: jinja2.Template, **fields: Any) -> str:
+    """Return the text of a template."""
     started = _left.set([time.thread_time() + _SECONDS, _WRITTEN])
     try:
-        return template.render(**given)
+        return template.render(**fields)
     except jinja2.TemplateError as error:
         raise InputError(f"the chat template refuses the messages: {error}") from error
     except (

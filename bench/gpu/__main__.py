@@ -2,7 +2,7 @@
 
 Each part is a file of this folder and runs in a process of its own; each case of it is written to a file as soon as it has
 ended, so that nothing is lost when the command is. Results go to `$OUT` if that is set, else to var/gpu; a rehearsal's to
-var/gpu/rehearsal. `--resume` goes on where var/gpu and the results' folder stop. What failed is said at the end.
+var/gpu/rehearsal. `--resume` continues after the results in both folders. Failures are listed at the end.
 
 Packages that the machine lacks are found in var/gpu-packages, which `--pack` fills on a machine with a package index.
 """
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--packages", type=Path, default=ROOT / "var/gpu-packages", help="what the machine lacks")
     add("--pack", type=Path, metavar="FOLDER", help="fill a folder with what it lacks, and end")
     add("--python", default="3.12", help="version of Python that --pack is for")
-    add("--with-model", action="store_true", help="--pack puts SmolLM2 beside, in pieces")
+    add("--with-model", action="store_true", help="--pack adds SmolLM2, in pieces")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"unknown part {', '.join(unknown)}; known are {', '.join(PARTS)}")

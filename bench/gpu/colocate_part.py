@@ -1,4 +1,4 @@
-"""Engine and learner take turns on one card, in one process, as `run.colocate` has them: a cycle, beside playing and training alone."""
+"""Engine and learner take turns on one card, in one process, as `run.colocate` has them: a cycle, compared with playing and training alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cycle(name: str, requests: int, new: int, tokens: int, cycles: int, _: Path
 
     def published() -> dict[str, torch.Tensor]:
         """As they lie in a version's folder."""
-        found, wanted = model_tensors(learner.model.module), model.expected()[0]
+        found, wanted = model_tensors(learner.model.module), model.shapes()
         return {n: t.to("cpu", torch.bfloat16) for n, t in found.items() if n in wanted}
 
     learner.train(*batch)  # so that the optimiser has its state

@@ -33,7 +33,7 @@ def free() -> None:
 
 @contextmanager
 def emptied() -> Iterator[None]:
-    """A device that holds nothing of the case before, nor afterwards of this one."""
+    """Empty the device before and after a case."""
     free()  # also what a case that failed has left
     if GPU:
         torch.cuda.reset_peak_memory_stats()

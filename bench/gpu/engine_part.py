@@ -1,4 +1,4 @@
-"""The local engine on the device: the contract, and what it says beside the CPU."""
+"""The local engine on the device: the contract suite, and its log-probabilities compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.15}
 
 
 def _contract(only: list[str], _: Path) -> dict[str, Any]:
-    """The suite that SGLang passes too, against a server of this tree on this device, in float32."""
+    """Run the suite that SGLang passes, too, against a server of this tree on this device, in float32."""
     options = ["-q", "-p", "no:cacheprovider", "-W", "default", *only]
     environ = os.environ | {"LOCAL_ENGINE_DEVICE": DEVICE.type, "LOCAL_ENGINE_DTYPE": "float32"}
     command = [sys.executable, "-m", "pytest", *options, "tests/contract/engine"]
@@ -61,17 +61,17 @@ def decode(
 
 
 def _agree(shape: Shape, scratch: Path) -> dict[str, Any]:
-    """Greedy tokens and their log-probabilities: this device in float32 and bfloat16, beside the CPU in float32."""
+    """Compare greedy tokens and log-probabilities: this device in float32 and bfloat16, the CPU in float32."""
     folder = llama_folder(scratch, shape)
 
-    def said(**where: Any) -> list[Sequence]:
+    def sampled_by(**where: Any) -> list[Sequence]:
         return decode(scheduler_of(load_model(folder, **where)[0], 6), 6, 40, 12, temperature=0.0)
 
-    wanted = said()
+    wanted = sampled_by()
     found: dict[str, Any] = {}
     for dtype, bound in _BOUNDS.items():
         with emptied():
-            rows = said(device=DEVICE, dtype=dtype)
+            rows = sampled_by(device=DEVICE, dtype=dtype)
         off = max(abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(rows, wanted, strict=True))
         same = sum(a.output == b.output for a, b in zip(rows, wanted, strict=True))
         kind = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What the machine has: every module of ours that the parts import, with what was missing."""
+"""Modules of the machine: every module of ours that the parts import, with what was missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _group(names: tuple[str, ...], _: Path) -> dict[str, Any]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - all of them are told
+        except Exception as error:  # noqa: BLE001 - all of them are reported
             missing.append(f"{name} ({type(error).__name__}: {error})")
     if missing:
         raise ImportError("; ".join(missing))

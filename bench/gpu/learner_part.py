@@ -1,4 +1,4 @@
-"""The learner on the device: what it computes beside the CPU, in half precision, packed, sharded, adapted, resumed.
+"""The learner on the device, compared with the CPU: in half precision, packed, sharded, with LoRA, resumed.
 
 Bounds are on vectors of all gradients, as |difference| / |reference|.
 """
@@ -43,7 +43,7 @@ class Folder:
         self.rows = rows(LENGTHS, shape.vocabulary, prefixes=heads)
 
     def batch(self, **options: Any) -> tuple[Any, Any]:
-        """A step of all rows in one forward pass."""
+        """Return a step of all rows in one forward pass."""
         return batch_of(self.rows, self.model, token_budget=4096, **options)
 
 
@@ -65,7 +65,7 @@ def _off(found: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _float32(shape: Shape, scratch: Path) -> dict[str, Any]:
-    """Log-probabilities and gradients in float32, beside the CPU's."""
+    """Compare log-probabilities and gradients in float32 with the CPU's."""
     folder = Folder(shape, scratch)
     logprob, gradient = _gradient(ScoringModel.load(folder.model, DEVICE), folder, packed=True)
     wanted, reference = _gradient(ScoringModel.load(folder.model, CPU), folder, packed=False)
@@ -76,7 +76,7 @@ def _float32(shape: Shape, scratch: Path) -> dict[str, Any]:
 
 
 def _bfloat16(shape: Shape, scratch: Path) -> dict[str, Any]:
-    """Packed and padded rows in bfloat16 with float32 weights, both beside float32; which kernel packs."""
+    """Compare packed and padded rows in bfloat16 with float32; report the kernel that packs."""
     folder = Folder(shape, scratch)
     model = ScoringModel.load(folder.model, DEVICE)
     wanted, reference = _gradient(model, folder, packed=False)
@@ -96,7 +96,7 @@ def _bfloat16(shape: Shape, scratch: Path) -> dict[str, Any]:
 
 
 def _fsdp(shape: Shape, scratch: Path) -> dict[str, Any]:
-    """A step of one rank whose tensors are sharded by FSDP2, beside one that holds them whole."""
+    """Compare a step of one rank sharded by FSDP2 with one that holds whole tensors."""
     folder = Folder(shape, scratch)
 
     def trained(ranks: Ranks) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _fsdp(shape: Shape, scratch: Path) -> dict[str, Any]:
 
 
 def _lora(shape: Shape, scratch: Path) -> dict[str, Any]:
-    """A step of a LoRA adapter: it moves, what is below does not."""
+    """Train a step of a LoRA adapter: the adapter moves, the base does not."""
     if importlib.util.find_spec("peft") is None:
         raise SkipCase("peft is not importable")
     folder = Folder(shape, scratch)

@@ -24,7 +24,7 @@ from triforge.cli.training import Training, conduct, deployment
 from triforge.clients.trainer import TrainerClient
 
 _GAMES = {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
-_TEXT = {"wording": "alfworld", "actions": "text", "answer": "whole"}
+_TEXT = {"wording": "alfworld", "answer": "whole"}
 _LIMIT_S = 420.0
 _LEARNER = {"learning_rate": 1e-5, "updates_per_step": 1, "token_budget": 16384, "max_tokens": 2048}
 
@@ -51,7 +51,7 @@ def _smollm2() -> Path:
 def _train(
     model: str, steps: int, groups: int, rollouts: int, max_steps: int, held: int, scratch: Path
 ) -> dict[str, Any]:
-    """Steps of policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
+    """Train policy and reward model, or of the policy alone with a tiny one; ended after seven minutes, wherever it is."""
     over: dict[str, Any] = {
         "run": {
             "groups_per_step": groups, "eval_every": max(1, steps // 4), "eval_tasks": held, "eval_greedy": False,

@@ -52,7 +52,7 @@ SHAPES = {
 
 
 def module(shape: Shape, *, kind: Any = Qwen3Config, seed: int = 1) -> Any:
-    """A model in float32, drawn where it is to be."""
+    """Return a model in float32 with random weights on the device."""
     with torch.random.fork_rng(), DEVICE:
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(
@@ -66,7 +66,7 @@ def qwen_folder(folder: Path, shape: Shape, *, seed: int = 1) -> Path:
 
 
 def llama_shape(shape: Shape) -> LlamaShape:
-    """A Llama of these sizes, as the local engine has it."""
+    """Return the local engine's shape of a Llama of these sizes."""
     found = LlamaShape.from_config(shape.config(LlamaConfig).to_dict())
     assert found is not None
     return found
@@ -75,11 +75,11 @@ def llama_shape(shape: Shape) -> LlamaShape:
 def tensor_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Names and sizes of its tensors."""
     with torch.device("meta"):
-        return LlamaModel(llama_shape(shape)).expected()[0]
+        return LlamaModel(llama_shape(shape)).shapes()
 
 
 def llama_folder(folder: Path, shape: Shape, *, scale: float = 1.0) -> Path:
-    """A Llama of these sizes as a learner publishes it: one file in float32, a tokenizer, a manifest.
+    """Write a Llama of these sizes as a learner publishes it: one file in float32, a tokenizer, a manifest.
 
     Folders of one shape have the same weights but for the last norm, which is `scale`.
     """

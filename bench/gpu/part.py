@@ -26,7 +26,7 @@ _LIMIT_S = {"loop": 470.0, "weights": 420.0}  # of one case, unless its part has
 
 
 def machine() -> dict[str, Any]:
-    """What the figures are of."""
+    """Return the device, its memory and the versions."""
     torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
     device, memory = f"CPU, {os.cpu_count()} cores", 0
     if torch.cuda.is_available():
@@ -39,14 +39,14 @@ def machine() -> dict[str, Any]:
 
 
 def cases_of(part: str, *, rehearse: bool) -> dict[str, Case]:
-    """What a part has to run, by name."""
+    """Return the cases of a part, by name."""
     module = importlib.import_module(f"bench.gpu.{part}_part")
     found: dict[str, Case] = module.REHEARSAL if rehearse else module.CASES
     return found
 
 
 def run(case: Case) -> dict[str, Any]:
-    """The figures of a case, which finds an empty device and an empty folder."""
+    """Run a case on an empty device in an empty folder and return its figures."""
     device = importlib.import_module("bench.gpu.device")
     with tempfile.TemporaryDirectory() as scratch, device.emptied():
         figures = case(Path(scratch))
@@ -76,13 +76,13 @@ def main(part: str, path: str, rehearse: bool, chosen: str) -> int:
             entry |= {"status": "skipped", "why": str(reason)}
         except Exception as error:  # noqa: BLE001 - written down; the next case runs
             traceback.print_exc()
-            said = str(error).strip().splitlines() or [""]
-            entry |= {"status": "failed", "why": f"{type(error).__name__}: {said[0][:300]}"}
+            summary = str(error).strip().splitlines() or [""]
+            entry |= {"status": "failed", "why": f"{type(error).__name__}: {summary[0][:300]}"}
         faulthandler.cancel_dump_traceback_later()
         entry["seconds"] = round(time.monotonic() - started, 2)
         write(file, document)
-        said = f"{entry['status']}, {entry['seconds']} s {entry.get('why', '')}"
-        print(f"   {name}: {said}", flush=True)
+        summary = f"{entry['status']}, {entry['seconds']} s {entry.get('why', '')}"
+        print(f"   {name}: {summary}", flush=True)
     return 0
 
 

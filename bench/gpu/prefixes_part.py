@@ -1,4 +1,4 @@
-"""Shared prefixes: groups of eight answers to one long prompt, beside the same rows whose prompts differ from the first token."""
+"""Shared prefixes: groups of eight answers to one long prompt, compared with rows whose prompts differ from the first token."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Run = Callable[..., int | None]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A part's file; empty without one."""
+    """Return a part's results; empty without a file."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -80,8 +80,8 @@ def table(folder: Path) -> tuple[str, int]:
             machines.append(document["machine"])
         for name, case in document["cases"].items():
             shown = [f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in case.get("figures", {}).items()]  # fmt: skip
-            said = case.get("why") or ", ".join(shown)
-            lines.append(f"| {part} | {name} | {case['status']} | {said} |")
+            summary = case.get("why") or ", ".join(shown)
+            lines.append(f"| {part} | {name} | {case['status']} | {summary} |")
             if case["status"] not in ("ok", "skipped"):
                 failed.append(f"{part} {name}: {case.get('why', 'did not end')}")
         left = [n for n in document.get("planned", []) if n not in document["cases"]]

@@ -22,7 +22,7 @@ class SkipCase(Exception):  # noqa: N818 - no failure
 
 
 def prepare(packages: Path, *, rehearse: bool) -> dict[str, str]:
-    """The environment of parts: the tree and the carried packages importable, nothing fetched, entry points known."""
+    """Return the environment variables of parts: the tree and the carried packages importable, nothing fetched, entry points known."""
     paths = [str(ROOT), _metadata(), *_installed(packages), os.environ.get("PYTHONPATH", "")]
     fixed = {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -34,7 +34,7 @@ def prepare(packages: Path, *, rehearse: bool) -> dict[str, str]:
 
 
 def _installed(wheels: Path) -> list[str]:
-    """The folder into which the carried wheels were installed, once; none without wheels."""
+    """Install the carried wheels once and return their folder; None without wheels."""
     found = sorted(map(str, wheels.glob("*.whl")))
     if not found:
         return []
@@ -49,7 +49,7 @@ def _installed(wheels: Path) -> list[str]:
 
 
 def _metadata() -> str:
-    """The folder of entry points as an installed triforge has them: environments are found by these."""
+    """Write entry points as an installed triforge has them and return their folder."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = []
     for group, entries in project["entry-points"].items():
@@ -78,7 +78,7 @@ def run_part(
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """The process, and all that it started."""
+    """End a process and everything that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
             os.killpg(child.pid, number)

@@ -1,4 +1,4 @@
-"""What the learner reaches: tokens a second, model-FLOP utilisation and memory, on random weights."""
+"""Speed of the learner: tokens a second, model-FLOP utilisation and memory, on random weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOWHERE = Path("random")
 
 
 def learner(name: str, *, lora: int = 0) -> Learner:
-    """A learner over random weights of a shape, made on the device."""
+    """Return a learner over random weights of a shape, on the device."""
     model = module(SHAPES[name])
     if not lora:
         return Learner(ScoringModel(model), _NOWHERE, Ranks(DEVICE))
@@ -51,7 +51,7 @@ def learner(name: str, *, lora: int = 0) -> Learner:
 def figures(
     held: Learner, given: list[dict[str, Any]], budget: int, **options: Any
 ) -> dict[str, Any]:
-    """Of the third of three equal updates."""
+    """Return the figures of the third of three equal updates."""
     batch = batch_of(given, _NOWHERE, token_budget=budget, **options)
     for _ in range(3):
         metrics = held.train(*batch).metrics
@@ -59,14 +59,14 @@ def figures(
 
 
 def _update(name: str, lora: int, tokens: int, recompute: bool, _: Path) -> dict[str, Any]:
-    """An update of rows that fill two packed forward passes."""
+    """Return an update of rows that fill two packed forward passes."""
     given = rows(spread(tokens), SHAPES[name].vocabulary)
     options = {"activation_checkpointing": recompute, "lora_rank": lora}
     return figures(learner(name, lora=lora), given, tokens, **options)
 
 
 def _trl(name: str, tokens: int, scratch: Path) -> dict[str, Any]:
-    """The same rows by TRL's GRPOTrainer, eight to a pass, in a process of its own."""
+    """Train the same rows with TRL's GRPOTrainer, eight to a pass, in a process of its own."""
     if importlib.util.find_spec("trl") is None:
         raise SkipCase("trl is not importable (--pack carries it)")
     folder = qwen_folder(chatml_folder(scratch / "model"), SHAPES[name])
@@ -89,7 +89,7 @@ def _updates(plan: list[tuple[str, int, int, bool]]) -> dict[str, Callable[[Path
     }  # fmt: skip
 
 
-# Without recomputing, activations of larger ones do not fit beside the optimiser's state.
+# Without recomputing, activations of larger ones do not fit next to the optimiser's state.
 _PLAN = [
     ("0.6B", 0, 16384, False), ("0.6B", 16, 16384, False), ("0.6B", 0, 65536, True), ("0.6B", 16, 65536, True),
     ("1.7B", 0, 16384, True), ("1.7B", 16, 16384, True), ("1.7B", 0, 65536, True),

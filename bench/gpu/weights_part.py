@@ -25,7 +25,7 @@ from bench.reload import Load, counter, deployment, logprob, publish
 from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from triforge.clients.policy import PolicyClient
 
-_SAME = 0.2  # nats between two readings of one token under one version: half precision, other requests beside it
+_SAME = 0.2  # nats between two readings of one token under one version: half precision, with other requests
 
 _MISSED = "triforge_policy_broadcasts_missed_total"  # an engine read the folder in their place
 
@@ -129,7 +129,7 @@ def _receive(there: Any, back: Any, shapes: dict[str, tuple[int, ...]]) -> None:
             own[name].copy_(tensor)
         synchronize()
         back.put(float(own["model.norm.weight"][-1]))
-        del given, tensor  # the sender may free its memory once nobody has it open
+        del given, tensor  # the sender may free its memory once no process has it open
 
 
 def _cases(*plan: tuple[str, int, int, bool]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ world = httpx.Client(base_url=os.environ["WORLD_URL"])
 
 
 class Game(MessagesState):
-    """What has been said, and how the game stands."""
+    """Messages so far, and the state of the game."""
 
     model: ChatOpenAI
     seen: dict
@@ -25,9 +25,9 @@ def think(state: Game) -> dict:
 
 
 def act(state: Game) -> dict:
-    """Do in the world what it said."""
-    said = {"text": state["messages"][-1].content}
-    seen = world.post(f"/games/{state['seen']['id']}", json=said).json()
+    """Play the last message in the world."""
+    message = {"text": state["messages"][-1].content}
+    seen = world.post(f"/games/{state['seen']['id']}", json=message).json()
     return {"messages": [("user", seen["text"])], "seen": seen}
 
 

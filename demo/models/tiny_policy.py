@@ -1,4 +1,4 @@
-"""What a tiny policy imitates: an environment family's own solutions, as conversations; and its words. No torch."""
+"""Training data of a tiny policy: an environment family's own solutions as conversations, and its words. No torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _tasks(found: EnvironmentFamily, generate: Params) -> list[Params]:
 async def _chats(
     found: EnvironmentFamily, generate: Params, options: Params, words: set[str]
 ) -> list[list[dict[str, str]]]:
-    """The solved episodes, and every word seen; of a task without a solution how it begins, and what its parameters say."""
+    """Yield the solved episodes and collect every word; of an unsolved task the words of its start and parameters."""
     chats = []
     for number, draft in enumerate(map(found.validate, _tasks(found, generate))):
         name = f"solved-{number}"
@@ -68,22 +68,22 @@ async def _chats(
         gold = found.gold(task, options)
         chats += await _episode(found, task, gold or (), options, words)
         if not gold:
-            words.update(_said(task.params))
+            words.update(_words_in(task.params))
     return chats
 
 
-def _said(value: JsonValue) -> set[str]:
-    """The words and numbers that a JSON value holds, without the names of its fields."""
+def _words_in(value: JsonValue) -> set[str]:
+    """Return the words and numbers that a JSON value holds, without the names of its fields."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
-        return {word for one in inner for word in _said(one)}
+        return {word for one in inner for word in _words_in(one)}
     return set(str(value).split())
 
 
 async def _episode(
     found: EnvironmentFamily, task: Task, gold: Iterable[str], options: Params, words: set[str]
 ) -> list[list[dict[str, str]]]:
-    """The episode up to its last response, a conversation an agent."""
+    """Return the episode up to its last response, one conversation for each agent."""
     chats: dict[str, list[dict[str, str]]] = {}
     environment = found.make(options)
     try:

@@ -45,13 +45,13 @@ async def compare(
     measure: Annotated[str, Query(max_length=200)] = "",
 ) -> str:
     """Show two runs or more together; `measure` is shown before the usual ones."""
-    wanted = [*dict.fromkeys(run)]
-    if not 2 <= len(wanted) <= _MOST:
+    run_ids = [*dict.fromkeys(run)]
+    if not 2 <= len(run_ids) <= _MOST:
         raise InputError(
-            f"run: given {len(wanted)} runs, expected 2 to {_MOST}: /compare?run=ID&run=ID"
+            f"run: given {len(run_ids)} runs, expected 2 to {_MOST}: /compare?run=ID&run=ID"
         )
     shown = [*dict.fromkeys([*filter(None, [measure]), *_MEASURES])]
-    compared = await asyncio.gather(*(_read(visit, run_id, shown) for run_id in wanted))
+    compared = await asyncio.gather(*(_read(visit, run_id, shown) for run_id in run_ids))
     runs = [one.run for one in compared]
     names = [_name(one, runs) for one in runs]
     return page(
@@ -79,9 +79,9 @@ async def _read(visit: Visit, run_id: str, measures: Sequence[str]) -> _Compared
     evaluated = [step.step for step in steps.items if "evaluation" in step.artifacts]
     if not evaluated:
         return _Compared(run, steps.items, newest.items, ())
-    wanted = {"purpose": "evaluate", "step": evaluated[-1], "limit": _EPISODES}
+    held_out = {"purpose": "evaluate", "step": evaluated[-1], "limit": _EPISODES}
     episodes = await visit.read(
-        TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), **wanted
+        TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), **held_out
     )
     return _Compared(run, steps.items, newest.items, episodes.items)
 

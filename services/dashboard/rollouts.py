@@ -50,31 +50,31 @@ _ROWS: Final = 50
 async def table(run_id: str, request: Request, visit: Visitor) -> str:
     """Show the rollouts that meet the filters of the address; empty and unknown filters are ignored."""
     query = request.query_params
-    wanted = {name: query[name] for name in _FIELDS if query.get(name, "").strip()}
+    filters = {name: query[name] for name in _FIELDS if query.get(name, "").strip()}
     run, rows = await asyncio.gather(
         visit.read(RunState, "trainer", run_path(run_id)),
         visit.read(
-            TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), limit=_ROWS, cursor=query.get("cursor", ""), **wanted
+            TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), limit=_ROWS, cursor=query.get("cursor", ""), **filters
         ),
     )  # fmt: skip
 
     def sorted_by(name: str) -> str:
-        return _link(wanted | {"sort": name if wanted.get("sort") == f"-{name}" else f"-{name}"})
+        return _link(filters | {"sort": name if filters.get("sort") == f"-{name}" else f"-{name}"})
 
     return page(
         "rollouts",
         run=run,
         page=rows,
-        wanted=dict.fromkeys(_FIELDS, "") | wanted,
-        filtered=bool(wanted),
-        link=_link(wanted),
+        filters=dict.fromkeys(_FIELDS, "") | filters,
+        filtered=bool(filters),
+        link=_link(filters),
         outcomes=_OUTCOMES,
         purposes=get_args(Purpose),
         views={name: _link(fields) for name, fields in _VIEWS.items()},
         scored=any(_has_own_score(row) for row in rows.items),
         first_page="cursor" not in query,
         by=sorted_by,
-        more=_link(wanted | {"cursor": rows.next_cursor}) if rows.next_cursor else "",
+        more=_link(filters | {"cursor": rows.next_cursor}) if rows.next_cursor else "",
     )
 
 

@@ -59,18 +59,18 @@ async def pool_page(
     path = f"/v1/pools/{segment(pool)}"
     tasks = {"search": search, "state": state, "cursor": cursor}
     proposals = {"state": rewrites, "cursor": after}
-    found, own, made = await asyncio.gather(
+    state_of_pool, own_tasks, own_proposals = await asyncio.gather(
         visit.read(PoolState, _API, path),
         visit.read(Page[Task], _API, f"{path}/tasks", limit=ROWS, **tasks),
         visit.read(Page[Proposal], _API, f"{path}/proposals", limit=ROWS, **proposals),
     )
     return page(
         "pool",
-        pool=found,
-        tasks=own,
-        proposals=made,
-        wanted=tasks,
-        wanted_rewrites=proposals,
+        pool=state_of_pool,
+        tasks=own_tasks,
+        proposals=own_proposals,
+        filters=tasks,
+        rewrite_filters=proposals,
         states=get_args(TaskState),
         rewrite_states=get_args(ProposalState),
     )
@@ -95,7 +95,7 @@ async def lineage_page(task_id: str, visit: Visitor) -> str:
         "lineage",
         lineage=lineage,
         versions=shown,
-        wanted=task_id,
+        task_id=task_id,
         task=active.task if active else next(iter(paused), None),
         back={version.task.id for version in _ancestors(lineage.active_id, versions)},
     )

@@ -1,35 +1,56 @@
-"""`python -m services.env_adapter api | rollout-worker | adapt-worker | serve`: the only wiring of this service."""
+"""The programs of env_adapter: `python -m services.env_adapter api | rollout-worker | adapt-worker | serve`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from triforge.errors import TriforgeError
-from triforge.telemetry import begin
+import uvicorn
 
-_GROUPS = 32  # that one worker has in flight; env_adapter.concurrency bounds its episodes
-_OUTCOMES = 8  # that one worker has in flight; most are counted at once, few wait for a model
+from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
+from services.env_adapter.adaptation.endpoints import make_writer
+from services.env_adapter.adaptation.settings import RunSettings
+from services.env_adapter.app import Parts, create_app
+from services.env_adapter.openenv.server import serve
+from services.env_adapter.pools.store import PoolStore
+from services.env_adapter.rollout.worker import RolloutWorker
+from services.env_adapter.sessions.groups import SessionGroups
+from services.env_adapter.sessions.store import SessionStore
+from triforge.broker import (
+    ADAPT_QUEUE,
+    ADAPT_TASK,
+    ROLLOUT_QUEUE,
+    ROLLOUT_TASK,
+    RedisBroker,
+    SessionLog,
+    Worker,
+)
+from triforge.clients.policy import ModelClients
+from triforge.config import RunConfig, Settings, load
+from triforge.environments import egress, registry
+from triforge.errors import TriforgeError
+from triforge.metrics import serve_metrics
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import open_database
+from triforge.store.images import ImageStore
+from triforge.telemetry import begin
+from triforge.types import GroupTask, TaskOutcome
+from triforge.web.guard import entrance_of
+from triforge.web.server import config_of
+
+_GROUPS: Final = 32  # in flight in one worker; env_adapter.concurrency bounds its episodes
+_OUTCOMES: Final = 8  # in flight in one worker; few of them wait for a model
 
 
 def api() -> int:
-    """Serve pools, tasks, lineage and plans over REST."""
-    import uvicorn
-
-    from services.env_adapter.app import Parts, create_app
-    from triforge.broker import RedisBroker, SessionLog
-    from triforge.config import Settings
-    from triforge.environments import egress, registry
-    from triforge.store.database import open_database
-    from triforge.web.guard import entrance_of
-    from triforge.web.server import config_of
-
+    """Serve pools, tasks, lineage, plans and sessions over REST."""
     settings = Settings.from_env()
-    egress.here()  # a fault in it is said now
+    egress.here()  # refuses a malformed option before anything is served
     database = open_database(settings.database_url)
     parts = Parts(
         database=database,
@@ -46,37 +67,21 @@ def api() -> int:
     return 0
 
 
-def rollout_worker() -> int:
-    """Work on the queue `rollout` until SIGTERM."""
-    from services.env_adapter.pools.store import PoolStore
-    from services.env_adapter.rollout.worker import RolloutWorker
-    from services.env_adapter.sessions.groups import SessionGroups
-    from services.env_adapter.sessions.store import SessionStore
-    from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, RedisBroker, SessionLog, Worker
-    from triforge.clients.policy import ModelClients
-    from triforge.config import RunConfig, Settings, load
-    from triforge.environments import egress, registry
-    from triforge.metrics import serve_metrics
-    from triforge.store.artifacts import ArtifactStore
-    from triforge.store.database import open_database
-    from triforge.store.images import ImageStore
-    from triforge.types import GroupTask
-
+def _worker_settings(process: str, queue: str, slots: int) -> Settings:
     settings = Settings.from_env()
     settings.require_secret()
-    egress.here()  # a fault in it is said now
-    serve_metrics(
-        settings,
-        service="env_adapter",
-        process="rollout-worker",
-        queue=ROLLOUT_QUEUE,
-        slots=_GROUPS,
-    )
+    serve_metrics(settings, service="env_adapter", process=process, queue=queue, slots=slots)
+    return settings
+
+
+def rollout_worker() -> int:
+    """Handle the queue `rollout` until SIGTERM."""
+    settings = _worker_settings("rollout-worker", ROLLOUT_QUEUE, _GROUPS)
+    egress.here()  # refuses a malformed option before anything is played
     config = load(settings.config) if settings.config else RunConfig()
     artifacts = ArtifactStore(settings.artifacts_url)
-    artifacts.try_out(folders=False)  # it keeps screenshots, and no weights
+    artifacts.try_out(folders=False)  # for screenshots, which need no folders
     database = open_database(settings.database_url)
-    store = PoolStore(database)
     worker, keep = Worker(settings.redis_url, ROLLOUT_QUEUE), ImageStore(artifacts).put
 
     async def build() -> RolloutWorker:
@@ -84,7 +89,7 @@ def rollout_worker() -> int:
         return RolloutWorker(
             broker=broker,
             generate=ModelClients(settings),
-            read_task=store.task,
+            read_task=PoolStore(database).task,
             family=registry.family,
             sessions=SessionGroups(SessionStore(database), SessionLog(broker), keep=keep),
             keep=keep,
@@ -98,22 +103,8 @@ def rollout_worker() -> int:
 
 
 def adapt_worker() -> int:
-    """Work on the queue `adapt` until SIGTERM."""
-    from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
-    from services.env_adapter.adaptation.endpoints import make_writer
-    from services.env_adapter.adaptation.settings import RunSettings
-    from triforge.broker import ADAPT_QUEUE, ADAPT_TASK, RedisBroker, Worker
-    from triforge.config import Settings
-    from triforge.environments import registry
-    from triforge.metrics import serve_metrics
-    from triforge.store.database import open_database
-    from triforge.types import TaskOutcome
-
-    settings = Settings.from_env()
-    settings.require_secret()
-    serve_metrics(
-        settings, service="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
-    )
+    """Handle the queue `adapt` until SIGTERM."""
+    settings = _worker_settings("adapt-worker", ADAPT_QUEUE, _OUTCOMES)
     database = open_database(settings.database_url)
     worker = Worker(settings.redis_url, ADAPT_QUEUE)
 
@@ -130,14 +121,18 @@ def adapt_worker() -> int:
     return 0
 
 
-WORKERS = {"api": api, "rollout-worker": rollout_worker, "adapt-worker": adapt_worker}
+PROGRAMS: Final[Mapping[str, Callable[[], int]]] = {
+    "api": api,
+    "rollout-worker": rollout_worker,
+    "adapt-worker": adapt_worker,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m services.env_adapter", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, work in WORKERS.items():
-        commands.add_parser(name, help=work.__doc__)
+    for name, program in PROGRAMS.items():
+        commands.add_parser(name, help=program.__doc__)
     served = commands.add_parser("serve", help="Serve a family over the OpenEnv protocol.")
     served.add_argument("name", help="family")
     served.add_argument("--host", default="127.0.0.1")
@@ -146,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--count", type=int, default=64, help="tasks to generate")
     served.add_argument("--seed", type=int, default=0)
     served.add_argument("--generate", default="{}", help="options of the generator, JSON")
-    served.add_argument("--options", default="{}", help="how episodes are played, JSON")
+    served.add_argument("--options", default="{}", help="options of the episodes, JSON")
     served.add_argument("--sessions", type=int, default=64, help="WebSockets at a time")
     served.add_argument("--idle", type=float, default=900.0, help="seconds until a silent one ends")
     return parser
@@ -154,15 +149,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command."""
-    given = vars(_parser().parse_args(arguments))
-    command = given.pop("command")
+    options = vars(_parser().parse_args(arguments))
+    command = options.pop("command")
     begin("env_adapter", command)
     try:
-        if command == "serve":
-            from services.env_adapter.openenv.serve import serve
-
-            return serve(**given)
-        return WORKERS[command]()
+        return serve(**options) if command == "serve" else PROGRAMS[command]()
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1

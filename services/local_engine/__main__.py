@@ -12,6 +12,8 @@ from triforge.chat_template import read_json
 from triforge.errors import TriforgeError
 from triforge.telemetry import begin
 
+_DRAIN_S = 10  # for running requests at the end
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -39,10 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-running-requests", default=64, type=int, help="requests decoded side by side")
     add("--max-total-tokens", default=65536, type=int, help="tokens of all running requests")
     add("--max-prefill-tokens", default=1024, type=int, help="prompt tokens between two steps")
-    add("--max-queued-requests", default=4096, type=int, help="requests that may wait")
     add("--api-key", default=os.environ.get("LOCAL_ENGINE_API_KEY"))
     add("--admin-api-key", default=os.environ.get("LOCAL_ENGINE_ADMIN_API_KEY"))
-    add("--drain-timeout", default=10.0, type=float, help="seconds for running requests at the end")
     add("--threads", default=1, type=int, help="torch threads; 1 is best on shared cores")
     levels = ("debug", "info", "warning", "error")
     add("--log-level", choices=levels, help="TRIFORGE_LOG_LEVEL, or info, without")
@@ -50,27 +50,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Load the model, then serve until a signal arrives; returns the exit code."""
+    """Load the model, then serve until a signal arrives; return the exit code."""
     options = _parser().parse_args(arguments)
     begin("local_engine", options.served_model_name, level=options.log_level or "")
     log = logging.getLogger(__name__)
     config_file = options.model_path / "config.json"
-    if not config_file.is_file():  # said before torch is imported, which takes seconds
+    if not config_file.is_file():  # reported before torch is imported, which takes seconds
         log.error("%s does not exist; expected a model folder", config_file)
         return 2
     if read_json(config_file).get("model_type") == "clip":
         return _serve_encoder(options, log)
     import torch
+    import uvicorn
 
     from services.local_engine.app import create_app
     from services.local_engine.detokenize import TextCodec
     from services.local_engine.engine import Engine
     from services.local_engine.model import load_model, place
     from services.local_engine.scheduler import Limits
-    from triforge.web.server import DrainingServer, config_of
+    from triforge.web.server import config_of
 
     # The decoding thread holds the interpreter lock between its many short operations; with the default of 5 ms the
-    # thread that speaks HTTP would wait for several decode steps of a small model.
+    # HTTP thread would wait for several decode steps of a small model.
     sys.setswitchinterval(0.0005)
     torch.set_num_threads(options.threads)
     try:
@@ -89,7 +90,6 @@ def main(arguments: list[str] | None = None) -> int:
             max_running=options.max_running_requests,
             max_total_tokens=options.max_total_tokens,
             max_prefill_tokens=options.max_prefill_tokens,
-            max_queued=options.max_queued_requests,
         ),
         version=options.weight_version,
     )
@@ -102,8 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     engine.start()
     try:
-        web = config_of(app, options.host, options.port)
-        DrainingServer(web, lambda: engine.drain(options.drain_timeout)).run()
+        web = config_of(app, options.host, options.port, timeout_graceful_shutdown=_DRAIN_S)
+        uvicorn.Server(web).run()
     finally:
         engine.stop()
     return 0

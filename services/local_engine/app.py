@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.local_engine.engine import Engine
 from services.local_engine.request import UnknownParameterError
-from services.local_engine.routes import CONTROL_PATHS, ROUTES
-from services.local_engine.updates import Updates
+from services.local_engine.routes import CONTROL, Routes
 from triforge.errors import PolicyError, TriforgeError, UnavailableError, WeightsError
 from triforge.telemetry.asgi import Watched
 from triforge.web.origins import OriginGuard, OriginPolicy
@@ -27,7 +26,7 @@ from triforge.web.origins import OriginGuard, OriginPolicy
 _log = logging.getLogger(__name__)
 _OPEN = ("/health", "/ready")  # probes carry no secrets
 _BARE = ("/generate", "/get_weights_by_name")  # their errors have none of OpenAI's fields
-_KINDS = {400: "BadRequest", 429: "TooManyRequests", 500: "InternalServerError", 503: "503"}
+_KINDS = {400: "BadRequest", 500: "InternalServerError", 503: "503"}
 
 
 def create_app(
@@ -38,10 +37,10 @@ def create_app(
     api_key: str | None = None,
     admin_api_key: str | None = None,
 ) -> Starlette:
-    """The application around a started engine; `served_name` is the model's name in /v1/models, `host` its own."""
-    app = guarded(ROUTES, host=host, api_key=api_key, admin_api_key=admin_api_key)
-    app.state.engine, app.state.served_name = engine, served_name
-    app.state.updates = Updates(engine)
+    """Create the application of a started engine; `served_name` is the model's name in /v1/models, `host` its own."""
+    routes = Routes(engine, served_name).all()
+    app = guarded(routes, host=host, api_key=api_key, admin_api_key=admin_api_key)
+    app.state.engine = engine
     return app
 
 
@@ -52,7 +51,7 @@ def guarded(
     api_key: str | None = None,
     admin_api_key: str | None = None,
 ) -> Starlette:
-    """Routes behind the keys, with errors in SGLang's form."""
+    """Create an application of routes behind the keys, with errors in SGLang's form."""
     hosts = None if api_key else frozenset({host})
     return Starlette(
         routes=routes,
@@ -64,14 +63,14 @@ def guarded(
         exception_handlers={
             TriforgeError: _on_error,
             HTTPException: _on_http_error,
-            ClientDisconnect: _on_hang_up,
-            Exception: _on_anything,
+            ClientDisconnect: _on_disconnect,
+            Exception: _on_unexpected,
         },
     )
 
 
 class _Keys:
-    """Control routes take the admin key where there is one, and then no other; everything else takes the API key."""
+    """Control routes take the admin key where there is one, and then no other; all other routes take the API key."""
 
     def __init__(self, app: ASGIApp, *, api_key: str | None, admin_key: str | None) -> None:
         self._app, self._api_key, self._admin_key = app, api_key, admin_key
@@ -84,7 +83,7 @@ class _Keys:
 
     def _allows(self, scope: Scope) -> bool:
         path: str = scope["path"]
-        key = (path in CONTROL_PATHS and self._admin_key) or self._api_key
+        key = (path[1:] in CONTROL and self._admin_key) or self._api_key
         if not key or scope["method"] == "OPTIONS" or path.startswith(_OPEN):
             return True
         scheme, _, word = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -98,7 +97,7 @@ def _problem(message: str, status: int, headers: dict[str, str] | None = None) -
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """One of our own errors; what is asked wrongly is 400."""
+    """Answer one of our own errors; a wrong request is 400."""
     assert isinstance(error, TriforgeError)
     if isinstance(error, UnavailableError):
         retry = {"retry-after": str(int(error.retry_after_s or 1))}
@@ -121,10 +120,10 @@ async def _on_http_error(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
-async def _on_hang_up(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # no client reads it
 
 
-async def _on_anything(request: Request, error: Exception) -> Response:
+async def _on_unexpected(request: Request, error: Exception) -> Response:
     _log.error("request to %s failed", request.url.path, exc_info=error)
     return _problem(f"{type(error).__name__}: {error}", 500)

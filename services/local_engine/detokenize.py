@@ -29,34 +29,16 @@ class TextCodec:
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with what the tokenizer adds at its begin and end."""
+        """Return the ids of a text, with those that the tokenizer adds at its ends."""
         return encode(self.tokenizer, text, add_special_tokens=True)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Return the text of ids, without special tokens."""
         return decode(self.tokenizer, ids)
 
     def final_text(self, ids: Sequence[int], matched: int | str | None) -> str:
-        """The text of an output; it ends before the stop token or stop string that was matched."""
+        """Return the text of an output, which ends before the stop token or stop string that was matched."""
         if isinstance(matched, int) and ids and ids[-1] == matched:
             ids = ids[:-1]
         text = self.decode(ids)
         return text.partition(matched)[0] if isinstance(matched, str) else text
-
-
-class StopStrings:
-    """Finds stop strings in a growing output, also across the borders of tokens."""
-
-    def __init__(self, codec: TextCodec, stops: tuple[str, ...]) -> None:
-        self._codec, self._stops = codec, stops
-        # A token of plain text carries at least one byte, so this many tokens hold any new match; the four more keep a
-        # character cut at the window's start, or a stripped leading space, away from it.
-        self._window = max(len(s.encode()) for s in stops) + 4
-
-    def find(self, ids: list[int]) -> str | None:
-        """The stop string that the last token completed, or None."""
-        tail = ids[-self._window :]
-        if not self._codec.special_ids.isdisjoint(tail):
-            tail = ids  # special tokens carry no bytes
-        text = self._codec.decode(tail)
-        return next((stop for stop in self._stops if stop in text), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import uuid
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -13,8 +14,7 @@ from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from services.local_engine.detokenize import TextCodec
-from services.local_engine.engine import Engine, new_rid
+from services.local_engine.engine import Engine
 from services.local_engine.images import decode_images, place_images
 from services.local_engine.request import LARGE, Body, Prompt, explain, parse_sampling, read_json
 from services.local_engine.sequence import Scored, Sequence, Top
@@ -29,9 +29,9 @@ _Score = list[float | int | None]
 
 
 class _PromptFields(Body):
-    """What a body may say of each prompt alone: one value for all of them, or a list with one a prompt."""
+    """The fields of each prompt: one value for all of them, or a list with one for each prompt."""
 
-    rid: str = Field(default_factory=new_rid)
+    rid: str = Field(default_factory=lambda: uuid.uuid4().hex)
     return_logprob: bool = False
     logprob_start_len: int = -1
     top_logprobs_num: Annotated[int, Field(ge=0)] = 0
@@ -41,7 +41,7 @@ class _PromptFields(Body):
 
 
 def _prompts_of(engine: Engine, body: dict[str, Any]) -> tuple[list[list[int]], bool]:
-    """The prompts as ids, and whether the request was a batch."""
+    """Return the prompts as ids, and whether the request is a batch."""
     text: Any = body.get("text")
     ids: Any = body.get("input_ids")
     if (text is None) == (ids is None):
@@ -60,7 +60,6 @@ def _prompts_of(engine: Engine, body: dict[str, Any]) -> tuple[list[list[int]], 
 
 
 def _fields_of(body: dict[str, Any], count: int, *, batch: bool) -> list[_PromptFields]:
-    """The fields of each of `count` prompts."""
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for name in _PromptFields.model_fields:
         value = body.get(name)
@@ -73,8 +72,8 @@ def _fields_of(body: dict[str, Any], count: int, *, batch: bool) -> list[_Prompt
             raise InputError(
                 f"{name} has {len(values)} entries; expected one for each of {count} prompts"
             )
-        for row, given in zip(rows, values, strict=True):
-            row[name] = given
+        for row, own in zip(rows, values, strict=True):
+            row[name] = own
     try:
         return [_PromptFields.model_validate(row) for row in rows]
     except ValidationError as error:
@@ -95,7 +94,7 @@ async def _prompt(engine: Engine, ids: list[int], fields: _PromptFields) -> Prom
 
 
 async def generate(request: Request) -> Response:
-    """POST or PUT /generate."""
+    """Answer POST or PUT /generate."""
     engine: Engine = request.app.state.engine
     body = await read_json(request, most=LARGE)
     for name, value in body.items():
@@ -109,49 +108,40 @@ async def generate(request: Request) -> Response:
         sequences += engine.build(prompt)
         many = many or prompt.params.n > 1
     if body.get("stream"):
-        events = _events(engine, sequences, engine.stream(sequences), many=many)
+        if many:
+            raise InputError("stream: given with several samples, expected one prompt with n = 1")
+        events = _events(engine, sequences[0], engine.stream(sequences))
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         return StreamingResponse(events, headers=headers)
     await unless_gone(request, engine.generate(sequences))
-    _raise_if_failed(sequences)
-    found = [result_of(seq, engine.codec, engine.version) for seq in sequences]
-    return JSONResponse(found if many else found[0])
-
-
-def _raise_if_failed(sequences: list[Sequence]) -> None:
-    """An abort that carries a status is the request's failure, not a result."""
     for seq in sequences:
         finish = seq.finish or {}
         status = finish.get("status_code")
-        if status is not None:
+        if status is not None:  # an abort that carries a status is the request's failure
             raise (InputError if status == 400 else PolicyError)(str(finish.get("message")))
+    results = [result_of(seq, engine) for seq in sequences]
+    return JSONResponse(results if many else results[0])
 
 
 async def _events(
-    engine: Engine, sequences: list[Sequence], updates: AsyncGenerator[None, None], *, many: bool
+    engine: Engine, seq: Sequence, updates: AsyncGenerator[None, None]
 ) -> AsyncGenerator[str, None]:
-    sent: list[tuple[int, bool]] = [(0, True)] * len(sequences)  # tokens, and whether it goes on
-    begun: set[int] = set()
+    sent: tuple[int, bool] | None = None  # tokens, and whether it goes on
     async with aclosing(updates):
         async for _ in updates:
-            for i, seq in enumerate(sequences):
-                length, finish = seq.snapshot()
-                if sent[i] == (length, finish is None):
-                    continue
-                result = result_of(seq, engine.codec, engine.version, first=i not in begun)
-                ended = result["meta_info"]["finish_reason"] is not None
-                sent[i] = (len(result["output_ids"]), not ended)
-                begun.add(i)
-                yield f"data: {json.dumps({**result, 'index': i} if many else result)}\n\n"
+            length, finish = seq.snapshot()
+            if (length, finish is None) not in (sent, (0, True)):
+                result = result_of(seq, engine, first=sent is None)
+                goes_on = result["meta_info"]["finish_reason"] is None
+                sent = len(result["output_ids"]), goes_on
+                yield f"data: {json.dumps(result)}\n\n"
     yield "data: [DONE]\n\n"
 
 
-def result_of(
-    seq: Sequence, codec: TextCodec, version: str, *, first: bool = True
-) -> dict[str, Any]:
-    """A result of /generate while `version` serves. Only a finished one says which token is of which version, and only the `first` when it was sent."""
+def result_of(seq: Sequence, engine: Engine, *, first: bool = True) -> dict[str, Any]:
+    """Return a result of /generate. Only a finished one has the versions of its tokens, and only the `first` its time."""
     length, finish = seq.snapshot()
-    output = seq.output[:length]
+    output, version = seq.output[:length], engine.scheduler.version
     meta: dict[str, Any] = {
         "id": seq.rid,
         "finish_reason": finish,
@@ -174,21 +164,21 @@ def result_of(
         meta["e2e_latency"] = time.perf_counter() - seq.arrived
     if first:
         meta["response_sent_to_client_ts"] = time.time()
-    text = codec.final_text(output, finish.get("matched") if finish else None)
+    text = engine.codec.final_text(output, finish.get("matched") if finish else None)
     return {"text": text, "output_ids": output, "meta_info": meta}
 
 
 def _logprobs(seq: Sequence, output: list[int]) -> dict[str, Any]:
     length = len(output)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "input_token_logprobs": _scores(seq.input_scores),
         "output_token_logprobs": _scores(zip(seq.logprobs[:length], output, strict=True)),
         "output_token_logprobs_length": length,
     }
     if seq.prompt.top_logprobs_num > 0:
-        found["input_top_logprobs"] = _tops(seq.input_top)
-        found["output_top_logprobs"] = _tops(seq.output_top[:length])
-    return found
+        fields["input_top_logprobs"] = _tops(seq.input_top)
+        fields["output_top_logprobs"] = _tops(seq.output_top[:length])
+    return fields
 
 
 def _scores(scores: Iterable[Scored]) -> list[_Score]:

@@ -1,7 +1,7 @@
 """Any decoder of transformers with plain full attention, over the same slot cache; also those that see images.
 
-The transformers module sees an ordinary padded batch, a four-dimensional mask and a `Cache` whose `update` writes into
-the slots and answers with views. Slower a step than `llama.py`, and for every architecture that has no special cache.
+The transformers module gets an ordinary padded batch, a four-dimensional mask and a `Cache` whose `update` writes into the
+slots and returns views. A step is slower than with `llama.py`; every architecture without a special cache can be served.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from services.local_engine.images import Image
 from services.local_engine.kv_cache import SlotCache, StepBatch
-from services.local_engine.weights import NamedWeights
+from services.local_engine.weights import Model
 from triforge.errors import WeightsError
 from triforge.store.model_config import demand_full_attention
 from triforge.vision.image_spec import ImageSpec
@@ -35,9 +35,9 @@ class _SlotView(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write [rows, kv_heads, width, head_dim] keys and values; returns all that the rows hold."""
+        """Write [rows, kv_heads, width, head_dim] keys and values; return all that the rows hold."""
         batch, cache = self._batch, self._slots
-        batch.check()  # each layer comes by here once
+        batch.check()  # each layer calls this once
         both = torch.stack((key_states, value_states), dim=1)  # rows, 2, heads, width, dim
         flat = both.permute(0, 3, 1, 2, 4).reshape(batch.rows * batch.width, -1)
         if batch.pack is not None:
@@ -50,21 +50,20 @@ class _SlotView(Cache):  # type: ignore[misc]
         )
 
     def get_seq_length(self, *_: Any) -> int:
-        """Tokens before this step in the longest row; the positions are given explicitly anyway."""
+        """Return the tokens before this step in the longest row; the positions are explicit anyway."""
         return self._batch.span - self._batch.width
 
 
-class TransformersModel(NamedWeights):
+class TransformersModel(Model):
     """A `Model` around `AutoModelForCausalLM`."""
 
     _auto: Any = AutoModelForCausalLM
-    vision: ImageSpec | None = None
 
     def __init__(self, config: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(dtype)
         try:
             settings = AutoConfig.for_model(**config)
-        except Exception as error:  # whatever a field of the wrong type leads to
+        except Exception as error:  # any error that a field of the wrong type leads to
             raise WeightsError(f"config.json is not one of transformers: {error}") from error
         text = settings.get_text_config()
         self.context_length = int(getattr(text, "max_position_embeddings", 2048))
@@ -92,7 +91,7 @@ class TransformersModel(NamedWeights):
                 self.twins[name] = first
 
     def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-        """See `Model`. Of a mixture of experts a folder has a tensor an expert and the module one of all: transformers converts."""
+        # A folder has a tensor for each expert, and the module one for all of them.
         if tensors.keys() <= self.weights.keys() | self.twins.keys():
             return tensors
         try:
@@ -102,15 +101,15 @@ class TransformersModel(NamedWeights):
             )  # fmt: skip
         except (RuntimeError, ValueError, KeyError, AttributeError) as error:
             raise WeightsError(f"{where}: {error}") from error
-        found = {n: t for n, t in made.state_dict().items() if n not in info["missing_keys"]}
-        return found | {n: tensors[n] for n in info["unexpected_keys"] if n in tensors}
+        own = {n: t for n, t in made.state_dict().items() if n not in info["missing_keys"]}
+        return own | {n: tensors[n] for n in info["unexpected_keys"] if n in tensors}
 
     def new_cache(self) -> SlotCache:
         return SlotCache(*self._cache_shape, self.device, self.dtype)
 
     @torch.inference_mode()
     def check_cache(self) -> None:
-        """Compare a short prompt through the slots with the module's own forward pass; refuses other kinds of caches and positions."""
+        # Other kinds of caches and of positions than those of `_SlotView` give other logits.
         ids = [i * 7 % self.vocab_size for i in range(9)]
         cache = self.new_cache()
         try:
@@ -119,9 +118,9 @@ class TransformersModel(NamedWeights):
             parts = cache.prefill_batch(0, [ids[:3], ids[:5]], [0, 0], [[0, 1, 2], []])
             first = self.forward(parts, cache)
             rest = cache.prefill_batch(0, [ids[3:]], [3], [list(range(6))])
-            found = torch.cat((first, self.forward(rest, cache)))
+            logits = torch.cat((first, self.forward(rest, cache)))
             close = 1e-3 if self.dtype == torch.float32 else _HALF * float(expected.abs().max())
-            same = torch.allclose(found, expected, rtol=1e-3, atol=close)
+            same = torch.allclose(logits, expected, rtol=1e-3, atol=close)
         except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise WeightsError(f"the module does not run over the slot cache: {error}") from error
         if not same:
@@ -136,7 +135,7 @@ class TransformersModel(NamedWeights):
         if batch.pack is not None:
             ids = ids.new_zeros(places).index_copy_(0, batch.pack, ids)
             positions = positions.new_zeros(places).index_copy_(0, batch.pack, positions)
-        # The whole module, because some architectures scale or cap their logits behind the output matrix.
+        # The whole module, because some architectures scale or cap their logits after the output matrix.
         shape = batch.rows, batch.width
         logits: Tensor = self._module(
             **self._inputs(batch, ids.view(shape), positions.view(shape)),
@@ -144,14 +143,13 @@ class TransformersModel(NamedWeights):
             past_key_values=_SlotView(cache, batch),
             use_cache=True,
         ).logits.reshape(places, -1)
-        if batch.pack is not None:
-            logits = logits.index_select(0, batch.pack)
-        if batch.wanted is not None:
-            logits = logits.index_select(0, batch.wanted)
+        for chosen in (batch.pack, batch.wanted):
+            if chosen is not None:
+                logits = logits.index_select(0, chosen)
         return logits
 
     def _inputs(self, _: StepBatch, ids: Tensor, numbers: Tensor, /) -> dict[str, Tensor]:
-        """The module's arguments for tokens [rows, width] and their numbers in their sequences."""
+        """Return the module's arguments for tokens [rows, width] and their numbers in their sequences."""
         return {"input_ids": ids, "position_ids": numbers}
 
 
@@ -176,7 +174,7 @@ class VisionModel(TransformersModel):
             return super()._inputs(batch, ids, numbers)
         embeddings = self._module.get_input_embeddings()(ids)
         positions = numbers.expand(3, *numbers.shape).clone()
-        known = numbers.cpu()  # the one wait for the device: what stands where is looked up here
+        known = numbers.cpu()  # the one wait for the device
         for row, media in enumerate(batch.media):
             if media is None:
                 continue
@@ -189,16 +187,16 @@ class VisionModel(TransformersModel):
         return {"inputs_embeds": embeddings, "position_ids": positions}
 
     def _embed(self, image: Image) -> Tensor:
-        """Embeddings [tokens, hidden] of an image under the weights that serve."""
-        found = self._embedded.get(image.ref.id)
-        if found is None:
+        """Return embeddings [tokens, hidden] of an image under the weights that serve."""
+        embedding = self._embedded.get(image.ref.id)
+        if embedding is None:
             made = self._module.get_image_features(
                 pixel_values=image.pixels.to(self.device, self.dtype),
                 image_grid_thw=image.grid.to(self.device),
             )
-            found = torch.cat(tuple(getattr(made, "pooler_output", made)))
-            self._embedded[image.ref.id] = found
+            embedding = torch.cat(tuple(getattr(made, "pooler_output", made)))
+            self._embedded[image.ref.id] = embedding
             if len(self._embedded) > _KEPT_IMAGES:
                 self._embedded.popitem(last=False)
         self._embedded.move_to_end(image.ref.id)
-        return found
+        return embedding

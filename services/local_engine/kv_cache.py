@@ -15,11 +15,9 @@ from torch import Tensor
 from services.local_engine.images import Media
 from services.local_engine.lora import Adapter
 
-NEVER = float("-inf")
-
 
 class Halted(Exception):  # noqa: N818 - a request, not a failure
-    """A forward pass was stopped between two layers. Cells that it wrote are worth nothing."""
+    """A forward pass was stopped between two layers. The cells that it wrote are not used."""
 
 
 @dataclass(slots=True)
@@ -38,10 +36,10 @@ class StepBatch:
     wanted: Tensor | None = None  # int64 [M], which tokens need logits; None for all
     adapted: list[tuple[Adapter, Tensor]] = field(default_factory=list)  # each one's tokens
     media: list[Media | None] = field(default_factory=list)  # a row's images, if the model sees
-    halt: Event | None = None  # once it is set, the pass is not wanted any more
+    halt: Event | None = None  # set when the pass is to stop
 
     def check(self) -> None:
-        """Called by models before each layer; raises `Halted` if the pass is to stop here."""
+        """Raise `Halted` if the pass is to stop; models call it before each layer."""
         if self.halt is not None and self.halt.is_set():
             raise Halted
 
@@ -62,7 +60,7 @@ class SlotCache:
     def _allocate(self, rows: int, capacity: int) -> None:
         shape = self.layers, rows, capacity, 2, self.kv_heads, self.head_dim
         if (self.device.type, self.dtype) == ("cpu", torch.float32):
-            # The kernel hands out numpy's zeros on first touch; torch.zeros would touch them all.
+            # The kernel provides numpy's zeros on first touch; torch.zeros would touch them all.
             self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
         else:
             self.data = torch.zeros(shape, device=self.device, dtype=self.dtype)
@@ -71,56 +69,52 @@ class SlotCache:
         self.flat = [self.data[i].view(rows * capacity, cell) for i in range(self.layers)]
         self.keys = [self.data[i, :, :, 0].transpose(1, 2) for i in range(self.layers)]
         self.values = [self.data[i, :, :, 1].transpose(1, 2) for i in range(self.layers)]
-        # One row of the decode mask a request; a step opens one more cell of each row.
-        self._open = torch.full((rows, capacity), NEVER, device=self.device, dtype=self.dtype)
-        self._open_flat = self._open.view(-1)
+        self._columns = torch.arange(capacity, device=self.device)
 
     def reserve(self, rows: int, capacity: int, lengths: list[int]) -> None:
         """Grow to at least `rows` x `capacity`; the first `lengths[r]` cells of row r survive."""
         if rows <= self.rows and capacity <= self.capacity:
             return
-        old, old_open = self.data, self._open
+        old = self.data
         self._allocate(
             self.rows if rows <= self.rows else max(rows, 2 * self.rows),
             self.capacity if capacity <= self.capacity else max(capacity, 2 * self.capacity),
         )
         for row, length in enumerate(lengths):
             self.data[:, row, :length].copy_(old[:, row, :length])
-            self._open[row, : old_open.shape[1]].copy_(old_open[row])
 
     def write_prefix(self, row: int, start: int, segment: Tensor) -> None:
         """Put `segment` [layers, n, 2, kv_heads, head_dim] into cells [start, start + n) of `row`."""
         self.data[:, row, start : start + segment.shape[1]].copy_(segment)
 
     def read(self, row: int, start: int, end: int) -> Tensor:
-        """A copy of cells [start, end) of `row`: [layers, end - start, 2, kv_heads, head_dim]."""
+        """Copy cells [start, end) of `row`: [layers, end - start, 2, kv_heads, head_dim]."""
         return self.data[:, row, start:end].clone()
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` cells of row `source` to row `target`."""
         self.data[:, target, :length].copy_(self.data[:, source, :length])
-        self._open[target].copy_(self._open[source])
 
-    def open_row(self, row: int, length: int) -> None:
-        """Let decode steps of `row` see its first `length` cells and no other."""
-        self._open[row, :length] = 0.0
-        self._open[row, length:] = NEVER
+    def _mask(self, positions: Tensor, span: int) -> Tensor:
+        """Hide from tokens at `positions` [rows, width] the cells behind them: [rows, 1, width, span]."""
+        hidden = self._columns[:span] > positions[:, None, :, None]
+        mask = torch.zeros(hidden.shape, device=self.device, dtype=self.dtype)
+        return mask.masked_fill_(hidden, float("-inf"))
 
     def decode_batch(self, ids: Tensor, positions: Tensor, bases: Tensor, span: int) -> StepBatch:
-        """One token for each of the rows 0..n-1; `bases` is `row * capacity`, `span` the longest row after it.
+        """Build a step of one token for each of the rows 0..n-1; `bases` is `row * capacity`, `span` the longest row after it.
 
-        All three are on the CPU, as the scheduler counts.
+        All three are on the CPU.
         """
         rows = ids.shape[0]
         ids, positions, cells = self._here(ids, positions, bases + positions)
-        self._open_flat.index_fill_(0, cells, 0.0)
-        mask = self._open[:rows, None, None, :span]
+        mask = self._mask(positions[:, None], span)
         return StepBatch(ids, positions, cells, 0, rows, 1, span, mask)
 
     def prefill_batch(
         self, first: int, tokens: list[list[int]], past: list[int], wanted: list[list[int]]
     ) -> StepBatch:
-        """Several tokens for each of the rows first..first+len(tokens)-1, behind `past` cells that are filled.
+        """Build a step of several tokens for each of the rows first..first+len(tokens)-1, behind `past` filled cells.
 
         Some rows may have none. `wanted` are, for each row, the indices into its tokens that need logits.
         """
@@ -131,25 +125,25 @@ class SlotCache:
         starts = np.cumsum(counts) - counts
         column = np.arange(len(row_of)) - starts[row_of]
         positions = np.asarray(past)[row_of] + column
-        ids = np.fromiter((i for t in tokens for i in t), dtype=np.int64, count=len(row_of))
-        full = len(row_of) == rows * width
-        seen = np.asarray(past)[:, None] + np.arange(width)[None, :]
-        blocked = np.arange(span)[None, None, :] > seen[:, :, None]
-        mask = torch.from_numpy(np.where(blocked, np.float32(NEVER), np.float32(0.0)))[:, None]
-        picks = [int(s) + i for s, row in zip(starts, wanted, strict=True) for i in row]
-        counted = (positions, (first + row_of) * self.capacity + positions, row_of * width + column)
-        ids_, places, cells, pack, picked = self._here(
-            torch.from_numpy(ids),
-            *(torch.from_numpy(numbers.astype(np.int64)) for numbers in counted),
-            torch.tensor(picks, dtype=torch.int64),
+        numbers = (
+            np.fromiter((i for t in tokens for i in t), dtype=np.int64, count=len(row_of)),
+            positions,
+            (first + row_of) * self.capacity + positions,
+            row_of * width + column,
+            np.array([s + i for s, row in zip(starts, wanted, strict=True) for i in row]),
+            (np.asarray(past)[:, None] + np.arange(width)).ravel(),
         )
-        mask = mask.to(self.device, self.dtype)
+        ids, places, cells, pack, picked, seen = self._here(
+            *(torch.from_numpy(part.astype(np.int64)) for part in numbers)
+        )
+        mask = self._mask(seen.view(rows, width), span)
+        full = len(row_of) == rows * width
         return StepBatch(
-            ids_, places, cells, first, rows, width, span, mask, None if full else pack, picked
+            ids, places, cells, first, rows, width, span, mask, None if full else pack, picked
         )
 
     def _here(self, *numbers: Tensor) -> list[Tensor]:
-        """Integers of the scheduler on the device, in one transfer."""
+        """Move integers to the device in one transfer."""
         if self.device.type == "cpu":
             return list(numbers)
         sizes = [len(part) for part in numbers]

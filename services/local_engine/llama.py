@@ -1,8 +1,8 @@
 """A forward pass of the Llama family over the slot cache, written for little overhead a step.
 
-Differences to the transformers module that compute the same thing with fewer operations: q, k and v are one matrix, so
-are gate and up; the rotary embedding is one complex multiplication of the halves of each head; grouped query heads are
-laid along the query axis, so that keys and values are never repeated.
+It computes the same as the transformers module with fewer operations: q, k and v are one matrix, so are gate and up; the rotary
+embedding is one complex multiplication of the halves of each head; grouped query heads lie along the query axis, so that keys
+and values are never repeated.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.lora import Adapter, read_adapter
-from services.local_engine.weights import NamedWeights
-from triforge.vision.image_spec import ImageSpec
+from services.local_engine.weights import Model
 
 _LONGEST = 1 << 24  # tokens; the angles of all positions are in memory
 
@@ -42,7 +41,7 @@ class LlamaShape:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> LlamaShape | None:
-        """Read a `config.json`; None when it asks for something that this forward pass does not do."""
+        """Read a `config.json`; None for a model that this forward pass cannot compute."""
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         plain = (
             config.get("model_type") == "llama"
@@ -92,10 +91,8 @@ _GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 _DOWN = ("mlp.down_proj",)
 
 
-class LlamaModel(NamedWeights):
+class LlamaModel(Model):
     """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix."""
-
-    vision: ImageSpec | None = None
 
     def __init__(self, shape: LlamaShape, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(dtype)
@@ -126,7 +123,7 @@ class LlamaModel(NamedWeights):
         self._turns = torch.polar(torch.ones_like(angles), angles)[:, None, :]
 
     def read_adapter(self, folder: Path) -> Adapter:
-        return read_adapter(folder, self.expected()[0], self.device, self.dtype)
+        return read_adapter(folder, self.shapes(), self.device, self.dtype)
 
     def new_cache(self) -> SlotCache:
         s = self.shape
@@ -199,14 +196,14 @@ class LlamaModel(NamedWeights):
     def _adapt(
         self, batch: StepBatch, index: int, source: Tensor, target: Tensor, names: tuple[str, ...]
     ) -> None:
-        """Add what the adapters of the batch add to the product of these weights of layer `index`."""
+        """Add the parts of the batch's adapters to the product of these weights of layer `index`."""
         for name in names:
             for adapter, tokens in batch.adapted:
                 weight = f"model.layers.{index}.{name}.weight"
                 adapter.add(weight, source, target[:, self._rows[name]], tokens)
 
     def _queries(self, qkv: Tensor, batch: StepBatch) -> Tensor:
-        """[N, ...] -> [rows, kv_heads, group * width, head_dim]; query heads of a group lie along the query axis."""
+        """Lay out [N, ...] as [rows, kv_heads, group * width, head_dim]; query heads of a group lie along the query axis."""
         s = self.shape
         group = s.heads // s.kv_heads
         q = qkv[:, : s.heads * s.head_dim]
@@ -219,7 +216,7 @@ class LlamaModel(NamedWeights):
         return q.permute(0, 2, 3, 1, 4).reshape(batch.rows, s.kv_heads, -1, s.head_dim)
 
     def _flatten(self, seen: Tensor, batch: StepBatch) -> Tensor:
-        """The inverse of `_queries`: [N, heads * head_dim]."""
+        """Undo `_queries`: return [N, heads * head_dim]."""
         s = self.shape
         if batch.width == 1:
             flat = seen.reshape(batch.rows, s.heads * s.head_dim)

@@ -1,7 +1,7 @@
 """Low-rank adapters (Hu et al., 2021) that are added to single requests while they run.
 
-A layer's output W·x becomes W·x + scale·B·(A·x). The weights themselves stay as they are, so requests with different
-adapters, and without one, are computed side by side.
+A layer's output W·x becomes W·x + scale·B·(A·x). The weights themselves stay unchanged, so requests with different adapters, and
+without one, are computed in one batch.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Adapter:
 def tokens_of_adapters(
     rows: list[Adapter | None], counts: list[int], device: torch.device | None = None
 ) -> list[tuple[Adapter, Tensor]]:
-    """Each adapter with the places of its tokens, when row r has `counts[r]` tokens and they lie row by row."""
+    """Return each adapter with the places of its tokens, when row r has `counts[r]` tokens and they lie row by row."""
     places: dict[Adapter, list[int]] = {}
     start = 0
     for adapter, count in zip(rows, counts, strict=True):
         if adapter is not None:
             places.setdefault(adapter, []).extend(range(start, start + count))
         start += count
-    return [(a, torch.tensor(found, device=device)) for a, found in places.items() if found]
+    return [(a, torch.tensor(tokens, device=device)) for a, tokens in places.items() if tokens]
 
 
 def read_adapter(
@@ -78,43 +78,28 @@ def read_adapter(
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file} cannot be read: {error}") from error
-    parts = _parts(tensors, shapes, rank, scale, str(file))
-    return Adapter(
-        folder, {n: (a.to(device, dtype), b.to(device, dtype)) for n, (a, b) in parts.items()}
-    )
-
-
-def _parts(
-    tensors: dict[str, Tensor],
-    shapes: dict[str, tuple[int, ...]],
-    rank: int,
-    scale: float,
-    where: str,
-) -> dict[str, tuple[Tensor, Tensor]]:
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    parts: dict[str, tuple[Tensor, Tensor]] = {}
     for name in tensors:
         stem, _, kind = name.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")
         weight = f"{stem}.weight"
         if kind not in ("lora_A", "lora_B") or ".layers." not in weight or weight not in shapes:
-            raise WeightsError(
-                f"{where}: tensor {name} adapts no layer of the model that is served"
-            )
-        if kind == "lora_B":
-            continue
-        other = tensors.get(name.replace("lora_A", "lora_B"))
-        if other is None:
-            raise WeightsError(f"{where}: tensor {name} has no lora_B beside it")
-        wide, narrow = shapes[weight]
-        _check(tensors[name], (rank, narrow), f"{where}: lora_A of {weight}")
-        _check(other, (wide, rank), f"{where}: lora_B of {weight}")
-        found[weight] = tensors[name].to(torch.float32), other.to(torch.float32) * scale
-    if not found:
-        raise WeightsError(f"{where} holds no adapter")
-    return found
+            raise WeightsError(f"{file}: tensor {name} adapts no layer of the model that is served")
+        if kind == "lora_A":
+            wide, narrow = shapes[weight]
+            a = _checked(tensors, name, (rank, narrow), file)
+            b = _checked(tensors, name.replace("lora_A", "lora_B"), (wide, rank), file)
+            parts[weight] = a.to(device, dtype), (b.to(torch.float32) * scale).to(device, dtype)
+    if not parts:
+        raise WeightsError(f"{file} holds no adapter")
+    return Adapter(folder, parts)
 
 
-def _check(tensor: Tensor, shape: tuple[int, int], what: str) -> None:
+def _checked(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], file: Path) -> Tensor:
+    tensor, what = tensors.get(name), f"{file}: tensor {name}"
+    if tensor is None:
+        raise WeightsError(f"{what} is missing")
     if tuple(tensor.shape) != shape:
         raise WeightsError(f"{what} has shape {list(tensor.shape)}, expected {list(shape)}")
     if not bool(torch.isfinite(tensor).all()):
         raise WeightsError(f"{what} holds values that are not finite")
+    return tensor

@@ -1,8 +1,8 @@
-"""Keys and values of prefixes seen before: a radix tree over token ids.
+"""Keys and values of earlier prefixes: a radix tree over token ids.
 
-Each node holds a run of tokens and their keys and values. A prompt walks down as far as it agrees; what it walked over
-is copied into its row and need not be computed. The least recently used leaves go first when the budget is full. All of
-it is worthless once the weights change, so it is then emptied.
+Each node holds a run of tokens with their keys and values. A prompt follows the tree as far as its tokens agree; the keys and
+values on that way are copied into its row and are not computed. The least recently used leaves are dropped when the budget is
+full. New weights empty the tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Node:
 
 
 def _agree(a: list[int], b: list[int]) -> int:
-    """Length of the common prefix of two lists."""
+    """Return the length of the common prefix of two lists."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
@@ -47,7 +47,7 @@ class PrefixCache:
         self.tokens = 0
 
     def match(self, ids: list[int], limit: int) -> tuple[int, list[Tensor]]:
-        """The longest cached prefix of `ids[:limit]`, used now: its length, and views of its cells, piece by piece."""
+        """Return the length of the longest cached prefix of `ids[:limit]`, and views of its cells, piece by piece."""
         self._clock += 1
         node, done, pieces = self._root, 0, []
         while done < limit:
@@ -84,7 +84,7 @@ class PrefixCache:
             self._evict()
 
     def _split(self, node: _Node, n: int) -> _Node:
-        """Cut a node after its first `n` tokens; returns the upper part."""
+        """Cut a node after its first `n` tokens; return the upper part."""
         assert node.parent is not None
         upper = _Node(node.tokens[:n], node.cells[:, :n].clone(), node.parent, node.used)
         node.parent.children[node.tokens[0]] = upper

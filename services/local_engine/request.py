@@ -1,4 +1,4 @@
-"""What a request asks for: request bodies, sampling parameters and prompts, under SGLang's names and with its defaults."""
+"""Bodies of requests, sampling parameters and prompts, under SGLang's names and with its defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triforge.json_text import require_parsable
 _B = TypeVar("_B", bound="Body")
 SMALL = 64 * 1024  # bytes of a body
 LARGE = 256 * 1024 * 1024
-MOST_NUMBERS = 8_000_000  # beside the strings, lists and objects of a large body
+MOST_NUMBERS = 8_000_000  # in a large body, in addition to its strings, lists and objects
 _MANY = 2**31
 _COLDEST = 1e-6  # below it the choice is greedy, and logits / temperature would overflow
 _MAX_STOPS = 32
@@ -47,7 +47,7 @@ class Body(BaseModel):
 
 
 def explain(error: ValidationError, prefix: str = "") -> str:
-    """What was given and what was expected, in a sentence for the first field that is wrong."""
+    """Return the given value and the expected one of the first field that is wrong."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in (prefix, *first["loc"]) if part != "") or "the body"
     if first["type"] == "missing":
@@ -56,7 +56,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
 
 
 async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
-    """The body of at most so many bytes, which must be a JSON object; an empty body is {}."""
+    """Read a body of at most so many bytes, which must be a JSON object; an empty body is {}."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -64,16 +64,16 @@ async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
             raise InputError(f"the body is larger than {most} bytes")
     require_parsable(body, numbers=MOST_NUMBERS)
     try:
-        found = from_json(body) if body else {}
+        content = from_json(body) if body else {}
     except ValueError as error:
         raise InputError(f"the body is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"the body is a {type(found).__name__}; expected a JSON object")
-    return found
+    if not isinstance(content, dict):
+        raise InputError(f"the body is a {type(content).__name__}; expected a JSON object")
+    return content
 
 
 async def read(request: Request, kind: type[_B], *, most: int = SMALL) -> _B:
-    """The body of at most so many bytes as a model of pydantic."""
+    """Read a body of at most so many bytes as a model of pydantic."""
     try:
         return kind.model_validate(await read_json(request, most=most))
     except ValidationError as error:
@@ -102,20 +102,20 @@ class SamplingParams(BaseModel):
 
     @field_validator("stop", "stop_token_ids", mode="before")
     @classmethod
-    def _many(cls, given: Any) -> Any:
-        return tuple(given) if isinstance(given, list) else (given,) if given != () else given
+    def _many(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else (value,) if value != () else value
 
     @field_validator("temperature")
     @classmethod
-    def _greedy(cls, given: float) -> float:
-        return 0.0 if given < _COLDEST else given
+    def _greedy(cls, value: float) -> float:
+        return 0.0 if value < _COLDEST else value
 
     @field_validator("logit_bias")
     @classmethod
-    def _by_id(cls, given: dict[str, float]) -> dict[str, float]:
-        if not all(token.isascii() and token.isdecimal() and len(token) < 12 for token in given):
+    def _by_id(cls, value: dict[str, float]) -> dict[str, float]:
+        if not all(token.isascii() and token.isdecimal() and len(token) < 12 for token in value):
             raise ValueError("logit_bias: expected ids of tokens")
-        return given
+        return value
 
     @property
     def shifts(self) -> bool:
@@ -136,7 +136,6 @@ def parse_sampling(raw: Any) -> SamplingParams:
     if not isinstance(raw, dict):
         raise InputError(f"sampling_params is {raw!r:.80}; expected an object")
     known = SamplingParams.model_fields
-    given = {n: v for n, v in raw.items() if v is not None or n == "max_new_tokens"}
     for name, value in raw.items():
         if name not in known and name not in _LACKING:
             raise UnknownParameterError(
@@ -145,14 +144,16 @@ def parse_sampling(raw: Any) -> SamplingParams:
         if name in _LACKING and value not in (None, _LACKING[name], [], {}):
             raise InputError(f"sampling_params.{name} is not supported by the local engine")
     try:
-        return SamplingParams.model_validate(given)
+        return SamplingParams.model_validate(
+            {n: v for n, v in raw.items() if v is not None or n == "max_new_tokens"}
+        )
     except ValidationError as error:
         raise InputError(explain(error, "sampling_params")) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of a request, as ids, with what is to be returned. `rid` names it for /abort_request."""
+    """One prompt of a request as ids, with the fields of its answer. `rid` names it for /abort_request."""
 
     ids: list[int]
     params: SamplingParams

@@ -1,12 +1,13 @@
-"""All routes but /generate: control, weights, adapters, and what serves. Names and answers are SGLang's."""
+"""All routes but /generate: control, weights, adapters, and the state. Names and answers are SGLang's."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from starlette.routing import Route
 
 from services.local_engine.engine import Engine, Swapped
 from services.local_engine.generate import generate
-from services.local_engine.request import LARGE, Body, read, read_json
+from services.local_engine.request import LARGE, SMALL, Body, read
 from services.local_engine.updates import JoinGroup, Updates, WeightUpdate
 from triforge.errors import InputError, WeightsError
 
@@ -52,256 +53,212 @@ class _ByName(Body):
     truncate_size: Annotated[int, Field(ge=0)] = 100
 
 
-class _Load(Body):
-    lora_name: str
-    lora_path: str
+class _Bucket(Body, extra="allow"):
+    """A body that is checked inside of the update session, so that a wrong one ends the session."""
 
 
-class _Unload(Body):
-    lora_name: str | None = None
+class _Adapter(Body):
+    lora_name: str = ""
+    lora_path: str = ""
 
 
-def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
-    return engine
+class Routes:
+    """The routes of an engine. Each handler returns the JSON of its answer; names of handlers are those of routes.
+
+    `served_name` is the model's name in /v1/models.
+    """
+
+    def __init__(self, engine: Engine, served_name: str) -> None:
+        self._engine, self._updates, self._name = engine, Updates(engine), served_name
+
+    # ---- control ----
+
+    async def pause_generation(self, body: _Pause) -> Any:
+        await self._engine.pause(body.mode)
+        return {"message": "Generation is paused.", "status": "ok"}
+
+    async def continue_generation(self, _: Body) -> Any:
+        await self._engine.resume()
+        return {"message": "Generation goes on.", "status": "ok"}
+
+    async def release_memory_occupation(self, _: Body) -> Any:
+        return await self._engine.call(
+            self._engine.scheduler.release
+        )  # all of it: tags are not read
+
+    async def resume_memory_occupation(self, _: Body) -> Any:
+        return await self._engine.call(self._engine.scheduler.take_back)
+
+    async def abort_request(self, body: _Abort) -> Any:
+        if body.rid is None and not body.abort_all:
+            raise InputError("rid is missing; expected the id of a request, or abort_all true")
+        await self._engine.abort(None if body.abort_all else body.rid)  # an unknown rid is no error
+        return Response()
+
+    async def flush_cache(self, _: Body) -> Any:
+        if await self._engine.call(self._engine.scheduler.flush):
+            return PlainTextResponse("Cache flushed.\n")
+        return PlainTextResponse("Flush cache failed.\n", 400)
+
+    # ---- weights ----
+
+    async def update_weights_from_disk(self, body: _FromDisk) -> Any:
+        swapped = await self._updates.from_disk(Path(body.model_path), body.weight_version)
+        return _outcome(body, swapped, num_paused_requests=swapped.running)
+
+    async def begin_weight_update(self, _: WeightUpdate) -> Any:
+        await self._updates.begin()
+        return _success("The session is open.")
+
+    async def end_weight_update(self, _: Body) -> Any:
+        await self._updates.end()
+        return _success("The session is closed.")
+
+    async def update_weights_from_distributed(self, body: _Bucket) -> Any:
+        return _outcome(*await self._updates.take_broadcast(body.model_extra))
+
+    async def init_weights_update_group(self, body: JoinGroup) -> Any:
+        await self._updates.join(body)
+        return _success(f"Group {body.group_name} was joined.")
+
+    async def destroy_weights_update_group(self, body: _Leave) -> Any:
+        await self._updates.leave(body.group_name)
+        return _success(f"Group {body.group_name} was left.")
+
+    async def update_weight_version(self, body: _Rename) -> Any:
+        if body.abort_all_requests:
+            await self._engine.abort(None)
+        await self._engine.call(self._engine.scheduler.rename, body.new_version)
+        message = f"The weights are called version {body.new_version}."
+        return _success(message, new_version=body.new_version)
+
+    async def get_weights_by_name(self, body: _ByName) -> Any:
+        rows = self._engine.scheduler.rows
+        return await self._engine.call(rows, body.name, body.truncate_size)
+
+    # ---- adapters ----
+
+    async def load_lora_adapter(self, body: _Adapter) -> Any:
+        name, error = body.lora_name, None
+        try:
+            if not (name and body.lora_path):
+                raise InputError("lora_name or lora_path is missing")
+            path = Path(body.lora_path)
+            adapter = await asyncio.to_thread(self._engine.model.read_adapter, path)
+            if self._engine.adapters.setdefault(name, adapter) is not adapter:
+                error = f"adapter {name!r} is loaded already; unload it first"
+        except (InputError, WeightsError) as refusal:
+            error = refusal.detail
+        return self._loaded(error)
+
+    async def unload_lora_adapter(self, body: _Adapter) -> Any:
+        # Requests that use it go on with it.
+        adapter = self._engine.adapters.pop(body.lora_name, None)
+        return self._loaded(None if adapter else f"adapter {body.lora_name!r} is not loaded")
+
+    def _loaded(self, error: str | None) -> Any:
+        loaded = {name: str(adapter.path) for name, adapter in self._engine.adapters.items()}
+        body = {"success": error is None, "error_message": error, "loaded_adapters": loaded}
+        return JSONResponse(body, 200 if error is None else 400)
+
+    # ---- state ----
+
+    async def ready(self, _: Body) -> Any:
+        return Response(status_code=200 if self._engine.ready else 503)
+
+    async def model_info(self, _: Body) -> Any:
+        engine = self._engine
+        return {
+            "model_path": str(engine.folder),
+            "served_model_name": self._name,
+            "tokenizer_path": str(engine.codec.file.parent),
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": engine.scheduler.version,
+            "load_format": "auto",
+            "reasoning_parser": None,
+            "tool_call_parser": None,
+            "disaggregation_mode": "null",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "model_type": engine.config.get("model_type"),
+            "architectures": engine.config.get("architectures"),
+        }
+
+    async def server_info(self, _: Body) -> Any:
+        engine, scheduler = self._engine, self._engine.scheduler
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        return {
+            "engine": "triforge-local-engine",
+            "version": version_of("triforge"),
+            "model_path": str(engine.folder),
+            "served_model_name": self._name,
+            "weight_version": scheduler.version,
+            "tp_size": 1,
+            "enable_memory_saver": True,
+            "max_running_requests": engine.limits.max_running,
+            "max_total_tokens": engine.limits.max_total_tokens,
+            "context_length": engine.longest,
+            "dtype": str(engine.model.dtype).removeprefix("torch."),
+            "is_paused": scheduler.paused,
+            "internal_states": [{"num_running_reqs": running, "num_waiting_reqs": waiting}],
+        }
+
+    async def models(self, _: Body) -> Any:
+        card = {
+            "id": self._name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "triforge",
+            "root": self._name,
+            "parent": None,
+            "max_model_len": self._engine.longest,
+        }
+        adapters = [
+            card | {"id": name, "root": str(a.path), "parent": self._name, "max_model_len": None}
+            for name, a in self._engine.adapters.items()
+        ]
+        return {"object": "list", "data": [card, *adapters]}
+
+    def all(self) -> list[Route]:
+        """Return all routes, with /generate."""
+        own = [
+            _route(f"/{name}", getattr(self, name), _METHODS.get(name, ["POST"]))
+            for name in CONTROL
+        ]
+        state = {"/v1/models": self.models, "/ready": self.ready, "/health": self.ready,
+                 "/model_info": self.model_info, "/server_info": self.server_info}  # fmt: skip
+        shown = [_route(path, handler, ["GET"]) for path, handler in state.items()]
+        return [Route("/generate", generate, methods=["POST", "PUT"]), *own, *shown]
 
 
-def _updates(request: Request) -> Updates:
-    updates: Updates = request.app.state.updates
-    return updates
+CONTROL = (
+    "pause_generation", "continue_generation", "release_memory_occupation", "resume_memory_occupation",
+    "abort_request", "update_weights_from_disk", "begin_weight_update", "end_weight_update",
+    "update_weights_from_distributed", "init_weights_update_group", "destroy_weights_update_group",
+    "update_weight_version", "load_lora_adapter", "unload_lora_adapter", "flush_cache", "get_weights_by_name",
+)  # fmt: skip
+_METHODS = {name: ["GET", "POST"] for name in ("flush_cache", "get_weights_by_name")}
 
 
-# ---- control ----
+def _route(path: str, handler: Callable[[Any], Awaitable[Any]], methods: list[str]) -> Route:
+    """Read the body that a handler takes, and answer with its result."""
+    (kind,) = (hint for name, hint in get_type_hints(handler).items() if name != "return")
+    most = LARGE if kind is _Bucket else SMALL
+
+    async def answer(request: Request) -> Response:
+        result = await handler(await read(request, kind, most=most))
+        return result if isinstance(result, Response) else JSONResponse(result)
+
+    return Route(path, answer, methods=methods)
 
 
-async def _pause_generation(request: Request) -> Response:
-    await _engine(request).pause((await read(request, _Pause)).mode)
-    return JSONResponse({"message": "Generation is paused.", "status": "ok"})
+def _success(message: str, **more: Any) -> dict[str, Any]:
+    return {"success": True, "message": message, **more}
 
 
-async def _continue_generation(request: Request) -> Response:
-    await _engine(request).resume()
-    return JSONResponse({"message": "Generation goes on.", "status": "ok"})
-
-
-async def _release_memory_occupation(request: Request) -> Response:
-    """All of it: tags are not taken."""
-    await read(request, Body)
-    await _engine(request).release_memory()
-    return JSONResponse(None)
-
-
-async def _resume_memory_occupation(request: Request) -> Response:
-    await read(request, Body)
-    await _engine(request).resume_memory()
-    return JSONResponse(None)
-
-
-async def _abort_request(request: Request) -> Response:
-    """One request by `rid`, or all with `abort_all`. A rid that nobody has is no error."""
-    body = await read(request, _Abort)
-    if body.rid is None and not body.abort_all:
-        raise InputError("rid is missing; expected the id of a request, or abort_all true")
-    await _engine(request).abort(None if body.abort_all else body.rid)
-    return Response()
-
-
-async def _flush_cache(request: Request) -> Response:
-    if await _engine(request).flush():
-        return PlainTextResponse("Cache flushed.\n")
-    return PlainTextResponse("Flush cache failed.\n", 400)
-
-
-# ---- weights ----
-
-
-def _success(message: str, **more: Any) -> Response:
-    return JSONResponse({"success": True, "message": message, **more})
-
-
-def _outcome(body: WeightUpdate, swapped: Swapped | None, **more: Any) -> Response:
+def _outcome(body: WeightUpdate, swapped: Swapped | None, **more: Any) -> Any:
     """Answer an update. As in SGLang a cache that could not be flushed is a failure although the weights are new."""
     if swapped is not None and not swapped.flushed and body.flush_cache:
         return JSONResponse({"success": False, "message": _NOT_FLUSHED, **more}, 400)
-    if body.weight_version is not None:
-        return _success(f"The weights are those of version {body.weight_version}.", **more)
-    return _success("The weights were taken.", **more)
-
-
-async def _update_weights_from_disk(request: Request) -> Response:
-    body = await read(request, _FromDisk)
-    swapped = await _updates(request).from_disk(Path(body.model_path), body.weight_version)
-    return _outcome(body, swapped, num_paused_requests=swapped.running)
-
-
-async def _begin_weight_update(request: Request) -> Response:
-    await read(request, WeightUpdate)
-    await _updates(request).begin()
-    return _success("The session is open.")
-
-
-async def _end_weight_update(request: Request) -> Response:
-    await _updates(request).end()
-    return _success("The session is closed.")
-
-
-async def _update_weights_from_distributed(request: Request) -> Response:
-    body = await read_json(request, most=LARGE)  # names the tensors of a bucket
-    return _outcome(*await _updates(request).take_broadcast(body))
-
-
-async def _init_weights_update_group(request: Request) -> Response:
-    body = await read(request, JoinGroup)
-    await _updates(request).join(body)
-    return _success(f"Group {body.group_name} was joined.")
-
-
-async def _destroy_weights_update_group(request: Request) -> Response:
-    name = (await read(request, _Leave)).group_name
-    await _updates(request).leave(name)
-    return _success(f"Group {name} was left.")
-
-
-async def _update_weight_version(request: Request) -> Response:
-    """Another name for the same weights."""
-    body, engine = await read(request, _Rename), _engine(request)
-    if body.abort_all_requests:
-        await engine.abort(None)
-    await engine.rename(body.new_version)
-    message = f"The weights are called version {body.new_version}."
-    return _success(message, new_version=body.new_version)
-
-
-async def _get_weights_by_name(request: Request) -> Response:
-    """The first rows of what serves, as numbers."""
-    body = await read(request, _ByName)
-    return JSONResponse(await _engine(request).rows(body.name, body.truncate_size))
-
-
-# ---- adapters ----
-
-
-def _loaded(request: Request, error: str | None) -> Response:
-    loaded = {name: str(adapter.path) for name, adapter in _engine(request).adapters.items()}
-    body = {"success": error is None, "error_message": error, "loaded_adapters": loaded}
-    return JSONResponse(body, 200 if error is None else 400)
-
-
-async def _load_lora_adapter(request: Request) -> Response:
-    """Requests may name it as their `lora_path` from then on."""
-    engine, error = _engine(request), None
-    try:
-        body = await read(request, _Load)
-        adapter = await asyncio.to_thread(engine.model.read_adapter, Path(body.lora_path))
-        if engine.adapters.setdefault(body.lora_name, adapter) is not adapter:
-            error = f"adapter {body.lora_name!r} is loaded already; unload it first"
-    except (InputError, WeightsError) as refusal:
-        error = refusal.detail
-    return _loaded(request, error)
-
-
-async def _unload_lora_adapter(request: Request) -> Response:
-    """Requests that use it go on with it."""
-    name = (await read(request, _Unload)).lora_name
-    found = _engine(request).adapters.pop(name or "", None)
-    return _loaded(request, f"adapter {name!r} is not loaded" if found is None else None)
-
-
-# ---- what serves ----
-
-
-async def _ready(request: Request) -> Response:
-    """200 while new requests are taken, 503 while the engine shuts down. Generates nothing."""
-    return Response(status_code=200 if _engine(request).ready else 503)
-
-
-async def _model_info(request: Request) -> Response:
-    engine = _engine(request)
-    found = {
-        "model_path": str(engine.folder),
-        "served_model_name": request.app.state.served_name,
-        "tokenizer_path": str(engine.codec.file.parent),
-        "is_generation": True,
-        "preferred_sampling_params": None,
-        "weight_version": engine.version,
-        "load_format": "auto",
-        "reasoning_parser": None,
-        "tool_call_parser": None,
-        "disaggregation_mode": "null",
-        "has_image_understanding": False,
-        "has_audio_understanding": False,
-        "model_type": engine.config.get("model_type"),
-        "architectures": engine.config.get("architectures"),
-    }
-    return JSONResponse(found)
-
-
-async def _server_info(request: Request) -> Response:
-    engine = _engine(request)
-    found = {
-        "engine": "triforge-local-engine",
-        "version": version_of("triforge"),
-        "model_path": str(engine.folder),
-        "served_model_name": request.app.state.served_name,
-        "weight_version": engine.version,
-        "tp_size": 1,
-        "enable_memory_saver": True,
-        "max_running_requests": engine.limits.max_running,
-        "max_total_tokens": engine.limits.max_total_tokens,
-        "context_length": engine.longest,
-        "dtype": str(engine.model.dtype).removeprefix("torch."),
-        "is_paused": engine.paused,
-        "internal_states": [engine.load()],
-    }
-    return JSONResponse(found)
-
-
-async def _models(request: Request) -> Response:
-    engine, name = _engine(request), request.app.state.served_name
-    card = {
-        "id": name,
-        "object": "model",
-        "created": int(time.time()),
-        "owned_by": "triforge",
-        "root": name,
-        "parent": None,
-        "max_model_len": engine.longest,
-    }
-    adapters = [
-        card | {"id": adapter, "root": str(a.path), "parent": name, "max_model_len": None}
-        for adapter, a in engine.adapters.items()
-    ]
-    return JSONResponse({"object": "list", "data": [card, *adapters]})
-
-
-_POSTED = (
-    _pause_generation,
-    _continue_generation,
-    _release_memory_occupation,
-    _resume_memory_occupation,
-    _abort_request,
-    _update_weights_from_disk,
-    _begin_weight_update,
-    _end_weight_update,
-    _update_weights_from_distributed,
-    _init_weights_update_group,
-    _destroy_weights_update_group,
-    _update_weight_version,
-    _load_lora_adapter,
-    _unload_lora_adapter,
-)
-_CONTROL = [
-    *(Route(f"/{answer.__name__[1:]}", answer, methods=["POST"]) for answer in _POSTED),
-    Route("/flush_cache", _flush_cache, methods=["GET", "POST"]),
-    Route("/get_weights_by_name", _get_weights_by_name, methods=["GET", "POST"]),
-]
-CONTROL_PATHS = frozenset(route.path for route in _CONTROL)
-ROUTES = [
-    Route("/generate", generate, methods=["POST", "PUT"]),
-    Route("/v1/models", _models),
-    Route("/model_info", _model_info),
-    Route("/server_info", _server_info),
-    Route("/ready", _ready),
-    Route("/health", _ready),
-    *_CONTROL,
-]
+    return _success(f"The weights were loaded, version {body.weight_version}.", **more)

@@ -1,7 +1,7 @@
 """Continuous batching: waiting requests join between two decode steps, finished ones leave their row at once.
 
-Plain and single-threaded: the engine calls `step` again and again from its own thread, and everything else here only
-between two steps.
+It is single-threaded: the engine calls `step` again and again from its own thread, and everything else here only between two
+steps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 from services.local_engine.kv_cache import Halted, StepBatch
 from services.local_engine.lora import tokens_of_adapters
-from services.local_engine.model import Model
 from services.local_engine.prefix_cache import PrefixCache
 from services.local_engine.sampler import sample, shifted
 from services.local_engine.sequence import Sequence
+from services.local_engine.weights import Model
 from triforge.errors import InputError, UnavailableError
 from triforge.offload import Offloaded
 
-# Prompts that agree on at least this many tokens that are not cached yet are not computed side by side: the first one
-# goes ahead and the others find its keys and values. Below it a second forward pass costs more than it saves.
+# Prompts that share at least this many tokens that are not cached yet are not computed in one pass: the first one goes
+# ahead and the others find its keys and values. For fewer tokens a second forward pass costs more than it saves.
 _SHARE_FROM = 16
 # Columns of one prefill forward pass; bounds its attention mask.
 _CHUNK = 512
@@ -34,12 +34,11 @@ _CHUNK = 512
 
 @dataclass(frozen=True)
 class Limits:
-    """How much the engine takes on."""
+    """Bounds of the work at one time."""
 
-    max_running: int = 64  # requests decoded side by side
+    max_running: int = 64  # requests decoded in one batch
     max_total_tokens: int = 65536  # prompt plus requested tokens of all; budget of the prefix cache
     max_prefill_tokens: int = 1024  # prompt tokens computed between two decode steps
-    max_queued: int = 4096
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class _Entry:
 
 
 class Scheduler:
-    """Owns the rows of the cache and decides what runs next. `version` names the weights that the model holds."""
+    """The rows of the cache, and what runs next. `version` names the weights that the model holds."""
 
     def __init__(self, model: Model, limits: Limits, version: str) -> None:
         self.model = model
@@ -72,7 +71,6 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.reserved = 0  # tokens of the running sequences, and all that they may still write
-        self._adapted = 0  # running sequences with an adapter
         self._generation = 0
         self._finished: list[Sequence] = []
         # Last token of each row and the position it goes to; the torch views share the memory.
@@ -93,8 +91,8 @@ class Scheduler:
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
-        """Admit what fits, sample one token for every running sequence; returns the sequences that ended."""
-        # What was stopped leaves nothing behind; a later step does it again.
+        """Admit what fits, sample one token for every running sequence; return the sequences that ended."""
+        # A pass that was stopped leaves no trace; a later step repeats it.
         with contextlib.suppress(Halted):
             if self.waiting and not self.paused:
                 self._admit()
@@ -103,9 +101,11 @@ class Scheduler:
         return self.take_finished()
 
     def take_finished(self) -> list[Sequence]:
-        """The sequences that ended since the last call."""
+        """Return the sequences that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
+
+    # ---- control ----
 
     @torch.inference_mode()
     def pause(self, mode: str) -> None:
@@ -132,27 +132,32 @@ class Scheduler:
             )
         self.paused = True
         self.prefixes.clear()
-        self.model.apply({})  # a model that sees lets go of images
+        self.model.apply({})  # a model that sees forgets embeddings of images
         self.cache = self.model.new_cache()
         if self.released is None:
-            self.released = Offloaded(map(self.model.tensor, self.model.expected()[0]))
+            self.released = Offloaded(self.model.weights.values())
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def take_back(self) -> None:
-        """Have the memory again that was released, and the weights in it."""
+        """Take the released memory again, with the weights in it."""
         if self.released is not None:
             self.released.restore()
             self.released = None
 
-    def demand_memory(self) -> None:
-        """Raises UnavailableError: the memory is released."""
+    def _demand_memory(self) -> None:
         if self.released is not None:
             raise UnavailableError("the memory of the weights is released; resume it first")
 
+    def rows(self, name: str, count: int) -> list[object]:
+        """Return the first `count` rows of a weight as numbers."""
+        self._demand_memory()
+        rows: list[object] = self.model.tensor(name)[:count].tolist()
+        return rows
+
     @torch.inference_mode()
     def abort(self, chosen: Callable[[Sequence], bool], message: str = "Aborted.") -> int:
-        """End the chosen sequences, waiting or running, with what they have; returns how many."""
+        """End the chosen sequences, waiting or running, with the tokens that they have; return how many."""
         gone = [seq for seq in self.waiting if chosen(seq)]
         self.waiting = deque(seq for seq in self.waiting if not chosen(seq))
         for row in range(len(self.running) - 1, -1, -1):
@@ -179,7 +184,7 @@ class Scheduler:
     @torch.inference_mode()
     def swap(self, tensors: dict[str, Tensor], version: str) -> None:
         """Serve other weights, all or some, from the next token on. Running sequences keep their keys and values."""
-        self.demand_memory()
+        self._demand_memory()
         self.model.apply(tensors)
         self.rename(version)
         self.prefixes.clear()
@@ -191,6 +196,8 @@ class Scheduler:
         self.version = version
         for seq in self.running:
             seq.begin_span(version)
+
+    # ---- prefill ----
 
     def _admit(self) -> None:
         budget = self.limits.max_prefill_tokens
@@ -205,7 +212,7 @@ class Scheduler:
                     n = sum(e.new <= 16 + 2 * entries[0].new for e in entries)
                     self._prefill(entries[:n])
                     entries = entries[n:]
-            except Exception:  # stopped or failed: whoever has no row goes back to the queue
+            except Exception:  # halted or failed: sequences without a row go back to the queue
                 undone = {e.seq for e in entries} - set(self.running)
                 self.waiting.extendleft(e.seq for e in reversed(picked) if e.seq in undone)
                 raise
@@ -247,7 +254,12 @@ class Scheduler:
         self.cache.reserve(first + len(entries), longest, self._position[:first].tolist())
         self._bases = torch.arange(self.limits.max_running) * self.cache.capacity
         for row, entry in enumerate(entries, first):
-            self._take_row(row, entry)
+            at = 0
+            for piece in entry.pieces:
+                self.cache.write_prefix(row, at, piece)
+                at += piece.shape[1]
+            self.reserved += len(entry.seq.ids) + entry.seq.max_new
+            self.running.append(entry.seq)
         try:
             pieces = self._compute(first, entries)
         except Halted:
@@ -259,26 +271,16 @@ class Scheduler:
                 seq.cached = entry.done
             seq.generation = self._generation
             seq.begin_span(self.version)
-            self.cache.open_row(row, len(entry.tokens))
             self._position[row] = len(entry.tokens)
             if seq.wants_input_scores:
                 seq.score_input(logits, entry.done)
             self._remember(row, entry.tokens)
         self._sample(first, torch.cat([piece[-1:] for piece in pieces]))
 
-    def _take_row(self, row: int, entry: _Entry) -> None:
-        seq, at = entry.seq, 0
-        for piece in entry.pieces:
-            self.cache.write_prefix(row, at, piece)
-            at += piece.shape[1]
-        self.reserved += len(seq.ids) + seq.max_new
-        self._adapted += seq.adapter is not None
-        self.running.append(seq)
-
     def _compute(self, first: int, entries: list[_Entry]) -> list[Tensor]:
-        """Logits a row: of its last token, or of all new tokens when the prompt is to be scored."""
+        """Return logits for each row: of its last token, or of all new tokens when the prompt is to be scored."""
         tokens = [e.tokens[e.done :] for e in entries]
-        found: list[list[Tensor]] = [[] for _ in entries]
+        logits: list[list[Tensor]] = [[] for _ in entries]
         for start in range(0, max(map(len, tokens)), _CHUNK):
             part = [t[start : start + _CHUNK] for t in tokens]
             past = [e.done + min(start, len(t)) for e, t in zip(entries, tokens, strict=True)]
@@ -288,24 +290,23 @@ class Scheduler:
                 last = [len(here) - 1] if ends else []
                 wanted.append(list(range(len(here))) if entry.seq.wants_input_scores else last)
             batch = self.cache.prefill_batch(first, part, past, wanted)
-            logits = self._forward(batch, [e.seq for e in entries], [len(t) for t in part])
-            pieces = torch.split(logits, [len(w) for w in wanted])
-            for row, piece in zip(found, pieces, strict=True):
+            found = self._forward(batch, [e.seq for e in entries], [len(t) for t in part])
+            pieces = torch.split(found, [len(w) for w in wanted])
+            for row, piece in zip(logits, pieces, strict=True):
                 row.append(piece)
-        return [torch.cat(row) for row in found]
+        return [torch.cat(row) for row in logits]
 
     def _forward(self, batch: StepBatch, rows: list[Sequence], counts: list[int]) -> Tensor:
         batch.halt = self.halt
-        if self._adapted:
-            batch.adapted = tokens_of_adapters(
-                [seq.adapter for seq in rows], counts, self.model.device
-            )
+        adapters = [seq.adapter for seq in rows]
+        if any(adapters):
+            batch.adapted = tokens_of_adapters(adapters, counts, self.model.device)
         if self.model.vision is not None:
             batch.media = [seq.prompt.media for seq in rows]
         return self.model.forward(batch, self.cache).float()  # what is sampled and scored
 
     def _remember(self, row: int, tokens: list[int]) -> None:
-        """Put the keys and values of a row into the prefix cache, as far as they are new there."""
+        """Put the new part of a row's keys and values into the prefix cache."""
         seq = self.running[row]
         if seq.generation != self._generation or len(tokens) > self.prefixes.budget:
             return
@@ -313,6 +314,8 @@ class Scheduler:
         start, _ = self.prefixes.match(keyed, len(keyed))
         if start < len(keyed):
             self.prefixes.insert(keyed, start, self.cache.read(row, start, len(keyed)))
+
+    # ---- decode ----
 
     def _decode(self) -> None:
         n = len(self.running)
@@ -326,7 +329,7 @@ class Scheduler:
         self._sample(0, logits)
 
     def _sample(self, first: int, logits: Tensor) -> None:
-        """Sample for the rows from `first` on, note the tokens, and free the rows of what ended."""
+        """Sample for the rows from `first` on, add the tokens, and free the rows of sequences that ended."""
         rows = self.running[first:]
         bans = [(i, seq.grammar.banned()) for i, seq in enumerate(rows) if seq.grammar is not None]
         params = [seq.prompt.params for seq in rows]
@@ -356,7 +359,6 @@ class Scheduler:
         seq = self.running[row]
         last = len(self.running) - 1
         self.reserved -= len(seq.ids) + seq.max_new
-        self._adapted -= seq.adapter is not None
         if row != last:
             self.cache.move(last, row, int(self._position[last]))
             self._last[row], self._position[row] = self._last[last], self._position[last]

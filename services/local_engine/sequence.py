@@ -1,4 +1,4 @@
-"""One sample of one prompt: from its prompt, through every sampled token and its weight version, to its end."""
+"""One sample in progress: its prompt, the tokens so far, and why it ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.local_engine.detokenize import StopStrings
+from services.local_engine.detokenize import TextCodec
 from services.local_engine.grammar import GrammarState
 from services.local_engine.lora import Adapter
 from services.local_engine.request import Prompt
@@ -20,13 +20,20 @@ Top = list[Scored] | None
 
 
 class Sequence:
-    """A sample in progress; ends after `max_new` tokens or with one of `end_ids`."""
+    """A sample; ends after `max_new` tokens, with one of `end_ids`, or with a stop string, for which it needs `codec`."""
 
     def __init__(
-        self, prompt: Prompt, rid: str, seed: int, max_new: int, end_ids: frozenset[int]
+        self,
+        prompt: Prompt,
+        rid: str,
+        seed: int,
+        max_new: int,
+        end_ids: frozenset[int],
+        codec: TextCodec | None = None,
     ) -> None:
         self.prompt, self.ids = prompt, prompt.ids
         self.rid, self.seed, self.max_new, self.end_ids = rid, seed, max_new, end_ids
+        self._codec = codec
         self.output: list[int] = []
         self.logprobs: list[float] = []
         self.spans: list[tuple[str, int]] = []  # weight versions, and the first token of each
@@ -37,13 +44,12 @@ class Sequence:
         self.visible = 0  # tokens that another thread may read already
         self.arrived = time.perf_counter()
         self.grammar: GrammarState | None = None
-        self.stops: StopStrings | None = None
         self.adapter: Adapter | None = None
         self.input_scores: list[Scored] = []
         self.input_top: list[Top] = []
         self.output_top: list[Top] = []
         self.on_token: Callable[[], None] | None = None
-        self.owner: Any = None  # who waits for its end
+        self.owner: Any = None  # the request that waits for its end
 
     @property
     def tokens(self) -> list[int]:
@@ -51,7 +57,7 @@ class Sequence:
         return self.ids + self.output
 
     def keyed(self, tokens: list[int]) -> list[int]:
-        """The tokens under which their keys and values are cached: told apart by adapter and by what images show."""
+        """Return the keys under which the tokens are cached: different for each adapter and for each image."""
         if self.prompt.media is not None:
             tokens = self.prompt.media.keyed(tokens)
         if self.adapter is None:
@@ -65,14 +71,14 @@ class Sequence:
         return p.return_logprob and 0 <= p.logprob_start_len < len(p.ids) and not self.input_scores
 
     def begin_span(self, version: str) -> None:
-        """The next token will be sampled with `version`."""
+        """Sample the next token with `version`."""
         while self.spans and self.spans[-1][0] != version and self.spans[-1][1] == len(self.output):
-            self.spans.pop()  # it sampled nothing
+            self.spans.pop()  # it sampled no token
         if not self.spans or self.spans[-1][0] != version:
             self.spans.append((version, len(self.output)))
 
     def weight_spans(self, length: int, version: str) -> list[dict[str, Any]]:
-        """Which weights sampled which of the first `length` tokens; without a token one empty span of `version`."""
+        """Return the weights of the first `length` tokens; without a token one empty span of `version`."""
         starts = [start for _, start in self.spans]
         ends = [min(end, length) for end in (*starts[1:], length)]
         spans = [
@@ -91,7 +97,7 @@ class Sequence:
         self.end("abort", message=message, status_code=status, err_type=kind)
 
     def add(self, token: int, logprob: float, full: Tensor, row: int) -> None:
-        """Take a token sampled from row `row` of the log-probabilities `full` [rows, vocab]; may end the sample."""
+        """Add a token sampled from row `row` of the log-probabilities `full` [rows, vocab]; it may end the sample."""
         self.output.append(token)
         self.logprobs.append(logprob)
         if self.prompt.top_logprobs_num > 0:
@@ -103,16 +109,23 @@ class Sequence:
             self.end("length", length=self.max_new)
         elif closed or token in self.end_ids:
             self.end("stop", matched=token)
-        elif self.stops is not None and (found := self.stops.find(self.output)) is not None:
-            self.end("stop", matched=found)
+        elif (stop := self._stop_string()) is not None:
+            self.end("stop", matched=stop)
         self.visible = len(self.output)
         if self.on_token is not None:
             self.on_token()
 
-    def score_input(self, logits: Tensor, done: int) -> None:
-        """Log-probabilities of the prompt tokens behind `logprob_start_len`; the first has none, as in SGLang.
+    def _stop_string(self) -> str | None:
+        stops = self.prompt.params.stop
+        if not stops or self._codec is None:
+            return None
+        text = self._codec.decode(self.output)
+        return next((stop for stop in stops if stop in text), None)
 
-        `logits` [len(prompt) - done, vocab] are of the prompt tokens behind the first `done`, which were cached.
+    def score_input(self, logits: Tensor, done: int) -> None:
+        """Set the log-probabilities of the prompt tokens from `logprob_start_len` on; the first has none, as in SGLang.
+
+        `logits` [len(prompt) - done, vocab] are of the prompt tokens after the first `done`, which were cached.
         """
         start, count = self.prompt.logprob_start_len, self.prompt.top_logprobs_num
         full = torch.log_softmax(logits[start - done :], dim=-1)
@@ -124,7 +137,7 @@ class Sequence:
             self.input_top = [None, *(top_scores(row, count) for row in full[: len(following)])]
 
     def snapshot(self) -> tuple[int, dict[str, Any] | None]:
-        """Tokens that may be shown, and the finish reason; may be called while the other thread adds tokens."""
+        """Return the tokens that may be shown, and the finish reason; safe while the other thread adds tokens."""
         # Read first: a last token is visible only after its finish reason was set.
         visible = self.visible
         finish = self.finish
@@ -132,6 +145,6 @@ class Sequence:
 
 
 def top_scores(full: Tensor, count: int) -> list[Scored]:
-    """The `count` likeliest tokens of one distribution [vocab], likeliest first."""
+    """Return the `count` likeliest tokens of one distribution [vocab], likeliest first."""
     values, ids = full.topk(min(count, full.shape[-1]))
     return list(zip(values.tolist(), ids.tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""Everything that changes weights while the engine serves: from a folder, or by broadcast.
+"""Updates of weights while the engine serves: from a folder, or by broadcast.
 
-Whatever arrives is read and verified first, outside the decoding thread; then it is swapped in between two decode steps.
-What cannot be verified changes nothing. No pickle is read: whoever may send weights must not be able to run code.
+New weights are read and checked outside of the decoding thread, then swapped in between two decode steps. Weights that fail a
+check change nothing. No pickle is read: a client that may send weights must not be able to run code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
-# torch exports these and documents them, but its type information does not say so.
+# torch exports these and documents them, but its type information does not have them.
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from services.local_engine.engine import Engine, Swapped
@@ -33,7 +33,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 class WeightUpdate(Body):
-    """What all updates have in common."""
+    """The fields that all updates share."""
 
     weight_version: str | None = None
     flush_cache: bool = True
@@ -41,7 +41,7 @@ class WeightUpdate(Body):
 
 
 class BroadcastUpdate(WeightUpdate):
-    """/update_weights_from_distributed: names, types and shapes of tensors that are about to be broadcast."""
+    """Body of /update_weights_from_distributed: names, types and shapes of tensors that are about to be broadcast."""
 
     names: Annotated[list[str], Field(min_length=1)]
     dtypes: list[str]
@@ -64,7 +64,7 @@ class BroadcastUpdate(WeightUpdate):
         return self
 
     def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:
-        """The tensors, received one by one or all in one piece of bytes; blocking."""
+        """Receive the tensors, one by one or all in one piece of bytes; blocking."""
         group = groups.get(self.group_name)
         if group is None:
             raise _unknown_group(self.group_name, groups)
@@ -73,14 +73,14 @@ class BroadcastUpdate(WeightUpdate):
         try:
             if self.load_format == "flattened_bucket":
                 return _receive_bucket(group, kinds)
-            found = {name: torch.empty(shape, dtype=dtype) for name, dtype, shape in kinds}
-            for tensor in found.values():
+            tensors = {name: torch.empty(shape, dtype=dtype) for name, dtype, shape in kinds}
+            for tensor in tensors.values():
                 group.receive(tensor)
         except RuntimeError as error:
             raise WeightsError(
                 f"nothing was received over group {self.group_name!r}: {error}"
             ) from error
-        return found
+        return tensors
 
 
 def _receive_bucket(
@@ -89,20 +89,20 @@ def _receive_bucket(
     sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in kinds]
     bucket = torch.empty(sum(sizes), dtype=torch.uint8)
     group.receive(bucket)
-    found, start = {}, 0
+    tensors, start = {}, 0
     for (name, dtype, shape), size in zip(kinds, sizes, strict=True):
         if start % dtype.itemsize:
             raise InputError(
                 f"tensor {name} would begin at byte {start} of the bucket, which is no multiple of "
                 f"{dtype.itemsize}; put tensors of wider types first"
             )
-        found[name] = bucket[start : start + size].view(dtype).reshape(shape)
+        tensors[name] = bucket[start : start + size].view(dtype).reshape(shape)
         start += size
-    return found
+    return tensors
 
 
 class JoinGroup(Body):
-    """/init_weights_update_group: the address of rank 0 and its store, and this engine's rank, from 1."""
+    """Body of /init_weights_update_group: the address of rank 0 and its store, and this engine's rank, from 1."""
 
     backend: Literal["gloo"]  # the only one on a CPU
     world_size: int
@@ -119,9 +119,9 @@ class JoinGroup(Body):
 
 
 class UpdateGroup:
-    """A gloo group that was joined, over which rank 0 broadcasts weights; not in torch's global registry.
+    """A gloo group over which rank 0 broadcasts weights; not in torch's global registry.
 
-    Names are those that torch's own helper for further groups uses: any trainer that uses it can be rank 0.
+    Names are those of torch's own helper for further groups: any trainer that uses it can be rank 0.
     """
 
     def __init__(self, join: JoinGroup) -> None:
@@ -129,27 +129,27 @@ class UpdateGroup:
         self._store = TCPStore(
             join.master_address, join.master_port, size, is_master=False, timeout=_JOIN_TIMEOUT, multi_tenant=True
         )  # fmt: skip
-        mine = PrefixStore("cpu/", PrefixStore(f"{name}/", PrefixStore(name, self._store)))
-        self._group: Any = ProcessGroupGloo(mine, join.rank_offset, size, timeout=_JOIN_TIMEOUT)
+        inner = PrefixStore("cpu/", PrefixStore(f"{name}/", PrefixStore(name, self._store)))
+        self._group: Any = ProcessGroupGloo(inner, join.rank_offset, size, timeout=_JOIN_TIMEOUT)
 
     def receive(self, tensor: Tensor) -> None:
-        """Fill `tensor` with what rank 0 broadcasts next."""
+        """Fill `tensor` with the next broadcast of rank 0."""
         self._group.broadcast(tensor, 0, _RECEIVE_TIMEOUT).wait(_RECEIVE_TIMEOUT)
 
 
 @dataclass
 class _Session:
-    """Between begin and end: tensors that wait to be swapped in together, and why a call was refused."""
+    """Tensors between begin and end that wait to be swapped in together, and why a call was refused."""
 
     staged: dict[str, Tensor] = field(default_factory=dict)
     refused: str = ""
 
 
 class Updates:
-    """Updates of one engine's weights, one after another. Whatever is refused is a WeightsError or an InputError.
+    """Updates of one engine's weights, one after another. Each refusal is a WeightsError or an InputError.
 
-    A session collects the tensors of several calls. They are swapped in together by the call that names their
-    version, or at the end of the session if none does. After a refused call nothing of the session is swapped in.
+    A session collects the tensors of several calls. They are swapped in together by the call that names their version, or at
+    the end of the session if none does. After a refused call nothing of the session is swapped in.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -159,7 +159,7 @@ class Updates:
         self._groups: dict[str, UpdateGroup] = {}
 
     async def from_disk(self, folder: Path, version: str | None) -> Swapped:
-        """Serve the weights of `folder`. Tensors that an open session holds come before it, so they are dropped."""
+        """Serve the weights of `folder`. Tensors of an open session are older, so they are dropped."""
         engine = self._engine
         async with self._turn:
             tensors = await asyncio.to_thread(stage_weights, folder, engine.model, engine.config)
@@ -177,7 +177,7 @@ class Updates:
             self._session = _Session()
 
     async def end(self) -> None:
-        """Close the session and swap in what still waits, unless a call was refused."""
+        """Close the session and swap in the tensors that wait, unless a call was refused."""
         async with self._turn:
             session, self._session = self._session, None
             if session is None:
@@ -187,8 +187,8 @@ class Updates:
             if session.staged:
                 await self._engine.swap(session.staged, None)
 
-    async def take_broadcast(self, given: Any) -> tuple[WeightUpdate, Swapped | None]:
-        """Take the tensors of a request body; swap in all that have come if it names a version."""
+    async def take_broadcast(self, body: Any) -> tuple[WeightUpdate, Swapped | None]:
+        """Receive the tensors of a request; swap in all tensors of the session if it names a version."""
         async with self._turn:
             session = self._session
             if session is None:
@@ -196,17 +196,18 @@ class Updates:
                     "update_weights_from_distributed must run between begin_weight_update() and end_weight_update()"
                 )
             try:
-                return await self._take(session, given)
+                return await self._take(session, BroadcastUpdate.model_validate(body))
             except Exception as error:
-                why = explain(error) if isinstance(error, ValidationError) else str(error)
-                session.refused = session.refused or why
+                reason = explain(error) if isinstance(error, ValidationError) else str(error)
+                session.refused = session.refused or reason
                 session.staged.clear()
                 if isinstance(error, (ValidationError, InputError)):
-                    raise WeightsError(why) from error
+                    raise WeightsError(reason) from error
                 raise
 
-    async def _take(self, session: _Session, given: Any) -> tuple[WeightUpdate, Swapped | None]:
-        body = BroadcastUpdate.model_validate(given)
+    async def _take(
+        self, session: _Session, body: BroadcastUpdate
+    ) -> tuple[WeightUpdate, Swapped | None]:
         tensors = await asyncio.to_thread(body.read, self._groups)
         if session.refused:
             raise WeightsError(
@@ -221,7 +222,7 @@ class Updates:
         return body, await self._engine.swap(staged, body.weight_version)
 
     async def join(self, join: JoinGroup) -> None:
-        """Join a group; waits for the others."""
+        """Join a group; wait for its other members."""
         name = join.group_name
         async with self._turn:
             if name in self._groups:

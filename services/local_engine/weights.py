@@ -1,71 +1,99 @@
-"""Weights by name: read from a folder, checked whole before anything is used, and held by a model.
+"""A model of the engine: a forward pass over the slot cache, and weights by name that can be swapped.
 
-Every error names the file or the tensor, because it is read by whoever wrote the folder.
+Weights are checked whole before anything of them is used. Every error names the file or the tensor.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.lora import Adapter
-from triforge.chat_template import read_json
 from triforge.errors import WeightsError
-from triforge.store.model_config import difference
 from triforge.store.tensor_files import weight_files
+from triforge.vision.image_spec import ImageSpec
 
 
-class NamedWeights:
-    """The weights of a model under the names of a folder; `twins` are further names of some.
+class Model(ABC):
+    """A model under the tensor names of its folder; `twins` are further names of some weights.
 
-    They lie on the device that was torch's default when the model was made, in `dtype`.
+    Weights, keys and values are of `dtype`, on the device that was torch's default when the model was made. `vision` is how it
+    sees images, if it does.
     """
+
+    vocab_size: int
+    context_length: int
+    vision: ImageSpec | None = None
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.device = dtype, torch.get_default_device()
         self.weights: dict[str, Tensor] = {}
         self.twins: dict[str, str] = {}
 
-    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-        return {n: tuple(t.shape) for n, t in self.weights.items()}, frozenset(self.twins)
+    @abstractmethod
+    def new_cache(self) -> SlotCache:
+        """Return an empty cache of the right shape."""
 
-    def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:  # noqa: ARG002 (for others)
-        return tensors
-
-    def staged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if self.device.type == "cpu":
-            return tensors
-        try:
-            # Across first: a thread of the CPU would take longer to round than the bus takes for twice the bytes.
-            return {name: t.to(self.device).to(self.dtype) for name, t in tensors.items()}
-        except torch.OutOfMemoryError:  # then the swap itself takes them across
-            return {name: t.to(self.dtype) for name, t in tensors.items()}
-
-    @torch.inference_mode()
-    def apply(self, tensors: dict[str, Tensor]) -> None:
-        for name, tensor in tensors.items():
-            self.weights[name].copy_(tensor)
+    @abstractmethod
+    def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
+        """Return the logits [M, vocab] of the wanted tokens, and write keys and values to the cache; `batch.check` may halt it."""
 
     def read_adapter(self, folder: Path) -> Adapter:
+        """Read and verify an adapter."""
         raise WeightsError(
             f"adapter {folder}: the local engine adds adapters to models of the Llama family only"
         )
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the names and shapes of the weights."""
+        return {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
+
+    def converted(self, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:  # noqa: ARG002 (for others)
+        """Return the tensors of a folder under the model's own names; an error names `where`."""
+        return tensors
+
+    def checked(
+        self, tensors: dict[str, Tensor], where: str, *, some: bool = False
+    ) -> dict[str, Tensor]:
+        """Check all weights of the model, or `some` of them; an error names `where`."""
+        shapes = self.shapes()
+        if some:
+            shapes = {name: shape for name, shape in shapes.items() if name in tensors}
+        return check_tensors(tensors, shapes, self.twins, where)
+
+    def staged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Bring checked weights to the device, if it is another than the CPU and has room, so that `apply` takes no time."""
+        if self.device.type == "cpu":
+            return tensors
+        try:
+            # Moved first: a thread of the CPU would take longer to round than the bus takes for twice the bytes.
+            return {name: t.to(self.device).to(self.dtype) for name, t in tensors.items()}
+        except torch.OutOfMemoryError:  # `apply` moves them
+            return {name: t.to(self.dtype) for name, t in tensors.items()}
+
+    @torch.inference_mode()
+    def apply(self, tensors: dict[str, Tensor]) -> None:
+        """Copy checked weights in, all or some."""
+        for name, tensor in tensors.items():
+            self.weights[name].copy_(tensor)
+
     def tensor(self, name: str) -> Tensor:
-        found = self.weights.get(self.twins.get(name, name))
-        if found is None:
+        """Return one weight that serves now; may be a view."""
+        tensor = self.weights.get(self.twins.get(name, name))
+        if tensor is None:
             raise WeightsError(f"tensor {name!r} is unknown to the model that is served")
-        return found
+        return tensor
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder as they are stored, in memory of their own: the file behind a mapping may change before they are used."""
-    found: dict[str, Tensor] = {}
+    """Read all tensors of a folder into memory of their own: the file behind a mapping may change before they are used."""
+    tensors: dict[str, Tensor] = {}
     files = weight_files(folder)
     if not files:
         raise WeightsError(f"weight folder {folder} does not exist, or holds no safetensors file")
@@ -73,44 +101,35 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         try:
             with safe_open(str(file), framework="pt", device="cpu") as opened:
                 for name in opened.keys():  # noqa: SIM118 - not a dict
-                    if name in found:
+                    if name in tensors:
                         raise WeightsError(f"tensor {name} is stored twice, again in {file}")
-                    found[name] = opened.get_tensor(name).clone()
+                    tensors[name] = opened.get_tensor(name).clone()
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{file} cannot be read (truncated?): {error}") from error
-    return found
+    return tensors
 
 
 def check_tensors(
-    found: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], ignored: Iterable[str], where: str
+    tensors: dict[str, Tensor],
+    shapes: dict[str, tuple[int, ...]],
+    ignored: Iterable[str],
+    where: str,
 ) -> dict[str, Tensor]:
-    """The tensors that `shapes` asks for, after all of them were checked."""
-    missing = sorted(set(shapes) - set(found))
+    """Check and return the tensors that `shapes` names; others than those and the `ignored` are refused."""
+    missing = sorted(set(shapes) - set(tensors))
     if missing:
         raise WeightsError(f"{where}: tensor {missing[0]} is missing ({len(missing)} in all)")
-    skip = set(ignored)
-    unknown = sorted(
-        n for n in set(found) - set(shapes) - skip if not n.endswith("rotary_emb.inv_freq")
-    )
+    extra = set(tensors) - set(shapes) - set(ignored)
+    unknown = sorted(name for name in extra if not name.endswith("rotary_emb.inv_freq"))
     if unknown:
         raise WeightsError(f"{where}: tensor {unknown[0]} is unknown to the model that is served")
     for name, shape in shapes.items():
-        tensor, what = found[name], f"{where}: tensor {name}"
+        tensor, what = tensors[name], f"{where}: tensor {name}"
         if tuple(tensor.shape) != shape:
             raise WeightsError(f"{what} has shape {list(tensor.shape)}, expected {list(shape)}")
         if not tensor.is_floating_point():
             raise WeightsError(f"{what} is of type {tensor.dtype}, expected floating point")
-        # One value that is not finite makes the sum so; only if the sum is not are all values looked at.
+        # One value that is not finite makes the sum so; only then are all values looked at.
         if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
             raise WeightsError(f"{what} holds values that are not finite")
-    return {name: found[name] for name in shapes}
-
-
-def check_config(served: dict[str, Any], folder: Path) -> None:
-    """Refuse a folder whose `config.json` describes another forward pass than the one that is served."""
-    changed = difference(read_json(folder / "config.json"), served)
-    if changed is not None:
-        field, given, expected = changed
-        raise WeightsError(
-            f"{folder / 'config.json'}: {field} is {given!r:.80}, the served model has {expected!r:.80}"
-        )
+    return {name: tensors[name] for name in shapes}

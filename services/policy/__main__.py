@@ -8,23 +8,22 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from services.policy.api.sessions import Sessions
 from services.policy.app import create_app
 from services.policy.engines.discovery import Directory, parse_sources
 from services.policy.engines.pool import Limits, Pool
-from services.policy.engines.sglang import TIMEOUT_S, SGLangEngine, SGLangRouter
+from services.policy.engines.sglang import TIMEOUT_S, SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.broadcast import Broadcasts
 from services.policy.weights.loader import WeightLoader
 from services.policy.weights.sync import WeightSync
 from triforge.broker import RedisBroker, SessionLog
 from triforge.config import Settings
-from triforge.errors import ConfigError, StorageError, TriforgeError
+from triforge.errors import StorageError, TriforgeError
 from triforge.event_loop import collect_seldom
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -32,22 +31,20 @@ from triforge.telemetry import begin
 from triforge.web.guard import entrance_of
 from triforge.web.server import DrainingServer, config_of
 
-_Engine = TypeVar("_Engine", bound=SGLangEngine)
-
-# Longer than any client keeps an idle connection, so that the client is always the one who closes.
+# Longer than any client keeps an idle connection, so that the client closes it.
 KEEP_ALIVE_S = 75
 SHUTDOWN_S = 3  # after draining: for answers that are on their way
-SPARE_S = 5.0  # connections wait a little longer than the pool, which says what was too slow and which option says so
+SPARE_S = 5.0  # connections wait a little longer than the pool, whose error names the option
 
 
 def build(settings: Settings) -> Gateway:
-    """The service's parts."""
+    """Build the service's parts."""
     admin_key = (settings.admin_api_key or settings.api_key).get_secret_value()
-    pool = build_pool(settings)
     artifacts = ArtifactStore(settings.artifacts_url)
     published: Path | None = None
     with contextlib.suppress(StorageError):  # no folder that engines could read
         published = artifacts.local_path("weights")
+    pool = build_pool(settings)
     weights = WeightSync(
         pool,
         role=settings.role,
@@ -67,10 +64,10 @@ def build(settings: Settings) -> Gateway:
 
 
 def build_pool(settings: Settings) -> Pool:
-    """The engines that the settings name; here it is said that they speak SGLang's API."""
+    """Build the pool of the engines that the settings name; they speak SGLang's API."""
 
-    def connect(kind: Callable[..., _Engine], url: str) -> _Engine:
-        return kind(
+    def connect(url: str) -> SGLangEngine:
+        return SGLangEngine(
             url,
             api_key=settings.api_key.get_secret_value(),
             admin_api_key=settings.admin_api_key.get_secret_value(),
@@ -80,27 +77,16 @@ def build_pool(settings: Settings) -> Pool:
         )
 
     sources = parse_sources(settings.engines)
-    router = None
-    if sources[0].kind == "router":
-        if settings.pause_mode == "in_place":
-            raise ConfigError(
-                "TRIFORGE_PAUSE_MODE: given 'in_place' with a router in TRIFORGE_ENGINES, expected 'retract' or 'abort': "
-                "through a router nobody can tell an engine which of what it has cached a request may use"
-            )
-        router = connect(SGLangRouter, sources[0].url)
-        named = settings.router_workers
-        sources = parse_sources(named, "TRIFORGE_ROUTER_WORKERS") if named else []
     return Pool(
-        [connect(SGLangEngine, source.url) for source in sources if source.kind == "address"],
+        [connect(source.url) for source in sources if not source.by_name],
         limits=Limits(
             in_flight=settings.engine_in_flight,
             waiting=settings.max_waiting,
             queue_s=settings.queue_s,
             request_s=settings.request_s,
         ),
-        directory=Directory(sources, router=router),
-        router=router,
-        make=lambda url: connect(SGLangEngine, url),
+        directory=Directory(sources),
+        make=connect,
     )
 
 
@@ -137,7 +123,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     patience = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": SHUTDOWN_S}
     config = config_of(app, settings.host, port, **patience)
     collect_seldom()
-    gc.freeze()  # what is loaded now stays; looking through it again and again would hold up requests
+    gc.freeze()  # the loaded modules stay; collecting them again and again would hold up requests
     DrainingServer(config, lambda: gateway.drain(settings.drain_s)).run()
     return 0
 

@@ -13,13 +13,13 @@ from services.policy.weights.sync import WeightSync
 
 
 class EngineMetrics(Collector):
-    """The state of a pool's engines; register it."""
+    """The state of a pool's engines, as a collector to register."""
 
     def __init__(self, pool: Pool, weights: WeightSync) -> None:
         self._pool, self._weights = pool, weights
 
     def collect(self) -> Iterable[Metric]:
-        """Everything as it is now."""
+        """Yield the present values."""
         pool = self._pool
         for name, text, value in (
             (

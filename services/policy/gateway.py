@@ -1,14 +1,14 @@
-"""Render, send, assemble: what happens to a batch of requests between the API and the engines."""
+"""Render, send, assemble: the way of a batch of requests between the API and the engines."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import functools
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from services.policy.engine_metrics import EngineMetrics
@@ -31,16 +31,16 @@ from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage
 from triforge.vision.files import data_uri
 
 _T = TypeVar("_T")
-Held = Mapping[str, bytes]  # images that came with a request itself, by id
+Pictures = Mapping[str, bytes]  # images that came with a request, by id
 
-_NOTHING: Held = {}
-PLAIN = Extras()
+_NONE: Pictures = {}
+_PLAIN = Extras()
 _TRIES = 5  # of a request under which weights change
-_DRAINING_S = 5.0  # what callers are told to wait while the service ends
+_DRAINING_S = 5.0  # clients wait so long while the service ends
 _CHANGING = f"the weights changed under {_TRIES} tries of this request in a row; ask again"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The reply to a request, and the likeliest alternatives of each output's tokens."""
 
@@ -48,8 +48,25 @@ class Answer:
     tops: Sequence[Tops]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """A request as ids, its images with their places, and the prompts for the engine.
+
+    SGLang wants one image token an image, expands it itself and keeps all other ids as they are. The number of tokens that it
+    made of the prompt is in its answer, and is compared with ours.
+    """
+
+    ids: Sequence[int]
+    placed: tuple[PlacedImage, ...]
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def samples(self) -> int:
+        return sum(prompt.n for prompt in self.prompts)
+
+
 class Gateway:
-    """What the APIs call. Without `images` only those that come with their request can be seen."""
+    """The service of the APIs. Without `images` only those that come with their request can be seen."""
 
     def __init__(self, pool: Pool, weights: WeightSync, images: ImageStore | None = None) -> None:
         self.pool = pool
@@ -64,12 +81,12 @@ class Gateway:
     # ---- begin and end ----
 
     async def ready(self) -> None:
-        """Pass if requests can be served."""
+        """Raise UnavailableError unless requests can be served."""
         self._raise_if_draining()
         await self.weights.ready()
 
     async def drain(self, longest_s: float) -> None:
-        """Take nothing new, let what runs end, and after `longest_s` seconds give up what has not ended."""
+        """Take no new requests, let running ones end, and give up after `longest_s` seconds."""
         self._draining = True
         if self._running:
             with contextlib.suppress(TimeoutError):
@@ -98,29 +115,27 @@ class Gateway:
     # ---- answers ----
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], held: Held = _NOTHING
+        self, requests: Sequence[GenerateRequest], pictures: Pictures = _NONE
     ) -> list[GenerateReply]:
         """Answer a batch, in order; some of its requests may only want their prompt scored. Errors: see `answer`."""
         sampled = [request for request in requests if not request.prompt_logprobs]
         scored = [request for request in requests if request.prompt_logprobs]
         answers, scores = await asyncio.gather(
-            self.answer(sampled, held), asyncio.gather(*map(self._score, scored))
+            self.answer(sampled, pictures), asyncio.gather(*map(self._score, scored))
         )
         replies, scores_left = iter([answer.reply for answer in answers]), iter(scores)
         return [next(scores_left if request.prompt_logprobs else replies) for request in requests]
 
     async def _score(self, request: GenerateRequest) -> GenerateReply:
-        """The log-probabilities of a prompt, all of one version."""
+        """Return the log-probabilities of a prompt, all of one version."""
         if _has_images(request):
             raise InputError("prompt_logprobs: a prompt with images cannot be scored")
         with self._counted():
-            ids = (await self._render(0, request, _NOTHING, PLAIN)).ids
+            ids = (await self._render(0, request, _NONE, _PLAIN)).ids
 
-            async def ask(member: Member) -> tuple[list[float], int]:
-                floor = self.weights.version
+            async def ask(floor: int, member: Member) -> tuple[list[float], int]:
                 with self._adapted() as adapter:
-                    name = adapter.adapter if adapter else ""
-                    scores, held = await member.engine.prompt_logprobs(ids, name)
+                    scores, held = await member.engine.prompt_logprobs(ids, _name(adapter))
                 whole = VersionSpan(version=held, start=0, end=len(ids))
                 (span,) = self._labelled(member, (whole,), adapter, floor)
                 if span.version != floor:
@@ -129,55 +144,67 @@ class Gateway:
 
             for _ in range(_TRIES):
                 try:
-                    found, version = await self.pool.call(ask, affinity=request.affinity)
+                    work = partial(ask, self.weights.version)
+                    logprobs, version = await self.pool.call(work, affinity=request.affinity)
                     return GenerateReply(
-                        prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(found), prompt_version=version
+                        prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(logprobs), prompt_version=version
                     )  # fmt: skip
                 except MixedError:
                     await self.weights.wait_for_update()
         raise UnavailableError(_CHANGING)
 
     async def answer(
-        self, requests: Sequence[GenerateRequest], held: Held = _NOTHING, extras: Extras = PLAIN
+        self,
+        requests: Sequence[GenerateRequest],
+        pictures: Pictures = _NONE,
+        extras: Extras = _PLAIN,
     ) -> list[Answer]:
-        """Answer a batch, in order. Images that are not `held` are read from the artifact store.
+        """Answer a batch, in order. Images that are not among `pictures` are read from the artifact store.
 
         Raises:
-            InputError: a request cannot be rendered or is refused by the engine; the sentence names the request.
+            InputError: a request cannot be rendered or is refused by the engine; the message names the request.
             UnavailableError: no engine serves now, they are busy (BusyError), or the service is ending.
             PolicyError: the engines failed.
         """
         if not requests:
             return []
         with self._counted(), self.metrics.batch_seconds.time():
-            prompts = [
-                await self._render(n, asked, held, extras) for n, asked in enumerate(requests)
+            rendered = [
+                await self._render(number, request, pictures, extras)
+                for number, request in enumerate(requests)
             ]
             shares = self.pool.split([request.affinity for request in requests])
             asked = [
-                self._ask(member, [prompts[i] for i in share], requests[share[0]].affinity)
+                self._ask(member, [rendered[i] for i in share], requests[share[0]].affinity)
                 for member, share in shares
             ]
-            # One alone goes at once: who comes next has to see that its engine is busier.
+            # One alone goes at once: the next request has to see that its engine is busier.
             parts = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
-        replies: dict[int, Answer] = {}
-        for (_, share), answers in zip(shares, parts, strict=True):
-            for position, samples in zip(share, answers, strict=True):
-                reply = _reply(prompts[position], samples)
-                if begun := requests[position].begun:
-                    reply = self._whole(reply, begun)
-                replies[position] = Answer(reply, [sample.tops for sample in samples])
+        answers: dict[int, Answer] = {}
+        for (_, share), samples_of_share in zip(shares, parts, strict=True):
+            for position, samples in zip(share, samples_of_share, strict=True):
+                reply = self._reply(requests[position], rendered[position], samples)
+                answers[position] = Answer(reply, [sample.tops for sample in samples])
                 tokens = sum(len(output.ids) for output in reply.outputs)
                 self._count(tokens, reply.cached_tokens)
-        return [replies[position] for position in range(len(requests))]
+        return [answers[position] for position in range(len(requests))]
 
-    def _whole(self, reply: GenerateReply, begun: int) -> GenerateReply:
-        """The reply with whole texts where the prompt's last ids begin the response; a stop string stays cut off."""
-        decode, head, outputs = self.weights.renderer.decode, reply.prompt_ids[-begun:], []
-        for output in reply.outputs:
-            text, left = decode([*head, *output.ids]), len(decode(output.ids)) - len(output.text)
-            outputs.append(output.model_copy(update={"text": text[: len(text) - max(0, left)]}))
-        return reply.model_copy(update={"outputs": tuple(outputs)})
+    def _reply(
+        self, request: GenerateRequest, rendered: _Rendered, samples: Sequence[Sample]
+    ) -> GenerateReply:
+        outputs = [sample.output for sample in samples]
+        if request.begun:  # the prompt's last ids begin the response; a stop string stays cut off
+            decode, head = self.weights.renderer.decode, rendered.ids[-request.begun :]
+            for number, output in enumerate(outputs):
+                text = decode([*head, *output.ids])
+                cut = max(0, len(decode(output.ids)) - len(output.text))
+                outputs[number] = output.model_copy(update={"text": text[: len(text) - cut]})
+        return GenerateReply(
+            prompt_ids=tuple(rendered.ids),
+            images=rendered.placed,
+            outputs=tuple(outputs),
+            cached_tokens=max((sample.cached_tokens for sample in samples), default=0),
+        )
 
     def _count(self, tokens: int, cached_tokens: int) -> None:
         self.metrics.requests.inc()
@@ -185,12 +212,12 @@ class Gateway:
         self.metrics.cached_tokens.inc(cached_tokens)
 
     async def stream(
-        self, request: GenerateRequest, held: Held = _NOTHING, extras: Extras = PLAIN
+        self, request: GenerateRequest, pictures: Pictures = _NONE, extras: Extras = _PLAIN
     ) -> AsyncGenerator[tuple[int, Partial], None]:
-        """Answer one request as it is written: which sample, and all of it so far."""
+        """Answer one request as it is written: yield the number of a sample, and all of it so far."""
         with self._counted():
-            rendered = await self._render(0, request, held, extras)
-            single = [dataclasses.replace(rendered.prompts[0], n=1)] * request.n
+            rendered = await self._render(0, request, pictures, extras)
+            single = [replace(rendered.prompts[0], n=1)] * request.n
             prompts = single if len(rendered.prompts) == 1 else rendered.prompts
             samples = [self._stream(prompt, request.affinity) for prompt in prompts]
             sampled = cached = 0
@@ -207,8 +234,7 @@ class Gateway:
 
         async def write(member: Member) -> AsyncGenerator[Partial, None]:
             with self._adapted() as adapter:
-                name = adapter.adapter if adapter else ""
-                async with aclosing(member.engine.stream(prompt, name)) as pieces:
+                async with aclosing(member.engine.stream(prompt, _name(adapter))) as pieces:
                     async for piece in pieces:
                         try:
                             spans = self._labelled(member, piece.versions, adapter, floor)
@@ -216,28 +242,28 @@ class Gateway:
                             raise PolicyError(
                                 f"engine {member.url}: the weights changed under a streamed answer; ask again"
                             ) from None
-                        yield dataclasses.replace(piece, versions=spans) if adapter else piece
+                        yield replace(piece, versions=spans) if adapter else piece
 
         return self.pool.stream(write, affinity=affinity)
 
     @contextlib.contextmanager
     def _adapted(self) -> Iterator[Version | None]:
-        """Inside, requests may be sent with the adapter that is active now."""
+        """Keep the active adapter loaded inside of the block; an engine that does not have it is lost."""
         with self.weights.adapters.use() as adapter:
             try:
                 yield adapter
             except InputError as error:
-                if adapter is None or not adapter.adapter or adapter.adapter not in error.detail:
+                if not _name(adapter) or _name(adapter) not in error.detail:
                     raise
                 raise LostEngineError(error.detail) from error
 
     def _labelled(
         self, member: Member, versions: Sequence[VersionSpan], adapter: Version | None, floor: int
     ) -> tuple[VersionSpan, ...]:
-        """The versions of an answer's tokens; LostEngineError if one is older than what was active when it was asked for.
+        """Return the versions of an answer's tokens; LostEngineError if one is older than `floor`, active at the request.
 
         An engine that was started again at its old address has its old weights, and may answer before the weight sync has
-        seen it; so may an engine that a router has found again.
+        seen it.
         """
         spans = self.weights.adapters.label(versions, adapter)
         for span in spans:
@@ -251,37 +277,37 @@ class Gateway:
     async def _ask(
         self, member: Member | None, share: Sequence[_Rendered], affinity: str
     ) -> list[list[Sample]]:
-        """The samples of each of `share`, from one engine; asked anew if the base of an adapter changed meanwhile."""
-        wanted = [prompt for rendered in share for prompt in rendered.prompts]
-        sizes = [sum(prompt.n for prompt in rendered.prompts) for rendered in share]
+        """Return the samples of each request, from one engine; ask again if the base of an adapter changed meanwhile."""
+        prompts = [prompt for rendered in share for prompt in rendered.prompts]
+        weight = sum(rendered.samples for rendered in share)
         for _ in range(_TRIES):
-            work = functools.partial(self._sample, wanted, self.weights.version)
+            work = partial(self._sample, prompts, self.weights.version)
             try:
                 samples = iter(
-                    await self.pool.call(work, affinity=affinity, first=member, weight=sum(sizes))
+                    await self.pool.call(work, affinity=affinity, first=member, weight=weight)
                 )
-                return [list(itertools.islice(samples, size)) for size in sizes]
+                return [list(itertools.islice(samples, each.samples)) for each in share]
             except MixedError:
                 await self.weights.wait_for_update()
                 member = None
         raise UnavailableError(_CHANGING)
 
-    async def _sample(self, wanted: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
+    async def _sample(self, prompts: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
         with self._adapted() as adapter:
-            samples = await member.engine.generate(wanted, adapter.adapter if adapter else "")
-        found = []
+            samples = await member.engine.generate(prompts, _name(adapter))
+        labelled = []
         for sample in samples:
             spans = self._labelled(member, sample.output.versions, adapter, floor)
             if adapter is not None:
                 output = sample.output.model_copy(update={"versions": spans})
-                sample = dataclasses.replace(sample, output=output)
-            found.append(sample)
-        return found
+                sample = replace(sample, output=output)
+            labelled.append(sample)
+        return labelled
 
     # ---- prompts ----
 
     async def _render(
-        self, number: int, request: GenerateRequest, held: Held, extras: Extras
+        self, number: int, request: GenerateRequest, pictures: Pictures, extras: Extras
     ) -> _Rendered:
         renderer = self.weights.renderer
         placed: tuple[PlacedImage, ...] = ()
@@ -300,32 +326,22 @@ class Gateway:
             raise InputError(f"requests.{number}: {error.detail}") from error
         images = None
         if _has_images(request) and renderer.image_spec is not None:
-            data = [data_uri(p.image, await self._bytes_of(p.image, held)) for p in placed]
+            data = [data_uri(p.image, await self._bytes_of(p.image, pictures)) for p in placed]
             images = Images(renderer.image_spec.collapsed(ids, placed), data)
         stop_ids = tuple(dict.fromkeys((*renderer.eos_ids, *own)))
         prompt = Prompt(ids, request.sampling, stop_ids, request.n, images, extras)
         return _Rendered(ids, placed, _seeded(prompt))
 
-    async def _bytes_of(self, image: ImageRef, held: Held) -> bytes:
-        found = held.get(image.id)
-        if found is not None:
-            return found
+    async def _bytes_of(self, image: ImageRef, pictures: Pictures) -> bytes:
+        if image.id in pictures:
+            return pictures[image.id]
         if self._images is None:
             raise ConfigError(f"image {image.id}: this policy service has no artifact store")
         return await self._images.get(image)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rendered:
-    """A request as ids, where which image stands in them, and what is asked of the engine for it.
-
-    SGLang wants one image token an image, expands it itself and keeps all other ids as they are. How many tokens it made of
-    the prompt is in its answer, and is compared with ours.
-    """
-
-    ids: Sequence[int]
-    placed: tuple[PlacedImage, ...]
-    prompts: tuple[Prompt, ...]
+def _name(adapter: Version | None) -> str:
+    return adapter.adapter if adapter else ""
 
 
 def _has_images(request: GenerateRequest) -> bool:
@@ -334,15 +350,15 @@ def _has_images(request: GenerateRequest) -> bool:
     )
 
 
-def _check_ids(name: str, ids: Sequence[int], known: int) -> None:
-    """Raises InputError for an id that the model does not know: SGLang without a GPU dies of one in a prompt."""
-    if ids and (min(ids) < 0 or max(ids) >= known):
-        bad = next(token for token in ids if not 0 <= token < known)
-        raise InputError(f"{name}: given {bad}, expected ids of the vocabulary, 0 to {known - 1}")
+def _check_ids(name: str, ids: Sequence[int], size: int) -> None:
+    """Raise InputError for an id outside of the vocabulary: one in a prompt ends SGLang's process on a CPU."""
+    if ids and (min(ids) < 0 or max(ids) >= size):
+        bad = next(token for token in ids if not 0 <= token < size)
+        raise InputError(f"{name}: given {bad}, expected ids of the vocabulary, 0 to {size - 1}")
 
 
 def _seeded(prompt: Prompt) -> tuple[Prompt, ...]:
-    """One prompt for n samples; with a seed one prompt a sample, as samples of one seed could be equal."""
+    """Return one prompt for n samples; with a seed one prompt a sample, as samples of one seed could be equal."""
     seed = prompt.sampling.seed
     if seed is None or prompt.n == 1:
         return (prompt,)
@@ -350,20 +366,11 @@ def _seeded(prompt: Prompt) -> tuple[Prompt, ...]:
         prompt.sampling.model_copy(update={"seed": sample_seed(seed, number)})
         for number in range(prompt.n)
     )
-    return tuple(dataclasses.replace(prompt, sampling=sampling, n=1) for sampling in samplings)
-
-
-def _reply(rendered: _Rendered, samples: Sequence[Sample]) -> GenerateReply:
-    return GenerateReply(
-        prompt_ids=tuple(rendered.ids),
-        images=rendered.placed,
-        outputs=tuple(sample.output for sample in samples),
-        cached_tokens=max((sample.cached_tokens for sample in samples), default=0),
-    )
+    return tuple(replace(prompt, sampling=sampling, n=1) for sampling in samplings)
 
 
 async def merged(streams: Sequence[AsyncIterator[_T]]) -> AsyncGenerator[tuple[int, _T], None]:
-    """Pieces of all streams as they come, with the number of the stream. The first failure ends all."""
+    """Yield pieces of all streams as they come, with the number of the stream. The first failure ends all."""
     queue: asyncio.Queue[tuple[int, _T] | Exception | None] = asyncio.Queue()
 
     async def pump(number: int, stream: AsyncIterator[_T]) -> None:
@@ -371,20 +378,20 @@ async def merged(streams: Sequence[AsyncIterator[_T]]) -> AsyncGenerator[tuple[i
             async for piece in stream:
                 queue.put_nowait((number, piece))
             queue.put_nowait(None)
-        except Exception as error:  # noqa: BLE001 - raised by whoever reads
+        except Exception as error:  # noqa: BLE001 - raised by the reader
             queue.put_nowait(error)
 
     tasks = [asyncio.create_task(pump(*numbered)) for numbered in enumerate(streams)]
     left = len(tasks)
     try:
         while left:
-            found = await queue.get()
-            if found is None:
+            item = await queue.get()
+            if item is None:
                 left -= 1
-            elif isinstance(found, Exception):
-                raise found
+            elif isinstance(item, Exception):
+                raise item
             else:
-                yield found
+                yield item
     finally:
         for task in tasks:
             task.cancel()

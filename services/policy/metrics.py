@@ -21,7 +21,7 @@ class Metrics:
         self.tokens = counter("tokens", "Tokens sampled.")
         text = "Prompt tokens that came from an engine's cache, once a prompt."
         self.cached_tokens = counter("cached_tokens", text)
-        self.turned_away = counter("turned_away", "Requests that were told to come back later.")
+        self.turned_away = counter("turned_away", "Requests that were answered 429.")
         text = "Times that an engine did not take weights, or did not show them."
         self.weights_refused = counter("weights_refused", text)
         text = "Times that an engine read a folder because a broadcast had failed."

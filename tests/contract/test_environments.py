@@ -21,7 +21,7 @@ from triforge.environments.kit import OneEpisode, expect_announced
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.testing.check_environment import check_environment, not_applicable, require
-from triforge.testing.entry_points import offer_family
+from triforge.testing.fakes import offer_family
 from triforge.types import CheckResult, Direction, Params, Task
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,7 @@ OURS = sorted(PROJECT["entry-points"][registry.GROUP])
 OPTIONS: list[Params] = [
     {},
     {"wording": "terse"},
-    {"wording": "terse", "actions": "numbered"},
-    {"wording": "alfworld", "actions": "numbered", "answer": "boxed"},
+    {"wording": "alfworld", "answer": "boxed"},
     {"wording": "alfworld", "answer": "last_line", "guide": False},
 ]
 

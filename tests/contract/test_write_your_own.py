@@ -15,7 +15,7 @@ from triforge.cli.training import Training
 from triforge.environments import registry
 from triforge.environments.tasks import CheckedTasks, generate
 from triforge.testing.check_environment import check_environment, require
-from triforge.testing.entry_points import offer_family
+from triforge.testing.fakes import offer_family
 from triforge.types import GenerateSpec
 
 ROOT = Path(__file__).parents[2]

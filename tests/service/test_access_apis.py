@@ -84,7 +84,7 @@ async def test_what_machines_and_readers_of_the_description_ask_needs_no_key(
 @pytest.mark.parametrize(
     "path", ["/", "/v1", "/v1/nothing", "/v1/pools/", "/v1//pools", "/healthz/x"]
 )
-async def test_without_a_key_nobody_learns_which_routes_there_are(
+async def test_without_a_key_the_routes_stay_hidden(
     http: httpx.AsyncClient, locks: Locks, path: str
 ) -> None:
     assert (await http.get(path)).status_code == 401
@@ -225,7 +225,7 @@ async def test_the_typed_client_sends_its_key_and_names_what_is_wrong_with_it(lo
         await client.create_pool(BODY)
 
 
-async def test_a_newer_client_is_told_so_and_a_service_is_served(
+async def test_a_newer_client_is_refused_and_a_service_is_served(
     http: httpx.AsyncClient, locks: Locks
 ) -> None:
     newer = {"Triforge-Version": "999.0.0"}
@@ -236,7 +236,7 @@ async def test_a_newer_client_is_told_so_and_a_service_is_served(
 
 
 def test_a_plan_outside_of_any_request_sees_every_pool(locks: Locks) -> None:
-    with pytest.raises(Exception, match="does not exist"):  # nobody asks, so nothing is hidden
+    with pytest.raises(Exception, match="does not exist"):
         Planner(locks.database).plan(
             "pool-x", PlanRequest(run_id="r", step=0, kind="train", groups=1, seed=1, max_pending=0)
         )

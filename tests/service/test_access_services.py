@@ -138,7 +138,7 @@ class ActiveVersion:
     version = 3
 
     def state(self) -> Any:
-        uri = "/artifacts/weights/run-of-somebody/policy/v000003"
+        uri = "/artifacts/weights/run-of-a-tenant/policy/v000003"
         return WeightsState(role="policy", version=3, uri=uri, engines=1, ready=1)
 
 
@@ -202,16 +202,16 @@ async def test_every_route_of_a_policy_service_asks_for_its_scope_and_weights_fo
 
 
 @pytest.mark.parametrize("path", ["/v1/weights", "/v1/models"])
-async def test_whose_run_trained_the_weights_is_shown_to_operators_and_services_only(
+async def test_the_run_of_the_weights_is_shown_to_operators_and_services_only(
     policy: httpx.AsyncClient, locks: Locks, path: str
 ) -> None:
     for tenant, scope in (("operator", "read"), ("operator", "admin"), ("", "service")):
         shown = await policy.get(path, headers=locks.headers(scope, tenant))
-        assert "run-of-somebody" in shown.text
+        assert "run-of-a-tenant" in shown.text
     for scope in ORDER[1:]:
         shown = await policy.get(path, headers=locks.headers(scope, "blue"))
         assert shown.status_code == 200
-        assert "run-of-somebody" not in shown.text
+        assert "run-of-a-tenant" not in shown.text
 
 
 async def test_the_engines_key_opens_no_policy_service(policy: httpx.AsyncClient) -> None:
@@ -235,7 +235,7 @@ async def test_a_page_of_a_named_origin_may_read_what_the_native_api_answers() -
             assert reply.headers.get("access-control-allow-origin") == allowed
 
 
-async def test_only_services_say_whom_a_request_is_about(
+async def test_only_services_set_the_ids_of_a_request(
     policy: httpx.AsyncClient, locks: Locks
 ) -> None:
     for scope, about in (("submit", "none"), ("service", "r1")):
@@ -244,7 +244,7 @@ async def test_only_services_say_whom_a_request_is_about(
         assert reply.json()["detail"] == f"no engine for {about}", scope
 
 
-async def test_a_newer_client_is_told_so_at_the_native_api(
+async def test_a_newer_client_is_refused_at_the_native_api(
     policy: httpx.AsyncClient, locks: Locks
 ) -> None:
     newer = {"Triforge-Version": "999.0"}

@@ -91,9 +91,9 @@ async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_
         else:
             assert (outcome.value, outcome.score) == expected
             assert [step.response for step in trajectory.steps] == ["left"]
-    told = capsys.readouterr().out
-    assert told.count("the agent raised, which counts as a failure: KeyError: 'rewrad'") == 1
-    assert told.count("counts as a failure") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("the agent raised, which counts as a failure: KeyError: 'rewrad'") == 1
+    assert printed.count("counts as a failure") == 1
 
 
 # An agent that stays: it counts its sessions, says of the third that it cannot say, and breaks in the fourth.
@@ -142,10 +142,10 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
     played = (await run.played()).trajectories
     assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == scores
     unmeasured = [t.outcome.error.detail for t in played if t.outcome.error]
-    assert sorted(said.partition(": ")[2] for said in unmeasured) == reasons
+    assert sorted(detail.partition(": ")[2] for detail in unmeasured) == reasons
 
 
-async def test_an_agent_that_breaks_before_it_asks_is_told_with_what_it_said_and_not_for_ever(
+async def test_an_agent_that_breaks_before_it_asks_is_shown_with_its_error_a_few_times(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, app = ["running"], FastAPI()
@@ -161,13 +161,13 @@ async def test_an_agent_that_breaks_before_it_asks_is_told_with_what_it_said_and
         await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
         status[0] = "finished"
         await asyncio.wait_for(serve, 10)
-    told = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
     assert (
-        told.count("the agent ended with 1: ModuleNotFoundError: No module named 'nosuch_agent'")
+        printed.count("the agent ended with 1: ModuleNotFoundError: No module named 'nosuch_agent'")
         == 3
     )
-    assert told.count("has asked the model nothing") == 3
-    assert told.count("further sessions that end like this are not shown") == 1
+    assert printed.count("has sampled nothing") == 3
+    assert printed.count("further sessions that end like this are not shown") == 1
 
 
 @pytest.mark.parametrize(("answer", "score"), [("4", 1.0), ("5", 0.0)])
@@ -210,7 +210,7 @@ async def test_an_agent_that_asks_nothing_measures_nothing(run: Run) -> None:
     for _ in range(2):
         made = await run.begin()
         refused = await run.both.tell(made, "reward", success=True)
-        assert "has asked the model nothing" in refused.json()["detail"]
+        assert "has sampled nothing" in refused.json()["detail"]
         await run.both.tell(made, "end", error=refused.json()["detail"])
     await asyncio.wait_for(playing, 5)
     assert not any(t.measured for t in (await run.played()).trajectories)

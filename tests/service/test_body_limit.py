@@ -73,9 +73,9 @@ async def test_a_body_that_says_it_is_too_large_is_refused(
     reply = await http.post(path, json={"text": "x" * LIMIT})
     assert reply.status_code == 413
     assert reply.headers["content-type"] == "application/problem+json"
-    said = reply.json()
-    assert (said["type"], said["status"]) == ("urn:triforge:too_large", 413)
-    assert str(LIMIT) in said["detail"]
+    problem = reply.json()
+    assert (problem["type"], problem["status"]) == ("urn:triforge:too_large", 413)
+    assert str(LIMIT) in problem["detail"]
 
 
 @pytest.mark.parametrize("path", ["/model", "/raw"])

@@ -131,8 +131,8 @@ async def test_a_group_is_announced_once_and_only_when_nothing_of_it_is_missing(
     assert (await any_broker.judged_group("g"), await read(any_broker, JUDGED_STREAM)) == (None, [])
     await any_broker.put_payload(other)
     assert await any_broker.announced(["g"]) == set()
-    said = await asyncio.gather(*(any_broker.announce_if_complete("g") for _ in range(10)))
-    assert all(said)
+    complete = await asyncio.gather(*(any_broker.announce_if_complete("g") for _ in range(10)))
+    assert all(complete)
     assert await any_broker.announced(["f", "g"]) == {"g"}
     assert await read(any_broker, JUDGED_STREAM) == [{"group_id": "g", "run_id": "run"}]
     assert [name for _, name in await any_broker.read_judged("0", block_s=0.01)] == ["g"]
@@ -287,7 +287,6 @@ async def test_jobs_wait_in_their_queues(any_broker: Broker) -> None:
     assert (await any_broker.depth(ROLLOUT_QUEUE), await any_broker.depth(ADAPT_QUEUE)) == (2, 1)
     assert 0.05 <= await any_broker.oldest_s(ROLLOUT_QUEUE) < 60
     await any_broker.ping()
-    assert await any_broker.clock() > 1e9
 
 
 async def test_a_lost_outcome_is_sent_again_more_rarely_each_time_by_one_worker(
@@ -297,7 +296,7 @@ async def test_a_lost_outcome_is_sent_again_more_rarely_each_time_by_one_worker(
     await asyncio.sleep(1.2 * LEASE_S)
     assert await any_broker.resend_outcomes() == 0, "it waits in the queue"
     async with any_broker.lease(outcome_job("g")):
-        assert await any_broker.resend_outcomes() == 0, "somebody is at it"
+        assert await any_broker.resend_outcomes() == 0, "a worker holds it"
     # its worker died: the lease is gone, that it was begun is not
     both = await asyncio.gather(any_broker.resend_outcomes(), any_broker.resend_outcomes())
     assert sorted(both) == [0, 1]

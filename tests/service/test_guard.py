@@ -30,7 +30,7 @@ def app_with(rules: dict[str, Rule], entrance: Entrance) -> FastAPI:
     app = FastAPI()
     install(app, registry=CollectorRegistry())
 
-    @app.get("/said")
+    @app.get("/declared")
     @app.get("/forgotten")
     async def answer() -> int:
         return 1
@@ -43,18 +43,18 @@ def app_with(rules: dict[str, Rule], entrance: Entrance) -> FastAPI:
     return app
 
 
-async def test_a_route_that_nobody_declared_is_opened_to_services_only(locks: Locks) -> None:
-    app = app_with({"GET /said": Rule(requires="read")}, locks.entrance())
+async def test_an_undeclared_route_is_open_to_services_only(locks: Locks) -> None:
+    app = app_with({"GET /declared": Rule(requires="read")}, locks.entrance())
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://r"
     ) as http:
-        for scope, said, forgotten in (("admin", 200, 404), ("service", 200, 200)):
+        for scope, declared, forgotten in (("admin", 200, 404), ("service", 200, 200)):
             headers = locks.headers(scope)
-            assert (await http.get("/said", headers=headers)).status_code == said
+            assert (await http.get("/declared", headers=headers)).status_code == declared
             assert (await http.get("/forgotten", headers=headers)).status_code == forgotten
 
 
-async def test_ids_and_traces_are_taken_from_services_and_where_nobody_is_asked_for_a_key(
+async def test_ids_and_traces_are_read_from_services_and_where_no_keys_are_required(
     locks: Locks,
 ) -> None:
     rules = {"GET /heard": Rule(requires="read")}
@@ -72,7 +72,7 @@ async def test_ids_and_traces_are_taken_from_services_and_where_nobody_is_asked_
 
 
 @pytest.mark.parametrize(("origins", "allowed"), [("", None), ("https://a.example, https://b.example", "https://a.example")])  # fmt: skip
-async def test_pages_of_other_origins_may_ask_only_if_they_are_named(
+async def test_pages_of_other_origins_are_served_only_if_they_are_named(
     origins: str, allowed: str | None
 ) -> None:
     settings = Settings(cors_origins=origins)
@@ -81,6 +81,8 @@ async def test_pages_of_other_origins_may_ask_only_if_they_are_named(
         transport=httpx.ASGITransport(app=app), base_url="http://r"
     ) as http:
         sent = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
-        assert (await http.options("/said", headers=sent)).headers.get("access-control-allow-origin") == allowed  # fmt: skip
+        assert (await http.options("/declared", headers=sent)).headers.get("access-control-allow-origin") == allowed  # fmt: skip
         sent["Origin"] = "https://evil.example"
-        assert "access-control-allow-origin" not in (await http.get("/said", headers=sent)).headers
+        assert (
+            "access-control-allow-origin" not in (await http.get("/declared", headers=sent)).headers
+        )

@@ -1,4 +1,4 @@
-"""What strangers may send to a service's server: endless headers, no HTTP at all, names and addresses that are not theirs."""
+"""Hostile requests to a service's server: endless headers, no HTTP at all, forged addresses."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_body_that_comes_with_its_headers_counts_for_the_body_only(port:
         b"GET /who HTTP/1.1\r\nHost: x\r\nA\x00B: c\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_and_the_service_lives(port: int, given: bytes) -> None:
+async def test_garbage_is_refused_and_the_service_lives(port: int, given: bytes) -> None:
     assert (await send(port, given)).startswith(b"HTTP/1.1 400")
     assert await alive(port)
 
@@ -107,7 +107,7 @@ async def test_a_body_that_says_it_is_huge_is_refused_before_it_comes(port: int)
     assert (await send(port, head)).startswith(b"HTTP/1.1 413")
 
 
-async def test_nobody_says_where_they_come_from_but_the_connection(port: int) -> None:
+async def test_the_address_of_a_client_is_that_of_its_connection(port: int) -> None:
     head = b"GET /who HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.9.8.7\r\nForwarded: for=10.9.8.7\r\n\r\n"
     answer = await send(port, head)
     assert answer.endswith(b'"127.0.0.1"')

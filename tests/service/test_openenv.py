@@ -17,7 +17,7 @@ import uvicorn
 
 from environments.openenv.family import FAMILY, action_of
 from environments.sokoban.family import SokobanFamily
-from services.env_adapter.openenv.app import Served, create_app
+from services.env_adapter.openenv.server import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
 from triforge.environments import registry
 from triforge.environments.rows import read_params
@@ -79,12 +79,9 @@ async def test_the_apis_answer_as_openenv_words_it(http: httpx.AsyncClient) -> N
 async def test_what_cannot_be_is_refused_in_one_sentence(http: httpx.AsyncClient) -> None:
     async with http:
         early = await http.post("/step", json={"action": {"text": "up"}})
-        assert (early.status_code, early.json()["detail"]) == (
-            409,
-            "no episode goes on; reset first",
-        )
+        assert (early.status_code, early.json()["type"]) == (409, "urn:triforge:conflict")
         for path, body, sentence in (
-            ("/reset", {"colour": 1}, "unknown field 'colour'"),
+            ("/reset", {"colour": 1}, "field colour: unknown"),
             ("/reset", {"seed": -1}, "seed"),
             ("/reset", {"task": {"board": ["###"]}}, "expected 3 to 16"),
             ("/step", {"action": {"move": "up"}}, "expected an object with the field text"),
@@ -291,7 +288,7 @@ async def test_a_server_that_is_not_there_is_said_with_what_starts_one() -> None
 async def test_a_server_that_refuses_or_goes_away_is_an_infrastructure_failure() -> None:
     async with running(served()) as url:
         refused = FAMILY.make({})
-        with pytest.raises(EnvError, match="unknown field 'level'"):
+        with pytest.raises(EnvError, match="field level: unknown"):
             await refused.reset(task({"url": url, "reset": {"level": 3}}), seed=0)
         await refused.close()
         left = FAMILY.make({})

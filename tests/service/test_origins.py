@@ -15,8 +15,8 @@ from starlette.types import Message, Scope
 
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app as dashboard_app
-from services.env_adapter.openenv.app import Served
-from services.env_adapter.openenv.app import create_app as openenv_app
+from services.env_adapter.openenv.server import Served
+from services.env_adapter.openenv.server import create_app as openenv_app
 from services.env_adapter.openenv.session import Tasks
 from services.local_engine.app import create_app as engine_app
 from services.policy.api.routes import routes as policy_routes

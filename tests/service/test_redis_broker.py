@@ -1,4 +1,4 @@
-"""What Redis can do to the broker: expiry, death of holders, restarts, refusals, and the jobs as Celery writes them."""
+"""The broker on Redis: expiry, dead holders, restarts, refusals, and the jobs that Celery writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from triforge.supervisor.ports import free_port
 
 
 async def test_a_lease_runs_out_after_its_holder_was_killed(broker: Broker, raw: Any) -> None:
-    await raw.set("tf:lease:job", "somebody who was killed", px=int(LEASE_S * 1000))
+    await raw.set("tf:lease:job", "a killed holder", px=int(LEASE_S * 1000))
     async with broker.lease("job") as mine:
         assert not mine
     assert await raw.exists("tf:started:job"), "marked before the lease: its holder may die at once"
@@ -44,7 +44,7 @@ async def test_a_lease_runs_out_after_its_holder_was_killed(broker: Broker, raw:
             await asyncio.sleep(0.02)
 
 
-async def test_nobody_frees_or_renews_a_lease_that_another_took_over(
+async def test_a_lease_with_a_new_holder_is_neither_freed_nor_renewed(
     broker: Broker, raw: Any
 ) -> None:
     async with broker.lease("job") as mine:

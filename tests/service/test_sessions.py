@@ -269,7 +269,7 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
             "image_url": {"url": data_uri(describe(png(28, 28)), png(28, 28))},
         }
         for tools in ({}, {"tools": [LOOK]}):
-            with pytest.raises(openai.UnprocessableEntityError, match="that serves sees none"):
+            with pytest.raises(openai.UnprocessableEntityError, match="no vision model"):
                 await chat(client, [{"role": "user", "content": [image]}], **tools)
         with pytest.raises(openai.AuthenticationError, match="not the key of session"):
             await chat(client.with_options(api_key=other.key), ASK)

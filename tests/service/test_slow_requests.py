@@ -1,4 +1,4 @@
-"""Who begins a request has to go on with it; who waits for the service is never late."""
+"""A request that does not arrive is closed; a client that waits for the service is never late."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
     ],
 )
-async def test_what_does_not_come_is_not_waited_for(client: Any, given: bytes) -> None:
+async def test_a_request_that_does_not_arrive_is_closed(client: Any, given: bytes) -> None:
     reader, writer = client
     writer.write(given)
     assert await is_closed(reader)
 
 
-async def test_headers_that_drip_are_not_waited_for(client: Any) -> None:
+async def test_slow_headers_are_closed(client: Any) -> None:
     reader, writer = client
     for byte in HEAD[:8]:
         writer.write(bytes([byte]))
@@ -94,7 +94,7 @@ async def test_headers_that_drip_are_not_waited_for(client: Any) -> None:
     assert await is_closed(reader)
 
 
-async def test_a_body_that_comes_slowly_but_steadily_is_waited_for(client: Any) -> None:
+async def test_a_slow_and_steady_body_is_read(client: Any) -> None:
     reader, writer = client
     writer.write(HEAD)
     for _ in range(20):
@@ -123,7 +123,7 @@ async def test_a_body_that_the_service_does_not_read_is_not_the_clients_fault(
     assert not await is_closed(reader)
 
 
-async def test_who_waits_for_leave_to_send_a_body_is_not_late(
+async def test_a_client_that_waits_for_100_continue_is_not_late(
     client: Any, service: Service
 ) -> None:
     service.may_read.clear()

@@ -223,7 +223,7 @@ async def test_stopping_ends_everything_and_grandchildren_too(deployment: Deploy
     assert all(pid is not None and lives(pid) for pid in (*pids, grandchild))
     await deployment.stop()
     assert not any(pid is not None and lives(pid) for pid in pids)
-    await until(lambda: not lives(grandchild))  # killed, and buried by somebody else
+    await until(lambda: not lives(grandchild))  # killed, and reaped by another process
     assert not (deployment.folder / PROCESSES).exists()
 
 

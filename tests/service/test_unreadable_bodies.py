@@ -1,4 +1,4 @@
-"""A body that is no text, or no JSON that anybody can hold, is refused with a sentence before a route sees it."""
+"""A body that is no text, or that cannot be parsed or stored, is refused with a reason before a route sees it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_nobody_can_read_or_hold_is_refused_with_the_reason(
+async def test_an_unreadable_body_is_refused_with_the_reason(
     http: httpx.AsyncClient, what: str
 ) -> None:
     body, sentence = REFUSED[what]
@@ -123,7 +123,7 @@ async def test_a_route_that_reads_its_body_itself_gets_text_too_and_an_upload_is
     assert reply.json() == len(held(rb"\ud800"))
 
 
-async def test_a_body_that_does_not_say_that_it_is_json_is_told_how_to(
+async def test_a_body_without_the_media_type_of_json_is_refused_with_the_header(
     http: httpx.AsyncClient,
 ) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}

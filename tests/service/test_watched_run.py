@@ -75,11 +75,11 @@ async def test_a_run_is_counted_as_it_goes(loop: Loop) -> None:
 async def test_what_is_logged_of_a_run_that_fails_names_the_run(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said: list[tuple[str, dict[str, str]]] = []
+    logged: list[tuple[str, dict[str, str]]] = []
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append((record.getMessage(), dict(known())))
+            logged.append((record.getMessage(), dict(known())))
 
     def full(*_: object, **__: object) -> None:
         raise StorageError("the disk is full")
@@ -93,6 +93,6 @@ async def test_what_is_logged_of_a_run_that_fails_names_the_run(
         assert (await loop.conduct(run)).status == "failed"
     finally:
         logging.getLogger("services.trainer").removeHandler(handler)
-    (ids,) = (ids for message, ids in said if message == f"run {run.id} failed")
+    (ids,) = (ids for message, ids in logged if message == f"run {run.id} failed")
     assert (ids["run"], ids["pool"]) == (run.id, "pool")
     assert counted("runs_ended_total", status="failed") == before + 1

@@ -149,7 +149,7 @@ TREE: dict[str, Any] = {
         ({"methods": {"envrl": {"measure": True}}}, "methods.envrl: given weights with env_adapter.strategy = 'tree'"),
     ],
 )  # fmt: skip
-def test_tree_rollouts_are_refused_beside_what_reads_them_as_trajectories(
+def test_tree_rollouts_are_refused_with_parts_that_read_trajectories(
     over: dict[str, Any], sentence: str
 ) -> None:
     assert parse(TREE).env_adapter.team_weight == 1.0
@@ -593,7 +593,7 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_trained_beside_the_others_is_refused(
+def test_a_model_that_cannot_be_trained_with_the_others_is_refused(
     document: Any, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -109,10 +109,10 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_folder(
 def test_a_template_of_many_words_still_renders(folder: Path) -> None:
     """Loops with conditions, in macros and over thousands of messages; values joined, repeated and kept."""
     (folder / "chat_template.jinja").write_text(
-        "{% macro said(m) %}{{ m.role ~ ':' }}{% for w in m.content.split() if w != 'not' %}"
+        "{% macro show(m) %}{{ m.role ~ ':' }}{% for w in m.content.split() if w != 'not' %}"
         "{{ w }}{% if not loop.last %}{{ ' ' * (2 - 1) }}{% endif %}{% endfor %}{% endmacro %}"
         "{% set ns = namespace(count=0) %}{% for m in messages %}{% set ns.count = ns.count + 1 %}"
-        "{{ said(m) }}{{ '<|im_end|>' }}{{ loop.index if loop.index == loop.length else '' }}{% endfor %}"
+        "{{ show(m) }}{{ '<|im_end|>' }}{{ loop.index if loop.index == loop.length else '' }}{% endfor %}"
         "{% if ns.count > 9 %}{{ ns.count ** 2 }}{% endif %}"
     )
     renderer = Renderer.from_folder(folder)

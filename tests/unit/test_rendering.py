@@ -20,12 +20,12 @@ UNK, EOS, USER, ASSISTANT = 0, 1, 2, 3
 FIRST = 5  # id of the first word
 
 
-def said(role: str, content: str) -> ChatMessage:
+def message(role: str, content: str) -> ChatMessage:
     return ChatMessage(role=role, content=content)
 
 
 def user(content: str) -> ChatMessage:
-    return said("user", content)
+    return message("user", content)
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +125,17 @@ def test_a_role_marker_in_a_small_vocabulary_becomes_unknown_words(words: Render
 
 
 def test_a_hostile_assistant_turn_of_a_demonstration_stays_text(chatml: Renderer) -> None:
-    ids, _ = chatml.encode_supervised([user("a"), said("assistant", "b<|im_end|>c")])
+    ids, _ = chatml.encode_supervised([user("a"), message("assistant", "b<|im_end|>c")])
     assert ids.count(END) == 3
 
 
 def test_a_demonstration_trains_on_answers_and_their_turn_ends_only(words: Renderer) -> None:
-    demonstration = [user("go"), said("assistant", "take cup"), user("a"), said("assistant", "see")]
+    demonstration = [
+        user("go"),
+        message("assistant", "take cup"),
+        user("a"),
+        message("assistant", "see"),
+    ]
     ids, mask = words.encode_supervised(demonstration)
     first = [USER, FIRST, EOS, ASSISTANT]
     second = [USER, FIRST + 6, EOS, ASSISTANT]
@@ -140,7 +145,7 @@ def test_a_demonstration_trains_on_answers_and_their_turn_ends_only(words: Rende
 
 def test_a_demonstration_has_the_ids_that_a_rollout_would_have(chatml: Renderer) -> None:
     ids, mask = chatml.encode_supervised(
-        [user("Count."), said("assistant", "one"), user("On."), said("assistant", "two")]
+        [user("Count."), message("assistant", "one"), user("On."), message("assistant", "two")]
     )
     played = [*chatml.render([user("Count.")]), *chatml.encode_text("one"), END]
     played = [*chatml.extend(played, [user("On.")]), *chatml.encode_text("two"), END]
@@ -153,9 +158,9 @@ def test_a_demonstration_has_the_ids_that_a_rollout_would_have(chatml: Renderer)
     [
         [],
         [user("a")],
-        [said("assistant", "a")],
-        [user("a"), said("assistant", "b"), said("assistant", "c")],
-        [user("a"), said("assistant", "b"), user("c")],
+        [message("assistant", "a")],
+        [user("a"), message("assistant", "b"), message("assistant", "c")],
+        [user("a"), message("assistant", "b"), user("c")],
     ],
 )
 def test_a_demonstration_of_another_shape_is_refused(
@@ -181,7 +186,7 @@ def test_ordinary_conversations_get_the_ids_of_transformers(tmp_path: Path) -> N
             add_generation_prompt=True,
             return_dict=False,
         )
-        assert ours.render([said(role, text) for role, text in conversation]) == expected
+        assert ours.render([message(role, text) for role, text in conversation]) == expected
 
 
 def test_a_template_that_trims_and_one_that_checks_the_order_of_roles_work(tmp_path: Path) -> None:
@@ -197,7 +202,7 @@ def test_a_template_that_trims_and_one_that_checks_the_order_of_roles_work(tmp_p
         "<|im_start|>user:a<|im_end|>"
     )
     with pytest.raises(InputError, match="roles must alternate"):
-        renderer.extend([7], [said("assistant", "b")])
+        renderer.extend([7], [message("assistant", "b")])
 
 
 def test_the_template_runs_in_a_sandbox(tmp_path: Path) -> None:
@@ -256,7 +261,7 @@ def test_a_template_kept_in_a_list_of_templates_is_found(tmp_path: Path) -> None
 def test_text_that_no_context_holds_is_refused_before_it_is_tokenised(words: Renderer, parts: int) -> None:  # fmt: skip
     part = "go " * ((1 << 22) // 3 // parts + 1)
     with pytest.raises(InputError, match="characters of text, expected at most 4194304"):
-        words.render([user(part), said("assistant", "go"), user(part), said("assistant", part)][:2 * parts - 1])  # fmt: skip
+        words.render([user(part), message("assistant", "go"), user(part), message("assistant", part)][:2 * parts - 1])  # fmt: skip
 
 
 def test_nothing_to_render_is_refused(chatml: Renderer) -> None:

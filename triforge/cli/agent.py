@@ -203,7 +203,7 @@ class Agents:
 
     def _say(self, session_id: str, reason: str, ending: str = "") -> None:
         """Print why a session has no measurement, a few times for each ending."""
-        reason = reason.removeprefix(f"session {session_id} ")
+        reason = reason.removeprefix(f"session {session_id}").lstrip(": ")
         self._endings[ending or reason] += 1
         count = self._endings[ending or reason]
         if count <= _REPEATS:

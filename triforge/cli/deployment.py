@@ -31,7 +31,9 @@ StateOption = Annotated[Path, Option("--state", help="State folder of the deploy
 OverlayOption = Annotated[
     Path | None, Option("--config", "-c", help="TOML laid over the deployment's own.")
 ]
-SetOption = Annotated[list[str] | None, Option("--set", help="One field, run.steps=5. Repeatable.")]
+SetOption = Annotated[
+    list[str] | None, Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
+]
 
 
 def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:
@@ -90,16 +92,16 @@ def running(state: Path) -> Settings:
 
 def settings(state: Path = STATE) -> Settings:
     """Return the addresses of the deployment that runs in `state`, or of the one that the environment names."""
-    given = Settings.from_env()
+    named = Settings.from_env()
     path = state / ADDRESSES
     written = json.loads(path.read_text()) if path.is_file() else {}
-    return given.model_copy(
+    return named.model_copy(
         update={k: v for k, v in written.items() if f"TRIFORGE_{k.upper()}" not in os.environ}
     )
 
 
 def stores(state: Path) -> Settings:
     """Return the settings with the database and the artifacts of a deployment, whether or not it runs."""
-    found = settings(state)
+    addresses = settings(state)
     runs = (state / ADDRESSES).is_file()
-    return found if runs else found.model_copy(update=places(state, os.environ))
+    return addresses if runs else addresses.model_copy(update=places(state, os.environ))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from triforge.errors import ConflictError, InputError
 from triforge.types import RunStep
 
 MODES = ("sampled", "greedy")
+_MEASURES = {"success": ("success", "low", "high"), "score": ("score", "score/low", "score/high")}
 
 
 def evaluate(
@@ -122,20 +124,26 @@ def held_out(steps: list[RunStep]) -> dict[str, Any]:
     return figures
 
 
+def measures_of(row: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Format the measures of a mode that were made: mean and 95 % interval by name."""
+    return {
+        name: _formatted([row.get(key) for key in keys])
+        for name, keys in _MEASURES.items()
+        if row.get(keys[0]) is not None
+    }
+
+
+def _formatted(values: list[float | None]) -> tuple[str, str]:
+    mean, low, high = ("-" if value is None else f"{value:.3f}" for value in values)
+    return mean, "-" if "-" in (low, high) else f"{low} to {high}"
+
+
 def _show(figures: dict[str, Any]) -> None:
     table = Table("held-out tasks", "measure", "mean", "95 % interval", "episodes measured")
     for mode in (mode for mode in MODES if mode in figures):
-        row = figures[mode]
-        episodes = str(row["episodes"])
-        if row["success"] is not None:
-            ends = f"{row['low']:.3f} to {row['high']:.3f}"
-            table.add_row(mode, "success", f"{row['success']:.3f}", ends, episodes)
-        if "score" in row:
-            known = "score/low" in row
-            ends = f"{row['score/low']:.3f} to {row['score/high']:.3f}" if known else "too few"
-            table.add_row(mode, "score", f"{row['score']:.3f}", ends, episodes)
-        if row["success"] is None and "score" not in row:
-            table.add_row(mode, "success", "not measured", "", episodes)
+        measures = measures_of(figures[mode]) or {"success": ("not measured", "")}
+        for name, cells in measures.items():
+            table.add_row(mode, name, *cells, str(figures[mode]["episodes"]))
     console.print(table)
     say(f"policy: {figures['model']['path']}")
     say(f"every step of every episode: triforge run export {figures['run']} --out FILE")

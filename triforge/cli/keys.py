@@ -33,7 +33,7 @@ def key_create(
     name: Annotated[str, Argument(help="Name for people, e.g. nightly.")],
     scope: Annotated[str, Option(help="read, submit (make and steer), admin.")] = "submit",
     tenant: Annotated[str, Option("--tenant", help="Tenant; made if missing.")] = DEFAULT,
-    days: Annotated[float | None, Option(help="Lifetime; without it, for ever.")] = None,
+    days: Annotated[float | None, Option(help="Lifetime in days; else for ever.")] = None,
     state: StateOption = STATE,
 ) -> None:
     """Make a key and print it once; the database keeps only its digest."""

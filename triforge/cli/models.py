@@ -1,34 +1,27 @@
-"""The weights of a run: which versions there are, a copy of one, its repositories on the Hugging Face hub."""
+"""The weights of a run: which versions there are, and a copy of one."""
 
 from __future__ import annotations
 
-import importlib
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 from typer import Option
 
 from triforge.clients.trainer import TrainerClient
 from triforge.errors import (
-    ConfigError,
     ConflictError,
     InputError,
     NotFoundError,
     StorageError,
     WeightsError,
-    install_command,
 )
 from triforge.store.manifests import verify_manifest
-from triforge.types import ENDED, RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.types import ENDED, RunState, TrainedRole, WeightsRecord
 
 VersionOption = Annotated[int | None, Option(help="Version of the model; else the newest.")]
-
-
-_MEASURES: Final = ("eval/sampled", "eval/greedy", "success", "score", "judge/balanced")
 
 
 async def version_of(
@@ -114,64 +107,3 @@ def save_model(folder: Path, to: Path) -> None:
         raise StorageError(f"cannot write {to}: {error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def write_repositories(
-    to: Path, run: RunState, steps: list[RunStep], row: WeightsRecord, record: Path
-) -> None:
-    """Write `to/model` with its card and `to/dataset`; InputError if the folder exists, or the weights are elsewhere."""
-    from triforge.store import exports  # noqa: PLC0415  pyarrow is slow to import
-
-    save_model(Path(row.uri), to / "model")
-    (to / "model" / "README.md").write_text(_card(run, steps, row), encoding="utf-8")
-    exports.write_dataset(record, to / "dataset")
-
-
-def _card(run: RunState, steps: list[RunStep], row: WeightsRecord) -> str:
-    """Return the model card: run, pool, algorithm, config, and the measures of the newest steps up to this version."""
-    newest: dict[str, float] = {}
-    for step in (s for s in steps if s.versions.get(row.role, 0) <= row.version):
-        newest |= {name: step.metrics[name] for name in _MEASURES if name in step.metrics}
-    facts = {
-        "run": f"{run.id} ({run.name})" if run.name else run.id, "pool": run.pool_id, "model": f"{row.role}, version {row.version}",
-        "steps": f"{max(run.step, 0)} of {run.steps}", "status": run.status, "algorithm": run.algorithm,
-    } | {name: f"{value:.4g}" for name, value in newest.items()}  # fmt: skip
-    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)
-    config = json.dumps(run.config, indent=2).replace("```", "` ` `")
-    return (
-        "---\npipeline_tag: text-generation\ntags:\n- triforge\n- reinforcement-learning\n---\n\n"
-        f"# {run.id}, {row.role} version {row.version}\n\n| fact | value |\n|---|---|\n{rows}\n\n"
-        f"Measures are those of the newest step up to this version that has them.\n\n## Config\n\n```json\n{config}\n```\n"
-    )
-
-
-def _cell(value: str) -> str:
-    return " ".join(value.replace("|", "\\|").replace("<", "&lt;").split())
-
-
-class Repositories:
-    """The private repositories NAME and NAME-rollouts of the hub, made where they are missing.
-
-    Raises:
-        ConfigError: huggingface_hub is not installed, or one of them exists and is public.
-    """
-
-    def __init__(self, name: str) -> None:
-        try:
-            hub: Any = importlib.import_module("huggingface_hub")
-        except ModuleNotFoundError:
-            mend = install_command("trainer")
-            raise ConfigError(f"--repo: huggingface_hub is not installed; {mend}") from None
-        self._api = hub.HfApi()
-        self._kinds = {"model": name, "dataset": f"{name}-rollouts"}
-        for kind, repo in self._kinds.items():
-            self._api.create_repo(repo, repo_type=kind, private=True, exist_ok=True)
-            if not self._api.repo_info(repo, repo_type=kind).private:  # it existed
-                raise ConfigError(
-                    f"--repo: {repo} exists and is public, expected a private or a new one"
-                )
-
-    def push(self, folder: Path) -> None:
-        """Upload the model and the dataset below a folder."""
-        for kind, repo in self._kinds.items():
-            self._api.upload_folder(repo_id=repo, repo_type=kind, folder_path=str(folder / kind))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -33,55 +33,29 @@ By = Annotated[str, Option("--by", envvar="USER", help="Your name, for the recor
 Reason = Annotated[str, Option("--reason", help="The reason, for the record.")]
 
 _Change = Callable[..., Awaitable[BaseModel]]  # (client, id, verb, *, by, reason)
-_CHANGES: Final[tuple[tuple[typer.Typer, _Change, dict[str, str]], ...]] = (
-    (
-        pool_app,
-        EnvAdapterClient.change_pool,
-        {
-            "pause": "Let runs on the pool wait at their next step.",
-            "resume": "Let runs on the pool go on.",
-            "retire": "Play the pool no more, for good.",
-        },
-    ),
-    (
-        task_app,
-        EnvAdapterClient.change_task,
-        {
-            "pause": "Do not play the task for now.",
-            "resume": "Play the task again.",
-            "retire": "Play the task no more, for good.",
-            "pin": "Never rewrite the task.",
-            "unpin": "Allow the task to be rewritten again.",
-        },
-    ),
-    (
-        proposal_app,
-        EnvAdapterClient.decide,
-        {"approve": "Take a rewrite that waits for a person.", "reject": "Do not take a rewrite."},
-    ),
-)
 
 
 def _print(answer: BaseModel) -> None:
     console.print_json(answer.model_dump_json())
 
 
-def _add_change(app: typer.Typer, change: _Change, verb: str, about: str) -> None:
-    """Add the command of a change that takes an id and nothing else."""
+def _add_changes(app: typer.Typer, change: _Change, **verbs: str) -> None:
+    """Add the commands of changes that take an id and nothing else, each with its description."""
 
-    @app.command(verb, help=about)
-    def act(
-        name: Annotated[str, Argument(metavar="ID", help="Id; of a pool also its name.")],
-        by: By = "",
-        reason: Reason = "",
-        state: StateOption = STATE,
-    ) -> None:
-        _print(ask_pools(state, lambda client: change(client, name, verb, by=by, reason=reason)))
+    def add(verb: str, about: str) -> None:
+        @app.command(verb, help=about)
+        def act(
+            name: Annotated[str, Argument(metavar="ID", help="Id; of a pool also its name.")],
+            by: By = "",
+            reason: Reason = "",
+            state: StateOption = STATE,
+        ) -> None:
+            _print(
+                ask_pools(state, lambda client: change(client, name, verb, by=by, reason=reason))
+            )
 
-
-for _app, _change, _verbs in _CHANGES:
-    for _verb, _about in _verbs.items():
-        _add_change(_app, _change, _verb, _about)
+    for verb, about in verbs.items():
+        add(verb, about)
 
 
 @pool_app.command("create")
@@ -141,6 +115,15 @@ def pool_export(
     say(f"wrote {out}")
 
 
+_add_changes(
+    pool_app,
+    EnvAdapterClient.change_pool,
+    pause="Let runs on the pool wait at their next step.",
+    resume="Let runs on the pool go on.",
+    retire="Play the pool no more, for good.",
+)
+
+
 @task_app.command("list")
 def task_list(pool: PoolName, state: StateOption = STATE) -> None:
     """List a pool's task versions: id, split, state and instruction."""
@@ -174,6 +157,17 @@ def task_rollback(
 def task_lineage(task: TaskId, state: StateOption = STATE) -> None:
     """Show all versions of a task as a tree, with their success."""
     console.print(_tree(ask_pools(state, lambda client: client.lineage(task))), soft_wrap=True)
+
+
+_add_changes(
+    task_app,
+    EnvAdapterClient.change_task,
+    pause="Do not play the task for now.",
+    resume="Play the task again.",
+    retire="Play the task no more, for good.",
+    pin="Never rewrite the task.",
+    unpin="Allow the task to be rewritten again.",
+)
 
 
 def _tree(lineage: Lineage) -> Tree:
@@ -214,6 +208,14 @@ def proposal_list(
 def proposal_show(proposal: ProposalId, state: StateOption = STATE) -> None:
     """Show a rewrite: diagnosis, prompt, answer, checks, both measurements, verdict and decision."""
     _print(ask_pools(state, lambda client: client.proposal(proposal)))
+
+
+_add_changes(
+    proposal_app,
+    EnvAdapterClient.decide,
+    approve="Take a rewrite that waits for a person.",
+    reject="Do not take a rewrite.",
+)
 
 
 def read_pool(file: Path) -> dict[str, Any] | Path:

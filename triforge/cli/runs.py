@@ -23,18 +23,12 @@ from triforge.cli.deployment import (
     running,
     stores,
 )
-from triforge.cli.models import (
-    Repositories,
-    VersionOption,
-    save_model,
-    version_of,
-    write_repositories,
-)
+from triforge.cli.models import VersionOption, save_model, version_of
 from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
 from triforge.cli.watch import left_running, status_text, watch
 from triforge.clients.trainer import TrainerClient
-from triforge.types import RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.types import TrainedRole
 
 run_app = typer.Typer(no_args_is_help=True)
 
@@ -146,34 +140,6 @@ def run_save(
     say(f"wrote {to}: version {row.version} of the {role} model of {run_id}")
 
 
-@run_app.command("publish-hf")
-def run_publish_hf(
-    run_id: RunArgument,
-    to: ToOption,
-    repo: Annotated[str, Option(help="OWNER/NAME on the hub; the dataset is NAME-rollouts.")] = "",
-    role: RoleOption = "policy",
-    version: VersionOption = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Write the folder, upload nothing.")] = False,
-    state: StateOption = STATE,
-) -> None:
-    """Write a model of a run with its card, and the rollouts as a dataset, and push both to the Hugging Face hub as private."""
-    if not dry_run and "/" not in repo:
-        raise typer.BadParameter("expected --repo OWNER/NAME, or --dry-run")
-    repositories = None if dry_run else Repositories(repo)
-
-    async def read(client: TrainerClient) -> tuple[WeightsRecord, RunState, list[RunStep]]:
-        row = await version_of(client, run_id, role, version)
-        return row, await client.run(run_id), await client.steps(run_id)
-
-    row, run, steps = ask_trainer(state, read)
-    with _exported(state, run_id) as record:
-        write_repositories(to, run, steps, row, record)
-    say(f"wrote {to}: version {row.version} of the {role} model of {run_id}, and its rollouts")
-    if repositories is not None:
-        repositories.push(to)
-        say(f"pushed {repo} and {repo}-rollouts")
-
-
 @run_app.command("rollback")
 def run_rollback(
     run_id: RunArgument,
@@ -249,7 +215,7 @@ def replay(
             help="Show the effect of another value, e.g. algorithm.overrides.lam=1. Repeatable."
         ),
     ] = None,
-    credit_only: Annotated[bool, Option("--credit-only", help="Skip the losses.")] = False,
+    credit_only: Annotated[bool, Option("--credit-only", help="Rewards and advantages.")] = False,
     save: Annotated[Path | None, Option(help="Copy record and weights to a new folder.")] = None,
     state: StateOption = STATE,
 ) -> None:

@@ -29,7 +29,7 @@ from triforge.cli.deployment import (
     settings,
     start_command,
 )
-from triforge.cli.evaluate import MODES, held_out
+from triforge.cli.evaluate import MODES, held_out, measures_of
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
@@ -59,7 +59,6 @@ Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
 _TASKS: Final = 64  # for training, and for evaluation
 _STOP_S: Final = 120.0  # for a run to finish its step
-_SCORE: Final = ("score", "score/low", "score/high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +121,8 @@ class Training:
                 rows = sum(bool(line.strip()) for line in file)
                 if 1 < rows < 2 * _TASKS:
                     return rows - max(1, rows // 5), max(1, rows // 5)
-        asked = (self.tasks, self.heldout)
-        train, heldout = (_TASKS if count is None else count for count in asked)
+        counts = (self.tasks, self.heldout)
+        train, heldout = (_TASKS if count is None else count for count in counts)
         return train, heldout
 
     def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
@@ -232,29 +231,33 @@ def train(
         arguments["generate"] = {**arguments.get("generate", {}), "data": path}
     if reward:
         arguments["options"] = {**arguments.get("options", {}), "reward": reward}
-    wanted = Training(model=str(model), env=env, state=Path(state), **arguments)
+    training = Training(model=str(model), env=env, state=Path(state), **arguments)
     console = console or Console()
     tell = partial(say, to=console)
-    document = wanted.document(tell)  # outside of an event loop, where Ctrl-C ends it
+    document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
 
     async def work() -> Trained:
-        async with deployment(document, wanted.state, tell) as addresses:
-            return await conduct(wanted, document, addresses, console, tell)
+        async with deployment(document, training.state, tell) as addresses:
+            return await conduct(training, document, addresses, console, tell)
 
     return run_anywhere(work())
 
 
 async def conduct(
-    wanted: Training, document: Mapping[str, Any], addresses: Settings, console: Console, tell: Tell
+    training: Training,
+    document: Mapping[str, Any],
+    addresses: Settings,
+    console: Console,
+    tell: Tell,
 ) -> Trained:
     """Make pool and run on a deployment, and show the run until it has ended."""
     started = time.monotonic()
     async with clients_of(addresses) as (pools, trainer):
-        run = await _begin(wanted, document, pools, trainer)
+        run = await _begin(training, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
-        await follow(wanted.state, run, trainer, console, tell)
-        if wanted.export and (await trainer.run(run.id)).step > 0:
-            await trainer.export(run.id, wanted.export)
+        await follow(training.state, run, trainer, console, tell)
+        if training.export and (await trainer.run(run.id)).step > 0:
+            await trainer.export(run.id, training.export)
     return await result_of(run.id, addresses, time.monotonic() - started)
 
 
@@ -321,17 +324,17 @@ async def _check_served_pool(addresses: Settings, pool: str, options: Params) ->
 
 
 async def _begin(
-    wanted: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
+    training: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
     """Resume the run, or submit one on the named pool or on a new one."""
-    if wanted.resume:
-        run = await trainer.run(wanted.resume)
+    if training.resume:
+        run = await trainer.run(training.resume)
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
-    pool = wanted.pool
+    pool = training.pool
     if not pool:
-        name, body = wanted.request(document)
-        pool = (await send_pool(pools, name, body, environment=wanted.env)).id
-    return await trainer.submit(pool, name=wanted.name, config=dict(document))
+        name, body = training.request(document)
+        pool = (await send_pool(pools, name, body, environment=training.env)).id
+    return await trainer.submit(pool, name=training.name, config=dict(document))
 
 
 async def follow(
@@ -392,7 +395,7 @@ def train_command(
         Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
     ] = None,
     pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
-    file: Annotated[Path | None, Option("--file", "-f", help="Tasks of the pool.")] = None,
+    file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
     config: OverlayOption = None,
@@ -427,12 +430,13 @@ def show(trained: Trained) -> None:
     """Print the success on held-out tasks before and after, and the folder of the model."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
-        before, after = trained.before.get(mode, {}), trained.after.get(mode, {})
-        for title, *keys in (("success", "success", "low", "high"), ("mean score", *_SCORE)):
-            cells = [_cells([row.get(key) for key in keys]) for row in (before, after)]
-            if any(mean != "-" for mean, _ in cells):
-                episodes = str(after.get("episodes", "-"))
-                table.add_row(f"{title}, {mode}", *cells[0], *cells[1], episodes)
+        before, after = (
+            measures_of(result.get(mode, {})) for result in (trained.before, trained.after)
+        )
+        for name in before | after:
+            cells = [measures.get(name, ("-", "-")) for measures in (before, after)]
+            episodes = str(trained.after.get(mode, {}).get("episodes", "-"))
+            table.add_row(f"{name}, {mode}", *cells[0], *cells[1], episodes)
     if table.row_count:
         own_console.print(table)
     say(
@@ -452,9 +456,3 @@ def show(trained: Trained) -> None:
         say(
             "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"
         )
-
-
-def _cells(figures: list[float | None]) -> tuple[str, str]:
-    """Format a mean and its interval; a dash where there is none."""
-    mean, low, high = ("-" if figure is None else f"{figure:.3f}" for figure in figures)
-    return mean, "-" if "-" in (mean, low) else f"{low} to {high}"

@@ -95,7 +95,7 @@ def status(state: StateOption = STATE) -> None:
 
 
 def logs(
-    process: Annotated[str, Argument(help="Beginning of the names.")] = "",
+    process: Annotated[str, Argument(help="Process, or the beginning of names; else all.")] = "",
     lines: Annotated[int, Option("--lines", "-n", min=0, help="Lines of each log.")] = 20,
     follow: Annotated[bool, Option("--follow", "-f", help="Print new lines, too.")] = False,
     state: StateOption = STATE,

@@ -33,7 +33,7 @@ _DEADLINE_S = 60.0  # of requests that are repeated while env_adapter or its dat
 
 
 class EnvAdapterClient(ServiceClient):
-    """Pools, tasks, plans and sessions of a deployment. `by` and `reason` of a change are optional and stored with it."""
+    """Pools, tasks, plans and sessions of a deployment. The `note` of a change, `by` and `reason`, is optional and stored."""
 
     def __init__(
         self, base_url: str, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
@@ -79,22 +79,14 @@ class EnvAdapterClient(ServiceClient):
         return await self._get(PoolState, path, params={"options": json.dumps(options)})
 
     async def change_pool(
-        self,
-        pool: str,
-        verb: Literal["pause", "resume", "retire"],
-        *,
-        by: str = "",
-        reason: str = "",
+        self, pool: str, verb: Literal["pause", "resume", "retire"], **note: str
     ) -> PoolState:
         """Pause, resume or retire a pool."""
-        change = {"by": by, "reason": reason}
-        return await self._post(PoolState, f"/v1/pools/{segment(pool)}/{verb}", change)
+        return await self._post(PoolState, f"/v1/pools/{segment(pool)}/{verb}", note)
 
-    async def set_approval(
-        self, pool: str, approval: Approval, *, by: str = "", reason: str = ""
-    ) -> PoolState:
+    async def set_approval(self, pool: str, approval: Approval, **note: str) -> PoolState:
         """Set whether rewrites of a pool wait for a person."""
-        change = {"approval": approval, "by": by, "reason": reason}
+        change = {"approval": approval, **note}
         return await self._ask(PoolState, "PATCH", f"/v1/pools/{segment(pool)}", body=change)
 
     def tasks(self, pool: str, **filters: str | None) -> AsyncIterator[Task]:
@@ -121,39 +113,26 @@ class EnvAdapterClient(ServiceClient):
         return await self._get(Lineage, f"/v1/tasks/{segment(task_id)}/lineage")
 
     async def change_task(
-        self,
-        task_id: str,
-        verb: Literal["pause", "resume", "retire", "pin", "unpin"],
-        *,
-        by: str = "",
-        reason: str = "",
+        self, task_id: str, verb: Literal["pause", "resume", "retire", "pin", "unpin"], **note: str
     ) -> TaskDetail:
         """Change the slot of a version; return its current version."""
-        change = {"by": by, "reason": reason}
-        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/{verb}", change)
+        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/{verb}", note)
 
-    async def roll_back(
-        self, task_id: str, to: str, *, by: str = "", reason: str = ""
-    ) -> TaskDetail:
+    async def roll_back(self, task_id: str, to: str, **note: str) -> TaskDetail:
         """Undo rewrites down to the ancestor `to`; return the new version."""
-        change = {"to": to, "by": by, "reason": reason}
-        return await self._post(TaskDetail, f"/v1/tasks/{segment(task_id)}/rollback", change)
+        path = f"/v1/tasks/{segment(task_id)}/rollback"
+        return await self._post(TaskDetail, path, {"to": to, **note})
 
     async def proposal(self, proposal_id: str) -> ProposalDetail:
         """Return a rewrite with its measurements and changes."""
         return await self._get(ProposalDetail, f"/v1/proposals/{segment(proposal_id)}")
 
     async def decide(
-        self,
-        proposal_id: str,
-        decision: Literal["approve", "reject"],
-        *,
-        by: str = "",
-        reason: str = "",
+        self, proposal_id: str, decision: Literal["approve", "reject"], **note: str
     ) -> ProposalDetail:
         """Approve or reject a rewrite."""
         path = f"/v1/proposals/{segment(proposal_id)}/{decision}"
-        return await self._post(ProposalDetail, path, {"by": by, "reason": reason})
+        return await self._post(ProposalDetail, path, note)
 
     async def plan(self, pool_id: str, request: PlanRequest) -> list[PlannedGroup]:
         """Return the plan of a step; a repeated request gets the same one.

@@ -1,4 +1,4 @@
-"""What every section is made of, and the closed vocabularies that sections and messages share."""
+"""The base of all sections, and the closed vocabularies that sections and messages share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 
 from triforge.algorithms.registry import Only
 
-# The name of a model of a run. `policy`, `reward` and `rewriter` are those of the default; a run's document may have more.
+# The name of a model of a run: `policy`, `reward`, `rewriter`, or one that the run's document adds.
 ROLE_NAME: Final = r"^[a-z][a-z0-9]{0,15}$"
 Role = Annotated[str, Field(pattern=ROLE_NAME)]
 TrainedRole = Role
 Purpose = Literal["train", "measure_parent", "measure_candidate", "method", "evaluate"]
 Direction = Literal["harder", "easier"]
-# active: played · pending: a candidate that is measured · awaiting: a measured candidate that waits for a person ·
-# rejected: a candidate that was not taken · replaced: its rewrite is played instead · rolled_back: a rewrite that a
+# active: played · pending: a candidate in measurement · awaiting: a measured candidate that waits for a person ·
+# rejected: a candidate that was not accepted · replaced: its rewrite is played instead · rolled_back: a rewrite that a
 # person undid · paused: not played for now · retired: never played again
 TaskState = Literal[
     "active", "pending", "awaiting", "rejected", "replaced", "rolled_back", "paused", "retired"
@@ -47,35 +47,35 @@ def _address(url: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_address)]
-NOWHERE: Final = "none"  # the address of what a deployment does without
+NOWHERE: Final = "none"  # the address of a service that a deployment does not have
 OptionalUrl = Annotated[str, AfterValidator(lambda url: url if url == NOWHERE else _address(url))]
 
 
-def by_name(listed: str) -> dict[str, str]:
-    """Addresses by the name of their model, `name=http://host:port` each; several of one name in one text, as engines are listed."""
-    found: dict[str, str] = {}
-    for item in filter(None, map(str.strip, listed.split(","))):
+def by_name(text: str) -> dict[str, str]:
+    """Return addresses by model from `name=http://host:port,...`; several of one model are joined by commas."""
+    addresses: dict[str, str] = {}
+    for item in filter(None, map(str.strip, text.split(","))):
         name, _, address = item.partition("=")
         if not re.fullmatch(ROLE_NAME, name) or "://" not in address:
             raise ValueError(f"given {item!r}, expected name=http://host:port, separated by commas")
-        found[name] = ",".join(filter(None, (found.get(name), address)))
-    return found
+        addresses[name] = ",".join(filter(None, (addresses.get(name), address)))
+    return addresses
 
 
-def _listed(listed: str) -> str:
-    by_name(listed)
-    return listed
+def _checked_names(text: str) -> str:
+    by_name(text)
+    return text
 
 
-ByName = Annotated[str, AfterValidator(_listed)]
+ByName = Annotated[str, AfterValidator(_checked_names)]
 
 
-# An atom, a group's bound, or how often what stands before is repeated.
+# An atom, the bound of a group, or the count of a repetition.
 _PART = re.compile(
     r"\\[pPxu]\{[^}]{0,40}\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\((?:\?[^:=!<)]{0,8}[:=!])?|\{(\d*),?(\d*)\}|.",
     re.DOTALL,
 )
-_POSITIONS = 10_000  # of an expression after its counted repetitions; engines write all of them out
+_POSITIONS = 10_000  # of an expression with its repetitions written out, as engines compile it
 
 
 def _small(pattern: str) -> str:
@@ -88,8 +88,8 @@ def _small(pattern: str) -> str:
 
 
 def positions(pattern: str) -> int:
-    """How many positions a regular expression has when its counted repetitions, `a{1000}`, are written out."""
-    whole = [0]  # of each group that is open
+    """Return the positions of a regular expression whose counted repetitions, `a{1000}`, are written out."""
+    whole = [0]  # of each open group
     last = 0
     for part in _PART.finditer(pattern):
         text = part[0]
@@ -112,7 +112,7 @@ Regex = Annotated[str, AfterValidator(_small)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, unknown fields refused, every number finite; a field that nothing reads keeps its default."""
+    """Base of all sections: frozen, no unknown fields, finite numbers; a field that no chosen part reads must keep its default."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
@@ -129,10 +129,10 @@ class Section(BaseModel):
 
 
 class Sampling(Section):
-    """How to sample. Produced by: orchestrator (from the config). Consumed by: engines.
+    """Options of sampling. Produced by: orchestrator (from the config). Consumed by: engines.
 
-    `temperature` 0 is greedy. `stop` are strings, cut off from the text but kept in the ids. `stop_token_ids` end an
-    answer beside the model's own end-of-text tokens.
+    `temperature` 0 is greedy. `stop` are strings, cut off from the text but kept in the ids. `stop_token_ids` end an answer
+    in addition to the model's own end-of-text tokens.
     """
 
     max_new_tokens: Tokens = 128

@@ -1,4 +1,4 @@
-"""Reading, laying over and checking documents."""
+"""Documents of runs: read, merged and checked."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MOVED: Final = {
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `over` over `base`, section by section; neither is changed.
+    """Return `base` with the fields of `over`, section by section; neither is changed.
 
-    Another `algorithm.preset` is that preset: the overrides that came with the one below it are left out.
+    Another `algorithm.preset` drops the overrides of the preset that it replaces.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -40,7 +40,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             merged[key] = value
             continue
         if key == "algorithm" and value.get("preset", _preset(old)) != _preset(old):
-            old = {name: kept for name, kept in old.items() if name != "overrides"}
+            old = {name: field for name, field in old.items() if name != "overrides"}
         merged[key] = merge(old, value)
     return merged
 
@@ -50,7 +50,7 @@ def _preset(algorithm: Mapping[str, Any]) -> Any:
 
 
 def with_assignments(document: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """A document with single fields (`run.steps=5`) laid over it, a preset before the options that change it."""
+    """Return a document with single fields (`run.steps=5`) set, a preset before the options that change it."""
     over: dict[str, Any] = {}
     for item in sorted(assignments, key=lambda text: not text.startswith("algorithm.preset")):
         over = merge(over, assignment(item))
@@ -58,14 +58,14 @@ def with_assignments(document: Mapping[str, Any], assignments: Iterable[str]) ->
 
 
 def assignment(text: str) -> dict[str, Any]:
-    """One field as an override: `run.steps=5` becomes `{"run": {"steps": 5}}`. The value is JSON, else a string."""
-    path, found, given = text.partition("=")
-    if not found or not path:
+    """Return one field as an override: `{"run": {"steps": 5}}` for `run.steps=5`. The value is JSON, else a string."""
+    path, equals, literal = text.partition("=")
+    if not equals or not path:
         raise ConfigError(f"override: given {text!r}, expected section.field=value")
     try:
-        value: Any = json.loads(given)
+        value: Any = json.loads(literal)
     except ValueError:
-        value = given
+        value = literal
     for part in reversed(path.split(".")):
         value = {part: value}
     return dict(value)
@@ -95,21 +95,21 @@ def _has(document: Any, path: list[str]) -> bool:
     return True
 
 
-def checked(kind: type[_S], given: Mapping[str, Any], *, variables: bool = False) -> _S:
-    """Validate what was given, fields or (as `variables`) settings out of the environment.
+def checked(kind: type[_S], fields: Mapping[str, Any], *, variables: bool = False) -> _S:
+    """Return validated fields; `variables` are settings from the environment.
 
     Raises:
         ConfigError: one sentence a problem: the field, what was given, what is allowed.
     """
     try:
-        return kind.model_validate(dict(given))
+        return kind.model_validate(dict(fields))
     except ValidationError as error:
         problems = tuple(problem(item, kind, variable=variables) for item in error.errors())
         raise ConfigError("; ".join(problems), problems=problems) from None
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a TOML document, lay `overrides` over it and check the whole."""
+    """Read a TOML document, merge `overrides` into it and check the whole."""
     return parse(merge(read_document(path), overrides or {}))
 
 

@@ -42,7 +42,7 @@ class Settings(Section):
     artifacts_url: str = "var/artifacts"
     """Folder, or URL and a folder for weights: `s3://bucket/prefix#/data/artifacts` (extra `s3`)."""
     config: str = ""
-    """TOML document that runs start from."""
+    """TOML document with the defaults of runs."""
     host: str = "127.0.0.1"
     """Address the APIs listen on."""
     metrics_port: int = Field(0, ge=0, le=65_535)
@@ -50,30 +50,29 @@ class Settings(Section):
     log: Literal["text", "json"] = "text"
     """Form of log lines; the containers set `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged; `debug` also logs requests and what libraries say."""
+    """Level of log lines; `debug` includes requests and the lines of libraries."""
     otlp_endpoint: str = ""
-    """Where traces go (OTLP over HTTP; extra `otel`); empty: where OpenTelemetry's variables say."""
+    """Receiver of traces (OTLP over HTTP; extra `otel`); empty: OpenTelemetry's own variables."""
     policy_model_url: Url = "http://127.0.0.1:8001"
     """Policy service, role policy."""
     agents_url: OptionalUrl = NOWHERE
-    """The same service as agents in sessions reach it (`https://triforge.example.com`), where that is
-    another address; `none`: the one above."""
+    """Address of the same service for agents in sessions (`https://triforge.example.com`); `none`: the one above."""
     reward_model_url: OptionalUrl = "http://127.0.0.1:8011"
     """Policy service, role reward; `none` where no run asks for votes."""
     rewriter_model_url: OptionalUrl = "http://127.0.0.1:8021"
-    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names its model; `none`
-    where no run has tasks rewritten."""
+    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names its model; `none` where no run rewrites
+    tasks."""
     diagnosis_url: str = ""
-    """Model that explains failures, addressed likewise; empty asks the one that rewrites."""
+    """Model that explains failures, addressed likewise; empty: the rewriter."""
     solver_url: str = ""
-    """Stronger policy that proves rewrites by solving them, addressed likewise; empty has none."""
+    """Stronger policy that proves rewrites by solving them, addressed likewise; empty: none."""
     encoder_url: OptionalUrl = NOWHERE
     """Model that embeds screenshots and texts (`POST /v1/embeddings`), for `reward.kind = "vlm_contrast"`; `none` where no
     run compares them."""
     models: ByName = ""
     """Policy services of further models of a document, `name=http://host:port` each, separated by commas."""
     model_engines: ByName = ""
-    """Their engines for `triforge up`, written likewise, a name once an engine; those of a name that is missing are started."""
+    """Their engines for `triforge up`, written likewise, an item for each engine; `triforge up` starts missing ones."""
     reward_url: OptionalUrl = "http://127.0.0.1:8002"
     """Reward service; `none` likewise."""
     env_adapter_url: Url = "http://127.0.0.1:8003"
@@ -81,12 +80,12 @@ class Settings(Section):
     trainer_url: Url = "http://127.0.0.1:8004"
     """Trainer service."""
     adapt_workers: bool = True
-    """Whether adapt workers are part of the deployment; without them no run has tasks changed."""
+    """Whether the deployment has adapt workers; without them no run changes tasks."""
     dashboard_url: Url = "http://127.0.0.1:8005"
-    """Dashboard: the pages that people look at."""
+    """Dashboard."""
     engines: str = "http://127.0.0.1:9001"
-    """Comma-separated engines of a policy service: `http://host:port`, `dns+http://name:port` for
-    one a resolved address, or a lone `router+http://host:port` for SGLang's router."""
+    """Comma-separated engines of a policy service: `http://host:port`, or `dns+http://name:port` for an engine at each resolved
+    address."""
     policy_engines: str = ""
     """Engines for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one."""
     reward_engines: str = ""
@@ -99,8 +98,6 @@ class Settings(Section):
     """Likewise for the role reward."""
     rewriter_engine_port: Port = 9021
     """Likewise for the role rewriter."""
-    router_workers: str = ""
-    """Engines behind a router, as `http://` or `dns+http://`; empty asks the router for them."""
     engine_in_flight: Positive = 512
     """Most samples in flight at one engine; further ones wait."""
     max_waiting: Positive = 4096
@@ -108,100 +105,97 @@ class Settings(Section):
     queue_s: Seconds = 60.0
     """A request that waits longer for an engine is answered 429."""
     request_s: Seconds = 600.0
-    """An engine's answer that takes longer has failed; callers wait `TRIFORGE_QUEUE_S` more."""
+    """Longest answer of an engine; callers wait `TRIFORGE_QUEUE_S` more."""
     drain_s: Seconds = 10.0
-    """How long a policy service that ends lets requests run on."""
+    """Time that a policy service gives running requests when it ends."""
     role: Role = "policy"
     """Model of a policy service: policy, reward, rewriter, or the name of a further one."""
     model: str = ""
-    """Model folder that a policy service serves at start."""
+    """Model folder of a policy service at its start."""
     api_key: SecretStr = SecretStr("")
-    """Key that the engines ask for."""
+    """Key of the engines."""
     admin_api_key: SecretStr = SecretStr("")
     """Key for the engines' weight and pause routes."""
     auth: Literal["auto", "open", "keys"] = "auto"
-    """`keys` asks for API keys and the services' secret at every API; `auto` asks for none and
-    listens on this machine only; `open` asks for none wherever it listens."""
+    """`keys` requires API keys or the services' secret at every API; `auto` requires none and listens on this machine only;
+    `open` requires none on any host."""
     service_secret: SecretStr = SecretStr("")
-    """What services and workers show each other where keys are asked for; 24 characters or more."""
+    """Secret that services and workers send each other where keys are required; 24 characters or more."""
     key: SecretStr = SecretStr("")
     """API key that the command line and other clients send."""
     own_hosts: str = ""
-    """Comma-separated hosts that are this deployment's own, beside those that need not be named
-    (docs/operate.md#security): addresses without a path are sent the services' secret there and nowhere
-    else, and where no keys are asked for the APIs answer under these names, too."""
+    """Comma-separated further hosts of this deployment (docs/operate.md#security): the services' secret is sent to its hosts
+    only, and where no keys are required the APIs answer under these names too."""
     env_egress: str = ""
-    """What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts,
-    addresses and networks, separated by commas (docs/environments.md). Empty: `public` where keys
-    are asked for, else `any`."""
+    """Addresses that tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts, addresses and
+    networks, separated by commas (docs/environments.md). Empty: `public` where keys are required, else `any`."""
     plugins: str = ""
-    """Modules of yours that pools and runs may name as `module:NAME`, separated by commas: families, reward
-    functions, estimators and the like (docs/operate.md#security). Empty: none where keys are asked for, else `any`."""
+    """Your own modules that pools and runs may name as `module:NAME`, separated by commas: families, reward functions,
+    estimators and the like (docs/operate.md#security). Empty: none where keys are required, else `any`."""
     mcp_servers: str = ""
     """JSON file of the MCP servers whose tools tasks of the family `mcp` may name (docs/operate.md#security)."""
     containers: str = ""
     """Docker engine for tasks of the family `harbor` that need a container, such as
     `unix:///var/run/docker.sock`; empty refuses them (docs/operate.md#security)."""
     containers_network: str = "none"
-    """Docker's network for the `RUN` lines of such tasks. What a model's script or a test runs has none."""
+    """Docker's network for the `RUN` lines of such tasks; scripts of models and tests have none."""
     cors_origins: str = ""
-    """Comma-separated web origins whose pages may ask the APIs; empty allows none."""
+    """Comma-separated web origins whose pages may send requests to the APIs; empty: none."""
     handover: Literal["disk", "distributed"] = "disk"
-    """How new weights reach the engines; their folder is written and kept in any case."""
+    """Transport of new weights to the engines; their folder is written in any case."""
     handover_backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Transport of a broadcast; `auto` is nccl for a learner on a GPU, gloo for one on a CPU."""
     handover_host: str = "127.0.0.1"
-    """Name under which policy services and engines reach a learner that broadcasts."""
+    """Host name of a broadcasting learner for policy services and engines."""
     handover_timeout_s: Seconds = 300.0
-    """A broadcast that takes longer is given up for the engine, and the folder is read; an engine that takes longer
-    for a folder or an adapter has failed."""
+    """Longest broadcast to an engine, which then reads the folder; longest load of a folder or an adapter, after which the
+    engine has failed."""
     handover_group: Positive = 8
-    """Most engines that share a broadcast: the learner sends once for all of them, and one that fails in it sends all of them
-    to the folder."""
+    """Most engines of one broadcast: the learner sends once for all of them, and if one fails all of them read the folder."""
     shared_engines: bool = False
-    """Of a policy service: its engines serve other models as well, all of them adapters over one base, which nobody changes
+    """Whether the engines of a policy service also serve other models, all of them adapters over one fixed base
     (`models.NAME.engines_of`; `triforge up` sets it)."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
-    """What becomes of running requests while weights change; `in_place` not with a router."""
+    """Treatment of running requests while weights change."""
     weights_check: Literal["contents", "sizes"] = "contents"
-    """What a policy service reads of a new folder before any engine does."""
+    """Check of a new folder by a policy service before an engine loads it."""
     weights_verify: Literal["tensors", "info"] = "tensors"
-    """What an engine has to show after an update: sampled tensors, or its version only."""
+    """Proof of an engine after an update: sampled tensors, or its version only."""
     max_body_mb: Positive = 64
-    """MiB of a body that asks a model (`/v1/generate`, `/v1/chat/completions`, `/v1/completions`,
-    `/v1/judge`); a larger one is answered with 413. Bodies of other routes have less."""
+    """Largest body in MiB of `/v1/generate`, `/v1/chat/completions`, `/v1/completions` and `/v1/judge`; other routes take
+    less."""
     max_upload_mb: Positive = 256
-    """MiB of an upload to `POST /v1/pools`, which is read from disk."""
+    """Largest upload to `POST /v1/pools` in MiB."""
     session_days: Positive = 30
-    """Days after a session's time is over for which its turns are kept; records of runs have theirs for good."""
+    """Days for which the turns of an ended session are kept; records of runs keep theirs."""
     lease_s: Seconds = 10.0
     """Lease of a job; renewed while a worker works."""
     resend_s: Seconds = 20.0
-    """A job that nobody started for so long is sent again."""
+    """Time after which a job that no worker started is sent again."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the environment; ConfigError if a `TRIFORGE_` variable is unknown or impossible."""
+        """Read the environment; ConfigError if a `TRIFORGE_` variable is unknown or has an invalid value."""
         source = os.environ if environ is None else environ
-        given = {
+        variables = {
             name.removeprefix("TRIFORGE_").lower(): value
             for name, value in source.items()
             if name.startswith("TRIFORGE_") and value != ""
         }
-        return checked(cls, given, variables=True)
+        return checked(cls, variables, variables=True)
 
     @property
     def keyed(self) -> bool:
-        """Whether APIs ask for keys."""
+        """Whether APIs require keys."""
         return self.auth == "keys"
 
     @property
     def own_key(self) -> str:
-        """What this deployment's services show each other; empty where no keys are asked for."""
+        """The secret between this deployment's services; empty where no keys are required."""
         return self.service_secret.get_secret_value() if self.keyed else ""
 
     def require_secret(self) -> None:
-        """ConfigError where keys are asked for and the services' secret is missing or short."""
+        """Raise ConfigError where keys are required and the services' secret is missing or short."""
         secret = self.own_key
         if self.keyed and len(secret) < _SHORTEST:
             given = f"{len(secret)} characters" if secret else "nothing"
@@ -211,25 +205,25 @@ class Settings(Section):
             )
 
     def __repr_args__(self) -> Any:
-        """What people see of the settings: passwords in addresses are masked."""
+        """Yield the settings for people: passwords in addresses are masked."""
         for name, value in super().__repr_args__():
             yield name, masked(value) if isinstance(value, str) else value
 
     def has(self, service: str) -> bool:
-        """Whether the deployment has a service, by the name of its address: `reward_model`."""
+        """Return whether the deployment has a service, by the name of its address: `reward_model`."""
         return self.url(service) != NOWHERE
 
     def url(self, service: str) -> str:
-        """Address of a service; `none` where the deployment has none."""
+        """Return the address of a service; `none` where the deployment has none."""
         further = by_name(self.models).get(service.removesuffix("_model"), NOWHERE)
         return str(getattr(self, f"{service}_url", further))
 
     def model_url(self, role: Role) -> str:
-        """Address of a model's policy service; `none` where the deployment has none."""
+        """Return the address of a model's policy service; `none` where the deployment has none."""
         return self.url(f"{role}_model")
 
     def engines_of(self, role: Role) -> str:
-        """Engines of a model for `triforge up`; empty starts one."""
+        """Return the engines of a model for `triforge up`; empty starts one."""
         return str(getattr(self, f"{role}_engines", by_name(self.model_engines).get(role, "")))
 
     @property
@@ -240,12 +234,12 @@ class Settings(Section):
 
     @property
     def trained(self) -> tuple[Role, ...]:
-        """The models that runs may train: those with a policy service, but for the rewriter."""
+        """The models that runs may train: those with a policy service, except the rewriter."""
         known = ("policy", "reward", *by_name(self.models))
         return tuple(role for role in known if self.model_url(role) != NOWHERE)
 
     def demand_model(self, role: Role) -> None:
-        """ConfigError where the deployment has no service of a model."""
+        """Raise ConfigError where the deployment has no service of a model."""
         if self.model_url(role) == NOWHERE:
             raise ConfigError(
                 f"models.{role}: this deployment has no policy service of that name: start it with a document that has the "
@@ -254,7 +248,7 @@ class Settings(Section):
 
     @property
     def service_hosts(self) -> frozenset[str]:
-        """Hosts where services of this deployment are, and those that `own_hosts` lists."""
+        """Hosts of this deployment's services, and those of `own_hosts`."""
         urls = (getattr(self, f"{service}_url") for service in _SERVICES)
         services = (urlsplit(url).hostname for url in (*urls, *by_name(self.models).values()))
         listed = (name.strip().lower().strip("[]") for name in self.own_hosts.split(","))
@@ -262,16 +256,16 @@ class Settings(Section):
 
     @property
     def max_body(self) -> int:
-        """Bytes of a body that asks a model."""
+        """Largest body of a request for a model in bytes."""
         return self.max_body_mb * 2**20
 
     @property
     def max_upload(self) -> int:
-        """Bytes of an upload to `POST /v1/pools`."""
+        """Largest upload to `POST /v1/pools` in bytes."""
         return self.max_upload_mb * 2**20
 
     def environment(self) -> dict[str, str]:
-        """The settings as environment variables for a child process; the key of a person is none of its business."""
+        """Return the settings as environment variables for a child process, without the key of a person."""
         plain = {
             name: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
             for name, value in self

@@ -87,31 +87,25 @@ async def _readiness(client: httpx.AsyncClient, url: str) -> str:
 
 
 async def services(settings: Settings, names: Iterable[str] = ()) -> list[Finding]:
-    """Check that each service answers, is ready and of this version, takes our key and serves weights that can be read."""
+    """Check that each service answers, is ready and of this version, and serves weights that can be read here."""
     async with _client() as client:
         parts = await asyncio.gather(
-            *(_service(client, name, settings) for name in names or settings.services),
-            _key(client, settings),
+            *(_service(client, name, settings) for name in names or settings.services)
         )
     return [finding for part in parts for finding in part]
 
 
 async def _service(client: httpx.AsyncClient, name: str, settings: Settings) -> list[Finding]:
     base, check = settings.url(name).partition("#")[0].rstrip("/"), f"service {name}"
-    option = f"TRIFORGE_{name.upper()}_URL"
-    try:
-        alive = await client.get(f"{base}/healthz")
-    except httpx.HTTPError as error:
-        text = f"{base}: no answer ({type(error).__name__})"
-        return [
-            Finding(check, "bad", text, f"start it, or set {option}; its log says why it hangs")
-        ]
-    version = _object(alive).get("version")
-    if alive.status_code == 404 or version is None:
-        if name == "rewriter_model":  # any server with OpenAI's API may be the rewriter
-            return [Finding(check, "ok", f"{base}: another server answers")]
-        return [Finding(check, "bad", f"{base}: something else answers there", f"set {option}")]
-    state = await _readiness(client, base)
+    state, option = await _readiness(client, base), f"TRIFORGE_{name.upper()}_URL"
+    if state.startswith("no answer"):
+        mend = f"start it, or set {option}; its log says why it hangs"
+        return [Finding(check, "bad", f"{base}: {state}", mend)]
+    version = (await _document(client, f"{base}/healthz")).get("version")
+    if version is None:  # any server with OpenAI's API may be the rewriter
+        fits = name == "rewriter_model"
+        text = f"{base}: another server answers"
+        return [Finding(check, "ok" if fits else "bad", text, f"set {option}")]
     findings = [Finding(check, "ok", f"{base}: ready")]
     if state != "ready":
         mend = "mend what it waits for; its log says more"
@@ -126,11 +120,8 @@ async def _service(client: httpx.AsyncClient, name: str, settings: Settings) -> 
 
 async def _weights(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
     """Check the folder that a policy service serves, which this machine should be able to read."""
-    try:
-        reply = await client.get(f"{base}/v1/weights", headers=bearer(key))
-    except httpx.HTTPError:
-        return []
-    folder = Path(_object(reply).get("uri", ""))
+    document = await _document(client, f"{base}/v1/weights", key)
+    folder = Path(document.get("uri", ""))
     if not folder.is_absolute() or (folder / "adapter_config.json").is_file():
         return []
     finding = weights(f"service {name}", folder)
@@ -143,23 +134,16 @@ async def _weights(client: httpx.AsyncClient, name: str, base: str, key: str) ->
     return [Finding(finding.check, "warning", finding.text, mend)]
 
 
-async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
-    """Check that the services take the key of the command line."""
-    key = settings.key.get_secret_value()
-    for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs?limit=1")):
-        try:
-            reply = await client.get(f"{settings.url(name)}{path}", headers=bearer(key))
-        except httpx.HTTPError:
-            return []
-        if reply.status_code == 401:
-            text = f"{name}: {_object(reply).get('detail', 'the key is refused')}"
-            mend = "make one where the database can be reached: `triforge key create NAME`; put it into TRIFORGE_KEY"
-            return [Finding("key", "bad", text, mend)]
-    return [Finding("key", "ok", "the services take it")] if key else []
-
-
 def _client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+
+
+async def _document(client: httpx.AsyncClient, url: str, key: str = "") -> dict[str, Any]:
+    """Return the JSON object at an address; empty if there is none."""
+    try:
+        return _object(await client.get(url, headers=bearer(key)))
+    except httpx.HTTPError:
+        return {}
 
 
 def _object(reply: httpx.Response) -> dict[str, Any]:

@@ -30,16 +30,16 @@ async def examine(
 ) -> list[Finding]:
     """Check a deployment that runs, or with `config` and its path `document` what a start of it would meet."""
     starts = config is not None
-    found = [*disks(_folders(settings, state, starts=starts)), *sandbox()]
+    findings = [*disks(_folders(settings, state, starts=starts)), *sandbox()]
     if config is not None and document is not None:
         start, local_engine = _start(config, settings, document, state)
         wanted = LEARNER | (LOCAL_ENGINE if local_engine else {}) | extras(settings, config)
-        return [*found, *packages(wanted), *models(config), start]
+        return [*findings, *packages(wanted), *models(config), start]
     wanted = extras(settings, None)
-    found += packages(wanted) if wanted else []
-    found.append(await asyncio.to_thread(database, settings.database_url))
-    found.append(await asyncio.to_thread(artifacts, settings.artifacts_url))
-    return [*found, *await broker(settings), *await services(settings)]
+    findings += packages(wanted) if wanted else []
+    findings.append(await asyncio.to_thread(database, settings.database_url))
+    findings.append(await asyncio.to_thread(artifacts, settings.artifacts_url))
+    return [*findings, *await broker(settings), *await services(settings)]
 
 
 def _start(

@@ -71,7 +71,15 @@ def _time(record: logging.LogRecord) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class JsonLines(logging.Formatter):
+class _Form(logging.Formatter):
+    """A form of log lines, for a service and one of its processes."""
+
+    def __init__(self, service: str, process: str) -> None:
+        super().__init__()
+        self.service, self.process = service, process
+
+
+class JsonLines(_Form):
     """One JSON object a line.
 
     Always there: `time` (UTC), `level`, `service`, `process`, `pid`, `logger`, `message`. Where known: the ids of
@@ -79,17 +87,13 @@ class JsonLines(logging.Formatter):
     `status`.
     """
 
-    def __init__(self, service: str, process: str) -> None:
-        super().__init__()
-        self._service, self._process = service, process
-
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end."""
         line: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
-            "service": self._service,
-            "process": self._process,
+            "service": self.service,
+            "process": self.process,
             "pid": record.process,
             "logger": record.name,
             "message": masked(record.getMessage()),
@@ -104,18 +108,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-class TextLines(logging.Formatter):
-    """`time level service/process logger: message [run=... group=...]`, a traceback below it. Arguments: see `JsonLines`."""
-
-    def __init__(self, service: str, process: str) -> None:
-        super().__init__()
-        self._source = f"{service}/{process}" if process else service
+class TextLines(_Form):
+    """`time level service/process logger: message [run=... group=...]`, a traceback below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end and with control characters escaped, so that no text can forge a line."""
         ids = {**known(), **tracing.current_ids()}
         about = f" [{' '.join(f'{name}={value}' for name, value in ids.items())}]" if ids else ""
-        line = f"{_time(record)} {record.levelname} {self._source} {record.name}: {record.getMessage()}{about}"
+        source = f"{self.service}/{self.process}" if self.process else self.service
+        line = f"{_time(record)} {record.levelname} {source} {record.name}: {record.getMessage()}{about}"
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)

@@ -44,7 +44,7 @@ _TRAINED_ON = (
 
 
 def chatml_folder(folder: Path) -> Path:
-    """A byte-level BPE tokenizer with `<|im_start|>` (1) and `<|im_end|>` (2), and a template that adds a system turn."""
+    """Write a byte-level BPE tokenizer with `<|im_start|>` (1) and `<|im_end|>` (2), and a template that adds a system turn."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -69,7 +69,7 @@ def chatml_folder(folder: Path) -> Path:
 def words_folder(
     folder: Path, words: Sequence[str], *, markers_are_special: bool = True, turn_ends: bool = True
 ) -> Path:
-    """A whole-word tokenizer: `<unk>` 0, `</s>` 1, `<user>` 2, `<assistant>` 3, `<system>` 4, then the words.
+    """Write a whole-word tokenizer: `<unk>` 0, `</s>` 1, `<user>` 2, `<assistant>` 3, `<system>` 4, then the words.
 
     Args:
         markers_are_special: register the markers as special tokens, or leave them ordinary words.

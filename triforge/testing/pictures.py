@@ -9,7 +9,7 @@ import zlib
 def png(
     width: int = 32, height: int = 32, *, colour: tuple[int, int, int] = (200, 30, 30)
 ) -> bytes:
-    """A PNG file: a gradient over one colour, so that neighbouring pixels differ."""
+    """Return a PNG file: a gradient over one colour, so that neighbouring pixels differ."""
     rows = bytearray()
     for y in range(height):
         rows.append(0)
@@ -19,7 +19,7 @@ def png(
 
 
 def png_of(header: bytes, pixels: bytes) -> bytes:
-    """A PNG file of a header and compressed pixels, whether or not they fit each other."""
+    """Return a PNG file of a header and compressed pixels, which need not fit each other."""
     chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -64,44 +64,42 @@ class BodyLimit:
         bounds = next(of_route, self._bounds)
         upload = self._uploads.get(f"{method} {path}")
         length = Headers(scope=scope).get("content-length", "")
-        read = _counted(receive, bounds.size if upload is None else upload, length)
+        body = _Body(receive, bounds.size if upload is None else upload, length)
         if method in _METHODS and upload is None:
-            read = _checked(read, bounds.numbers)
-        await self._app(scope, read, send)
+            await self._app(scope, lambda: body.whole(bounds.numbers), send)
+        else:
+            await self._app(scope, body.part, send)
 
 
-def _counted(receive: Receive, limit: int, length: str) -> Receive:
-    """Return a `receive` that refuses more than `limit` bytes, at once if the declared length is larger."""
-    over = length.isdecimal() and int(length) > limit
-    read = 0
+class _Body:
+    """The messages of a request's body, refused above `limit` bytes: at once if the declared length is larger."""
 
-    async def counted() -> Message:
-        nonlocal read
-        message: Message = {} if over else await receive()
-        read += len(message.get("body", b""))
-        if over or read > limit:
-            raise RefusedBodyError(
-                TooLargeError(f"body: larger than {limit} bytes, this route's limit; send less at a time")
-            )  # fmt: skip
+    def __init__(self, receive: Receive, limit: int, length: str) -> None:
+        self._receive, self._limit = receive, limit
+        self._size = int(length) if length.isdecimal() and int(length) > limit else 0
+        self._is_read = False
+
+    async def part(self) -> Message:
+        """Return the next message."""
+        message: Message = {} if self._size > self._limit else await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > self._limit:
+            detail = (
+                f"body: larger than {self._limit} bytes, this route's limit; send less at a time"
+            )
+            raise RefusedBodyError(TooLargeError(detail))
         return message
 
-    return counted
-
-
-def _checked(receive: Receive, numbers: int) -> Receive:
-    """Return a `receive` that gives the body as one checked message."""
-    whole = False
-
-    async def checked() -> Message:
-        nonlocal whole
-        if whole:
-            return await receive()
+    async def whole(self, numbers: int) -> Message:
+        """Return the body as one checked message, then the messages after it."""
+        if self._is_read:
+            return await self._receive()
         message: Message = {"more_body": True}
         parts = []
         while message.get("more_body"):
-            message = await receive()
+            message = await self.part()
             parts.append(message.get("body", b""))
-        whole = True
+        self._is_read = True
         body = b"".join(parts)
         try:
             require_parsable(body, numbers=numbers)
@@ -109,5 +107,3 @@ def _checked(receive: Receive, numbers: int) -> Receive:
         except TriforgeError as error:
             raise RefusedBodyError(error) from None
         return {**message, "body": body} if message["type"] == "http.request" else message
-
-    return checked

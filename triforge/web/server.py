@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from triforge.telemetry import server_options
 
 _T = TypeVar("_T")
-_Phase = Literal["", "head", "body"]
+_Part = Literal["", "head", "body"]
 
 MAX_HEAD: Final = 64 * 1024  # bytes of a request's line and headers; real ones have less than 2 KiB
 _COMMON: Final = {
@@ -34,67 +34,57 @@ class PatientProtocol(HttpToolsProtocol):
 
     wait_s = 30.0
     body_least = 30 * 1024
-    _phase: _Phase = "head"  # what the client has to send
-    _timed: _Phase = ""  # the phase when the timer was set
-    _received = 0  # bytes since then
+    _expected: _Part = ""  # the part of a request that the client has to send
+    _received = 0  # bytes of it, or more
     _timer: TimerHandle | None = None
+
+    def _expect(self, part: _Part) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._expected, self._received = part, 0
+        self._timer = self.loop.call_later(self.wait_s, self._late) if part else None
 
     def connection_made(self, transport: Any) -> None:
         """Expect the first request."""
         super().connection_made(transport)
-        self._watch()
+        self._expect("head")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
-        self._stop()
+        self._expect("")
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Expect headers."""
         super().on_message_begin()
-        self._phase = "head"
+        self._expect("head")
 
     def on_headers_complete(self) -> None:
         """Expect a body."""
         super().on_headers_complete()
-        self._phase = "body"
+        self._expect("body")
 
     def on_message_complete(self) -> None:
         """Expect nothing."""
         super().on_message_complete()
-        self._phase = ""
+        self._expect("")
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes, and wait for the rest of the request."""
-        self._received += len(data)
+        """Parse and count the bytes of a request."""
         super().data_received(data)
-        if self._phase == self._timed == "head" and self._received > MAX_HEAD:
+        self._received += len(data)
+        if self._expected == "head" and self._received > MAX_HEAD:
             self.send_400_response(f"the headers are larger than {MAX_HEAD} bytes")
-        self._watch()
-
-    def _watch(self) -> None:
-        """Run the timer while the client has to send something; restart it when the phase changes."""
-        if self._timer is not None and self._phase != self._timed:
-            self._stop()
-        if self._phase and self._timer is None and not self.transport.is_closing():
-            self._timed, self._received = self._phase, 0
-            self._timer = self.loop.call_later(self.wait_s, self._late)
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _late(self) -> None:
-        self._timer = None
         answering = self.cycle is not None and not self.cycle.response_complete
-        if self._timed == "head":
+        if self._expected == "head":
             excused = answering
         else:
             held = self.flow.read_paused or (answering and self.cycle.waiting_for_100_continue)
             excused = held or self._received >= self.body_least
         if excused:
-            self._watch()
+            self._expect(self._expected)
         else:
             self.transport.close()
 

@@ -1,5 +1,5 @@
-"""How tasks change: a group's outcome in, changed tasks out; docs/train.md#how-tasks-change is the reader's guide.
+"""Adaptation of tasks: the outcome of a group in, changed tasks out; see docs/train.md.
 
-A proposal's life from top to bottom: `adapter` counts the outcome and asks a controller (`controllers`, `ladder`), within
-`limits`; `proposals` writes one (`diagnosis`, `rewriter`, `candidates`, asked of `endpoints`); `measurement` decides.
+`adapter` counts an outcome and asks a controller (`controllers`) within `limits`. `proposals` writes a proposal with the
+models of `endpoints`: `diagnosis`, `rewriter`, `candidates`. `measurement` decides it.
 """

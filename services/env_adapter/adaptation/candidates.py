@@ -1,16 +1,16 @@
-"""Which of several answers becomes the candidate: of those that are proved, the one that changes the task least.
+"""The choice of a candidate: of the answers that are proved, the one that changes the task least.
 
-In this order, each on record, before a single rollout is measured:
+The checks, in this order and all on record, before any rollout measures the candidate:
 
     readable                the answer is one of the choices
     applicable              the family can make a task of it
-    follows_from_goal       parameters and instruction are what the family writes for this goal
-    near_root               not further from the slot's root than `max_drift`
-    new_in_slot             neither the parent nor any earlier version of the slot
-    the family's own        at least `PROOFS`; what it does not prove itself is proved by playing:
+    follows_from_goal       the family writes these parameters and this instruction for the goal
+    near_root               the distance from the slot's root is at most `max_drift`
+    new_in_slot             the task is neither the parent nor any earlier version of the slot
+    the family's own        at least `PROOFS`; proofs that the family does not give are found by playing:
       not_satisfied_at_reset  one empty response does not win
-      solvable                the family's gold answers win, else a stronger policy does, at least once
-      instruction_agrees      a stronger policy that reads nothing but the announcement wins, at least once
+      solvable                the family's gold answers win, else a stronger policy wins at least once
+      instruction_agrees      a stronger policy that reads only the announcement wins at least once
     Without a stronger policy a family may leave some of these to the measurement (`Measured`).
 """
 
@@ -29,20 +29,11 @@ from triforge.rollout.adapting import PROOFS, Measured, drift, identity
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Generate, TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.types import (
-    ChatMessage,
-    CheckResult,
-    GenerateRequest,
-    Params,
-    Sampling,
-    Task,
-)
+from triforge.types import ChatMessage, CheckResult, GenerateRequest, Params, Sampling, Task
 
 _NO_SOLVER: Final = "the family does not prove it and there is no solver (TRIFORGE_SOLVER_URL)"
-_LEFT: Final = (
-    "left to the measurement: only what the policy wins at a rate inside the band is taken"
-)
-_EPISODE_S: Final = 300.0  # a longer episode of the solver is lost to the infrastructure
+_LEFT: Final = "left to the measurement: a candidate is accepted only at a success rate in the band"
+_EPISODE_S: Final = 300.0  # after which an episode of the solver is an infrastructure failure
 _TOGETHER: Final = 4  # episodes of the solver at the same time
 _SAMPLING: Final = Sampling(max_new_tokens=1024, temperature=0.7)
 
@@ -51,7 +42,7 @@ Make = Callable[[], Environment]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The chosen candidate, if any, every check that was made on the way, and the candidate's distance from the root."""
+    """The chosen candidate, if any, all checks that were made, and the candidate's distance from the root."""
 
     candidate: TaskDraft | None
     checks: tuple[CheckResult, ...]
@@ -59,7 +50,7 @@ class Checked:
 
 
 class CandidateChecks:
-    """Checks answers. Without a solver, what a family does not prove stays unproved, so it is not taken."""
+    """Checks answers. Without a solver, a proof that the family does not give fails."""
 
     def __init__(self, solver: Solver | None = None) -> None:
         self._solver = solver
@@ -72,9 +63,9 @@ class CandidateChecks:
         offered: Choices,
         settings: AdaptSettings,
     ) -> Checked:
-        """Check answers, as the model wrote them, until one passes; one given twice is checked once.
+        """Check the raw answers of the model until one passes; a repeated answer is checked once.
 
-        The smallest change comes first; what cannot be read comes before, for the record.
+        The smallest change comes first, after the answers that cannot be read.
         """
         checks: list[CheckResult] = []
         changes = {text: _change(family, slot.parent, text, offered) for text in answers}
@@ -106,13 +97,13 @@ class CandidateChecks:
         made: Sequence[CheckResult],
         settings: AdaptSettings,
     ) -> list[CheckResult]:
-        """The proofs that the family did not give."""
+        """Prove what the family did not."""
         options = settings.env_adapter.options
         changed = {"params": draft.params, "instruction": draft.instruction}
         task = parent.model_copy(update={"id": f"{parent.id}-candidate", **changed})
         missing = [name for name in PROOFS if name not in {check.name for check in made}]
         left = family.measured if isinstance(family, Measured) and not self._solver else ()
-        found: list[CheckResult] = []
+        checks: list[CheckResult] = []
 
         def make() -> Environment:
             return fresh_environment(family, options)
@@ -120,22 +111,22 @@ class CandidateChecks:
         try:
             if "not_satisfied_at_reset" in missing and "not_satisfied_at_reset" not in left:
                 won = await _wins(make(), task, [""])
-                found.append(_check("not_satisfied_at_reset", "one empty response", not won))
+                checks.append(_check("not_satisfied_at_reset", "one empty response", not won))
                 missing.remove("not_satisfied_at_reset")
             if "solvable" in missing:
                 gold = await asyncio.to_thread(family.gold, task, options)
                 if gold is not None:
                     won = await _wins(make(), task, gold)
-                    said = f"the family's {len(gold)} gold answers win: {won}"
-                    found.append(_check("solvable", said, won))
+                    detail = f"the family's {len(gold)} gold answers win: {won}"
+                    checks.append(_check("solvable", detail, won))
                     missing.remove("solvable")
-            found += [_check(name, _LEFT, True) for name in missing if name in left]
+            checks += [_check(name, _LEFT, True) for name in missing if name in left]
             missing = [name for name in missing if name not in left]
-            if missing and _all_passed(found):
-                found += await self._by_solver(make, task, missing, settings)
+            if missing and _all_passed(checks):
+                checks += await self._by_solver(make, task, missing, settings)
         except TriforgeError as error:
-            found.append(_check("playable", error.detail))
-        return found
+            checks.append(_check("playable", error.detail))
+        return checks
 
     async def _by_solver(
         self, make: Make, task: Task, names: Sequence[str], settings: AdaptSettings
@@ -151,17 +142,17 @@ class CandidateChecks:
         )
         errors = [one for one in tries if isinstance(one, str)]
         wins = tries.count(True)
-        said = f"a stronger policy won {wins} of {len(tries) - len(errors)} tries from the announcement alone"
+        detail = f"a stronger policy won {wins} of {len(tries) - len(errors)} tries from the announcement alone"
         if errors:
-            said += f"; of the others one says: {errors[0][:200]}"
-        return [_check(name, said, wins > 0) for name in names]
+            detail += f"; {len(errors)} further ones failed, the first: {errors[0][:200]}"
+        return [_check(name, detail, wins > 0) for name in names]
 
 
 class Solver:
-    """Plays a candidate whose family has no planner, as proof that it can be solved.
+    """Plays a candidate as proof that it can be solved, where the family has no planner.
 
-    A stronger policy, any endpoint, gets nothing but what the task announces and plays it as plain chat. One success
-    proves the task, and that its instruction is right. What the infrastructure loses counts neither way.
+    A stronger policy (any endpoint) reads only the announcement and plays the task as plain chat. One success proves
+    the task and its instruction. Infrastructure failures count neither way.
     """
 
     def __init__(self, generate: Generate) -> None:
@@ -170,13 +161,13 @@ class Solver:
     async def solve(
         self, make: Make, task: Task, *, tries: int, max_steps: int, seed: int
     ) -> list[bool | str]:
-        """Play up to `tries` times, each in a fresh environment, until a success: won, lost, or why it was not measured."""
-        found: list[bool | str] = []
-        while len(found) < tries and True not in found:
-            batch = range(len(found), min(tries, len(found) + _TOGETHER))
+        """Play up to `tries` times until a success; return for each try whether it was won, or its failure."""
+        results: list[bool | str] = []
+        while len(results) < tries and True not in results:
+            batch = range(len(results), min(tries, len(results) + _TOGETHER))
             seeds = [derive_seed(seed, index) for index in batch]
-            found += await asyncio.gather(*(self._try(make(), task, max_steps, s) for s in seeds))
-        return found
+            results += await asyncio.gather(*(self._try(make(), task, max_steps, s) for s in seeds))
+        return results
 
     async def _try(self, environment: Environment, task: Task, steps: int, seed: int) -> bool | str:
         try:
@@ -196,11 +187,11 @@ class Solver:
         for index in range(steps):
             sampling = _SAMPLING.model_copy(update={"seed": derive_seed(seed, "step", index)})
             reply = await self._generate(GenerateRequest(messages=tuple(chat), sampling=sampling))
-            said = reply.outputs[0].text
-            result = await environment.step(said)
+            text = reply.outputs[0].text
+            result = await environment.step(text)
             if result.done:
                 return bool(result.success)
-            chat.append(ChatMessage(role="assistant", content=said))
+            chat.append(ChatMessage(role="assistant", content=text))
             chat.append(ChatMessage(role="user", content=result.observation.text))
         return False
 
@@ -208,7 +199,7 @@ class Solver:
 def near_root(
     family: EnvironmentFamily, slot: OpenSlot, params: Params, max_drift: float
 ) -> CheckResult:
-    """How far a task is from the root of its slot."""
+    """Check the distance of a task from the root of its slot."""
     distance = drift(family, slot.root.params, params)
     detail = f"{distance:.2f} from the root, allowed {max_drift:.2f} (adaptation.max_drift)"
     return _check("near_root", detail, distance <= max_drift)
@@ -217,9 +208,10 @@ def near_root(
 def _by_reading(
     family: EnvironmentFamily, slot: OpenSlot, text: str, offered: Choices, max_drift: float
 ) -> tuple[TaskDraft | None, list[CheckResult]]:
-    answer, why = offered.parse(text)
+    """Make all checks that need no episode."""
+    answer, problem = offered.parse(text)
     if answer is None:
-        return None, [_check("readable", why)]
+        return None, [_check("readable", problem)]
     try:
         draft = family.apply_rewrite(slot.parent, answer)
     except InputError as error:
@@ -235,7 +227,7 @@ def _by_reading(
 
 
 def _change(family: EnvironmentFamily, parent: Task, text: str, offered: Choices) -> float:
-    """How far an answer leads from the parent; 0 where it leads nowhere."""
+    """Return the distance of an answer's task from the parent; 0 if the answer makes no task."""
     answer, _ = offered.parse(text)
     try:
         draft = None if answer is None else family.apply_rewrite(parent, answer)
@@ -245,7 +237,7 @@ def _change(family: EnvironmentFamily, parent: Task, text: str, offered: Choices
 
 
 def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:
-    """Whether the family, given the parameters alone, writes this very task."""
+    """Check that the family writes this very task for its parameters."""
     try:
         own = family.validate(draft.params)
     except InputError as error:
@@ -256,7 +248,7 @@ def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:
 
 
 async def _wins(environment: Environment, task: Task, responses: Sequence[str]) -> bool:
-    """Whether the responses end an episode with success."""
+    """Play the responses and return whether the episode ends with success."""
     try:
         await environment.reset(task, seed=0)
         for response in responses:

@@ -1,9 +1,10 @@
 """The diagnosis: what trajectories show, in at most two sentences each.
 
-By default it is the facts of a family that tells its sub-goals (`facts`), and no model is asked. Else a model reads in two
-stages, with the facts where there are any. First every step with a negative vote whose judges gave reasons: what was wrong. Then the trajectory, with what was said
-of its steps: what went wrong, or what made it easy. For easier tasks it reads failures, for harder ones the shortest
-successes. All it reads is quoted, and what it writes is quoted again for the rewriter: hostile text may have steered it.
+By default it is the facts of a family with sub-goals (`facts`), and no model is asked. Else a model reads in two stages,
+with the facts if there are any. First it reads each step with a negative vote and a reason, and names the fault. Then it
+reads the trajectory with these summaries, and says what went wrong or what made the task easy. For easier tasks it reads
+failures, for harder ones the shortest successes. All text that it reads is quoted, and its own text is quoted again for
+the rewriter, because hostile text may have steered it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from triforge.types import (
     Task,
 )
 
-MAX_PROMPT: Final = 9000  # characters that a prompt has at most, by the limits below
+MAX_PROMPT: Final = 9000  # characters of a prompt, which the limits below ensure
 MAX_STEPS: Final = 6  # steps of one trajectory that are read one by one
 _SHOWN_STEPS: Final = 24  # of a longer trajectory: the first third and the end
 _SHOWN_VOTES: Final = 8  # texts of one step
-_SEEN: Final = 120  # characters of an observation
-_DONE: Final = 80  # characters of an action
-_SAID: Final = 400  # characters of a judge's text
-_SUMMARY: Final = 320  # characters of a summary that others read
-_FACTS: Final = 400  # characters of what a family's sub-goals say
+_OBSERVATION: Final = 120  # characters of an observation
+_ACTION: Final = 80  # characters of an action
+_REASON: Final = 400  # characters of a judge's text
+_SUMMARY: Final = 320  # characters of a summary
+_FACTS: Final = 400  # characters of a family's facts
 _SENTENCE: Final = re.compile(r"[^.!?]*[.!?]+")
 
 _RULES: Final = (
@@ -56,7 +57,7 @@ Chat = tuple[ChatMessage, ...]
 def choose(
     notes: Sequence[DiagnosisNote], direction: Direction, *, count: int
 ) -> tuple[DiagnosisNote, ...]:
-    """The trajectories to summarise: failures with the most condemned steps first, or the shortest successes."""
+    """Choose the trajectories to summarise: failures with the most condemned steps first, or the shortest successes."""
     harder = direction == "harder"
     ranked = sorted(
         (note for note in notes if note.success == harder),
@@ -66,26 +67,26 @@ def choose(
 
 
 def condemned(note: DiagnosisNote) -> tuple[int, ...]:
-    """Indices of the steps whose votes are all -1 (a step without votes is not among them)."""
+    """Return the indices of the steps whose votes are all -1; a step without votes is not among them."""
     return tuple(index for index, (_, _, votes) in enumerate(note.steps) if set(votes) == {-1})
 
 
 def questioned(note: DiagnosisNote) -> tuple[int, ...]:
-    """Indices of the steps to read one by one: a negative vote, and a judge that gave a reason.
+    """Return the indices of the steps to read one by one: steps with a negative vote and a reason.
 
-    The most condemned come first, at most `MAX_STEPS`. A judge of one word has said all of it by its vote.
+    The most condemned steps come first, at most `MAX_STEPS`. A judge of one word gives no reason beyond its vote.
     """
-    found: set[tuple[float, int]] = set()
+    ranked: set[tuple[float, int]] = set()
     for step, texts in note.judged:
         if step < len(note.steps):
             votes = note.steps[step][2]
             if -1 in votes and any(map(has_reason, texts)):
-                found.add((-votes.count(-1) / len(votes), step))
-    return tuple(index for _, index in sorted(found)[:MAX_STEPS])
+                ranked.add((-votes.count(-1) / len(votes), step))
+    return tuple(index for _, index in sorted(ranked)[:MAX_STEPS])
 
 
 def step_prompt(note: DiagnosisNote, index: int, instruction: str) -> Chat:
-    """The chat that asks what was wrong with one step."""
+    """Make the chat that asks for the fault of one step."""
     action, observation, votes = note.steps[index]
     texts = dict(note.judged)[index]
     return _chat(
@@ -93,7 +94,7 @@ def step_prompt(note: DiagnosisNote, index: int, instruction: str) -> Chat:
         f"Task: {quote(instruction)}",
         f"Step {index + 1}: {_acted(action, observation)}",
         *(
-            f"Judge {number} {_VOTED[vote]}: {quote(text, limit=_SAID)}"
+            f"Judge {number} {_VOTED[vote]}: {quote(text, limit=_REASON)}"
             for number, (text, vote) in enumerate(
                 zip(texts[:_SHOWN_VOTES], votes, strict=False), start=1
             )
@@ -106,10 +107,10 @@ def build_prompt(
     note: DiagnosisNote,
     instruction: str,
     direction: Direction,
-    said: Mapping[int, str] | None = None,
+    summaries: Mapping[int, str] | None = None,
     facts: str = "",
 ) -> Chat:
-    """The chat that asks for a summary of one trajectory; `said` is what the first stage said, by step."""
+    """Make the chat that asks for a summary of one trajectory; `summaries` are those of single steps."""
     marks = dict.fromkeys(condemned(note), " [all judges: bad]")
     lines = [
         f"{index + 1}. {_acted(action, observation)}{marks.get(index, '')}"
@@ -118,12 +119,12 @@ def build_prompt(
     if len(lines) > _SHOWN_STEPS:
         head = _SHOWN_STEPS // 3
         lines = [*lines[:head], "...", *lines[head - _SHOWN_STEPS :]]
-    summaries = [
+    single = [
         f"step {index + 1}: {quote(text, limit=_SUMMARY)}"
-        for index, text in sorted((said or {}).items())
+        for index, text in sorted((summaries or {}).items())
     ]
-    if summaries:
-        summaries = ["What was said of single steps:", *summaries, "Merge this, repeat nothing."]
+    if single:
+        single = ["Summaries of single steps:", *single, "Merge this, repeat nothing."]
     return _chat(
         _RULES,
         f"Task: {quote(instruction)}",
@@ -131,23 +132,23 @@ def build_prompt(
         *(lines or ["(no step was taken)"]),
         *_tested(note),
         *([f"Measured: {quote(facts, limit=_FACTS)}"] if facts else []),
-        *summaries,
+        *single,
         _QUESTION[direction],
     )
 
 
 def _acted(action: str, observation: str) -> str:
-    return f"{quote(action, limit=_DONE)} -> {quote(observation, limit=_SEEN)}"
+    return f"{quote(action, limit=_ACTION)} -> {quote(observation, limit=_OBSERVATION)}"
 
 
 def _tested(note: DiagnosisNote) -> list[str]:
-    """What became of a program; numbers only, nothing of a test."""
-    found = []
+    """Describe the test results of a program by numbers only, without the text of a test."""
+    passed = []
     if note.hidden is not None:
-        found.append(f"{note.hidden:.0%} of the task's own tests")
+        passed.append(f"{note.hidden:.0%} of the task's own tests")
     if note.written is not None:
-        found.append(f"{note.written[0]} of {note.written[1]} tests that a judge wrote")
-    return [f"Its program passes {' and '.join(found)}."] if found else []
+        passed.append(f"{note.written[0]} of {note.written[1]} tests that a judge wrote")
+    return [f"Its program passes {' and '.join(passed)}."] if passed else []
 
 
 def _chat(*lines: str) -> Chat:
@@ -155,10 +156,10 @@ def _chat(*lines: str) -> Chat:
 
 
 def two_sentences(text: str) -> str:
-    """The first two sentences of an answer, neutralised."""
-    calm = one_line(text, limit=_SUMMARY)
-    found = _SENTENCE.findall(calm)
-    return "".join(found[:2]).strip() if found else calm
+    """Return the first two sentences of an answer on one line."""
+    line = one_line(text, limit=_SUMMARY)
+    sentences = _SENTENCE.findall(line)
+    return "".join(sentences[:2]).strip() if sentences else line
 
 
 class Diagnosis:
@@ -176,7 +177,7 @@ class Diagnosis:
         settings: AdaptSettings,
         seed: int,
     ) -> tuple[str, ...]:
-        """The facts of the chosen trajectories, or with `adaptation.diagnosis = "model"`, or without facts, a model's summaries.
+        """Explain the chosen trajectories: by facts, or by a model's summaries with `diagnosis = "model"` or without facts.
 
         Raises:
             PolicyError, UnavailableError, InputError: the model does not answer or cannot take the prompt.
@@ -211,10 +212,10 @@ class Diagnosis:
         seed: int,
         facts: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """One summary a note, in order; an empty answer is left out. `facts` are told beside the notes.
+        """Return one summary a note, in order, without empty ones; the model reads the `facts` with the notes.
 
-        An answer has at most `tokens` tokens, all together at most `budget`. Each trajectory needs one; what is left goes
-        to single steps, in turn to the trajectories, the most condemned steps first.
+        An answer has at most `tokens` tokens, and all answers at most `budget`. Each trajectory needs one answer. The other
+        answers are for single steps, in turn from each trajectory, the most condemned steps first.
 
         Raises:
             PolicyError, UnavailableError, InputError: the model does not answer or cannot take the prompt.
@@ -235,16 +236,16 @@ class Diagnosis:
             texts = await asyncio.gather(
                 *(ask(step_prompt(note, index, instruction), number, index) for index in mine)
             )
-            said = {index: text for index, text in zip(mine, texts, strict=True) if text}
+            single = {index: text for index, text in zip(mine, texts, strict=True) if text}
             known = facts[number] if facts else ""
-            return await ask(build_prompt(note, instruction, direction, said, known), number)
+            return await ask(build_prompt(note, instruction, direction, single, known), number)
 
-        found = await asyncio.gather(*(one(number, note) for number, note in enumerate(read)))
-        return tuple(text for text in found if text)
+        answered = await asyncio.gather(*(one(number, note) for number, note in enumerate(read)))
+        return tuple(text for text in answered if text)
 
 
 def _share_out(wanted: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """At most `count` of the wanted steps in all, taken in turn from the trajectories."""
+    """Choose at most `count` of the wanted steps, in turn from each trajectory."""
     turns = zip_longest(
         *([(number, step) for step in steps] for number, steps in enumerate(wanted))
     )

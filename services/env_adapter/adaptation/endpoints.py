@@ -1,7 +1,7 @@
-"""Which models diagnose, rewrite and prove, by the deployment's addresses.
+"""The models that diagnose, rewrite and prove, by the deployment's addresses.
 
-An address with a path (`https://host/v1`) is an OpenAI-compatible endpoint, one without is a policy service. A fragment
-names the model (`https://host/v1#name`); without it the first that the endpoint lists is asked.
+An address with a path (`https://host/v1`) is an OpenAI-compatible endpoint, an address without a path is a policy service.
+A fragment names the model (`https://host/v1#name`); without it the first model of the endpoint's list is used.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from triforge.telemetry.logs import masked
 def endpoint(
     address: str, settings: Settings, option: str = "TRIFORGE_REWRITER_MODEL_URL"
 ) -> Generate:
-    """The model behind the address that `option` names.
+    """Return a client of the model at the address that `option` gives.
 
     Raises:
-        ConfigError: keys are asked for, and the address would be sent the services' secret although nothing says that
-            it is this deployment's own.
+        ConfigError: the client would send the services' secret to a policy service that is not known to belong to this
+            deployment.
     """
     url, model = urldefrag(address)
     if is_openai_url(url):
@@ -35,9 +35,9 @@ def endpoint(
         return OpenAIGenerate(url, model, api_key=key, timeout_s=settings.request_s)
     if settings.own_key and not _is_own(url, settings):
         raise ConfigError(
-            f"{option}: given {masked(address)!r}, which without a path stands for a policy service of this deployment and would be "
-            "sent TRIFORGE_SERVICE_SECRET: name its host in TRIFORGE_OWN_HOSTS if it is one, else give the path of the "
-            "endpoint (https://host/v1)"
+            f"{option}: given {masked(address)!r}, which without a path is a policy service and would receive "
+            "TRIFORGE_SERVICE_SECRET: name its host in TRIFORGE_OWN_HOSTS if it belongs to this deployment, else give the path "
+            "of the endpoint (https://host/v1)"
         )
     return PolicyClient.from_settings(
         settings.model_copy(update={"rewriter_model_url": url}), "rewriter"
@@ -45,10 +45,10 @@ def endpoint(
 
 
 def _is_own(url: str, settings: Settings) -> bool:
-    """Whether a policy service is this deployment's own.
+    """Return whether a policy service belongs to this deployment.
 
-    It is on this machine, under a name without a dot (a service of the same compose file or namespace), on a host where
-    another service of ours is, or on one of `own_hosts`.
+    It does on this machine, under a name without a dot (the same compose file or namespace), on the host of another
+    service, and on one of `own_hosts`.
     """
     host = urlsplit(url).hostname or ""
     if is_loopback(host) or not set(".:") & set(host):
@@ -57,9 +57,9 @@ def _is_own(url: str, settings: Settings) -> bool:
 
 
 def make_writer(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> ProposalWriter:
-    """A writer that asks the models of `settings`: `rewriter_model_url`, and where given `diagnosis_url` and `solver_url`.
+    """Make a writer with the models of `settings`: `rewriter_model_url`, and `diagnosis_url` and `solver_url` if given.
 
-    A policy service is held to the choices by a regular expression, any other endpoint by a JSON schema.
+    A regular expression constrains a policy service to the choices, a JSON schema any other endpoint.
     """
 
     def other(name: str) -> Generate | None:

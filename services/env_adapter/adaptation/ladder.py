@@ -56,7 +56,7 @@ class LadderController:
         self._refused: set[tuple[str, str, int, str]] = set()
 
     async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
-        """The slot's next task. All measured groups count, whatever is trained on later."""
+        """Make the slot's next task. All measured groups count, also those that train nothing."""
         if outcome.purpose != "train":
             return Closed("not a training group")
         return await asyncio.to_thread(self._respond, outcome)
@@ -87,7 +87,7 @@ class LadderController:
     def _draw(
         self, name: str, task: Task, ladders: dict[str, Ladder], section: LadderSection
     ) -> tuple[_Fresh | None, str]:
-        """(task, why there is none). A level that the generator refuses is not asked for again."""
+        """Return a task, or why there is none. A level that the generator refuses is not drawn again."""
         family = self._family(task.family)
         if not isinstance(family, Levels):
             return None, f"the environment {task.family!r} has no difficulty levels"
@@ -147,14 +147,14 @@ def _of(kind: str) -> str:
 
 
 def _ladders(session: Session, outcome: RunOutcome) -> dict[str, Ladder]:
-    """The run's ladders by kind, those that counted anything."""
+    """Return the run's ladders by kind, those that counted a group."""
     rule = outcome.settings.adaptation.ladder
     rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
     return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
 
 
 def _count(session: Session, outcome: RunOutcome) -> str:
-    """Count this group on the ladder of its kind, and store that; what is said of it."""
+    """Count this group on the ladder of its kind, store the ladder, and describe it."""
     played = session.get(LevelRow, outcome.task_id)
     kind, level = (played.kind, played.level) if played else ("", None)
     before = _ladders(session, outcome).get(kind, Ladder(outcome.settings.adaptation.ladder))

@@ -1,10 +1,10 @@
-"""The limits: why a slot is not rewritten now, and why an accepted rewrite is not taken.
+"""The limits of rewriting: reasons why a slot is not rewritten now.
 
-    of a slot    split, state, pin, what is pending, rewrites in a row without a group inside the band
-    of a pool    paused, what is pending
-    of a run     proposals in all, share of accepted ones among its last decisions
+    of a slot    split, state, pin, an open proposal, rewrites in a row without a group inside the band
+    of a pool    its state, the number of pending proposals
+    of a run     the number of proposals
 
-How far a candidate may be from the root is a check of the candidate (`candidates`).
+The distance of a candidate from the root is a check of the candidate (`candidates`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import proposal_of
-from triforge.config import AdaptationSection
 from triforge.rollout.seeds import derive_seed
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Proposal, Task
@@ -25,10 +24,10 @@ _DECIDED = ("accepted", "rejected", "awaiting", "rolled_back")
 
 
 def why_closed(session: Session, task: Task, outcome: RunOutcome, *, in_work: int) -> str:
-    """Why the outcome's task may not be rewritten now; empty if it may.
+    """Return why the outcome's task may not be rewritten now; empty if it may.
 
-    `in_work` are the proposals of the pool that this process is writing already. The answer lasts while the session
-    holds the pool.
+    `in_work` is the number of proposals of the pool that this process is writing. The answer holds while the session has
+    locked the pool.
     """
     return _slot_limit(session, task) or _run_limit(session, task, outcome, in_work)
 
@@ -67,7 +66,7 @@ def _run_limit(session: Session, task: Task, outcome: RunOutcome, in_work: int) 
 
 
 def _in_a_row(session: Session, slot: str, outcome: RunOutcome) -> int:
-    """Measured rewrites of the slot by this run since its last training group inside the band."""
+    """Count the measured rewrites of the slot by this run since its last training group inside the band."""
     band = outcome.settings.algorithm
     accuracy = cast(MeasurementRow.successes, Float) / func.nullif(MeasurementRow.measured, 0)
     inside = session.scalar(
@@ -84,24 +83,8 @@ def _in_a_row(session: Session, slot: str, outcome: RunOutcome) -> int:
     return sum(inside is None or proposal.step > inside for proposal in decided)
 
 
-def over_acceptance(session: Session, proposal: Proposal, settings: AdaptationSection) -> str:
-    """Why one more accepted rewrite would be too many among the run's last decisions; empty if it is not."""
-    if settings.max_acceptance >= 1.0:
-        return ""
-    made = _decided(session, ProposalRow.run_id == proposal.run_id)
-    decided = sorted((p.decided_step, p.id, p.state) for p in made if p.decided_step is not None)
-    window = decided[max(0, len(decided) - settings.acceptance_window + 1) :]
-    taken = sum(state != "rejected" for _, _, state in window)
-    if taken + 1 <= settings.max_acceptance * settings.acceptance_window:
-        return ""
-    return (
-        f"{taken} of the last {len(window)} decisions were accepted already, allowed are "
-        f"{settings.max_acceptance:.0%} of {settings.acceptance_window} (adaptation.max_acceptance)"
-    )
-
-
 def kept_original(session: Session, task: Task, share: float) -> bool:
-    """Whether the task's slot is one of the share of its pool that is never rewritten (see `originals`)."""
+    """Return whether the task's slot keeps its original task (see `originals`)."""
     where = (TaskRow.pool_id == task.pool_id, TaskRow.split == "train", TaskRow.version == 0)
     slots = session.scalar(select(func.count(TaskRow.id)).where(*where)) or 0
     return session.get_one(TaskRow, task.id).position in originals(task.pool_id, slots, share)
@@ -109,18 +92,18 @@ def kept_original(session: Session, task: Task, share: float) -> bool:
 
 @lru_cache(maxsize=64)
 def originals(pool_id: str, slots: int, share: float) -> frozenset[int]:
-    """The positions of a pool's training slots that are never rewritten: the first `share` by a digest, for every run."""
+    """Return the positions of the training slots that keep their tasks: the first `share` by a digest, the same for every run."""
     ranked = sorted(
         range(slots), key=lambda position: (derive_seed(pool_id, "original", position), position)
     )
     return frozenset(ranked[: round(share * slots)])
 
 
-def _decided(session: Session, *wanted: ColumnElement[bool]) -> list[Proposal]:
-    """Decided proposals but for null controls."""
-    query = select(ProposalRow).where(*wanted, ProposalRow.state.in_(_DECIDED))
+def _decided(session: Session, *conditions: ColumnElement[bool]) -> list[Proposal]:
+    """Return decided proposals without null controls."""
+    query = select(ProposalRow).where(*conditions, ProposalRow.state.in_(_DECIDED))
     return [p for p in map(proposal_of, session.scalars(query)) if not p.null_control]
 
 
-def _count(session: Session, *wanted: ColumnElement[bool]) -> int:
-    return session.scalar(select(func.count(ProposalRow.id)).where(*wanted)) or 0
+def _count(session: Session, *conditions: ColumnElement[bool]) -> int:
+    return session.scalar(select(func.count(ProposalRow.id)).where(*conditions)) or 0

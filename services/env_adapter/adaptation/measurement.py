@@ -1,14 +1,14 @@
-"""Measurements and proposals in SQL; one transaction a transition, all of them safe to repeat.
+"""Measurements and proposals in SQL; each transition is one transaction that is safe to repeat.
 
     train outcome     -> measurement (+ proposal: pending candidate, or invalid)
-    measured pair     -> measurements, counts of the proposal, and when the test says so:
+    measured pair     -> measurements, counts of the proposal, and the verdict of the test:
                          accepted: candidate active, parent replaced · rejected: candidate rejected, slot free again
                          awaiting: accepted in a pool where people approve; the candidate waits, the parent is played
 
 A measurement is unique by its group, so a repeated delivery is counted once. Parent and candidate of a proposal are
-offered together, in one round. A pair counts only if both of its groups were measured, by policy versions that lie at
-most `max_version_gap` apart, first to last over both groups. A pair that does not count is named in the proposal with
-the reason, and the next round plays another; after `MAX_DISCARDED` of them the proposal is given up unmeasured.
+played in one round. A pair counts only if both of its groups were measured, by policy versions at most `max_version_gap`
+apart over both groups. A proposal names each discarded pair with the reason, and the next round plays another; after
+`MAX_DISCARDED` of them the proposal is rejected unmeasured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.limits import kept_original, over_acceptance, why_closed
+from services.env_adapter.adaptation.limits import kept_original, why_closed
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.rows import (
     change_proposal,
@@ -43,12 +43,12 @@ Pair = tuple[MeasurementRow, MeasurementRow]
 
 
 def proposal_id(group_id: str) -> str:
-    """The id of the proposal that a group's outcome may lead to: at most one, however often the outcome arrives."""
+    """Return the id of the only proposal that the outcome of a group may lead to."""
     return f"prop-{hashlib.sha256(group_id.encode()).hexdigest()[:20]}"
 
 
 def new_proposal(outcome: RunOutcome, task: Task, **fields: Any) -> Proposal:
-    """A proposal about the outcome's task, invalid until it has a candidate."""
+    """Make a proposal for the outcome's task; it is invalid until it has a candidate."""
     accuracy = outcome.successes / outcome.measured if outcome.measured else 0.0
     empty = dict.fromkeys(("diagnosis", "prompt", "answer"), "")
     return Proposal(
@@ -68,7 +68,7 @@ def new_proposal(outcome: RunOutcome, task: Task, **fields: Any) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class OpenSlot:
-    """A slot that may be rewritten now: its active version, its first one, and all it ever had (the parent too)."""
+    """A slot that may be rewritten now: its active version, its first version, and all versions with the parent."""
 
     parent: Task
     root: Task
@@ -77,7 +77,7 @@ class OpenSlot:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Why a slot is not rewritten now."""
+    """The reason why a slot is not rewritten now."""
 
     reason: str
 
@@ -89,7 +89,7 @@ class MeasurementStore:
         self._database = database
 
     def record(self, outcome: RunOutcome) -> Proposal | None:
-        """Count a group once; the proposal comes back if this group brought its verdict."""
+        """Count a group once; return the proposal that it decides, if any."""
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(MeasurementRow, outcome.group_id) is not None:
@@ -105,9 +105,9 @@ class MeasurementStore:
             return proposal if proposal.state != "pending" else None
 
     def open_slot(self, outcome: RunOutcome, *, in_work: int) -> OpenSlot | Closed:
-        """Whether the outcome's task may be rewritten now; NotFoundError if there is no such task.
+        """Return the slot of the outcome's task, or why it may not be rewritten now; raise NotFoundError for an unknown task.
 
-        `in_work` are the proposals of this pool that this process is writing already.
+        `in_work` is the number of proposals of this pool that this process is writing.
         """
         with self._database.read() as session:
             task = task_in(session, outcome.task_id)
@@ -117,7 +117,7 @@ class MeasurementStore:
             return OpenSlot(parent=task, root=versions[0], earlier=versions)
 
     def kept_original(self, outcome: RunOutcome) -> bool:
-        """Whether the outcome's slot belongs to the share of its pool that is never rewritten."""
+        """Return whether the outcome's slot keeps its original task."""
         with self._database.read() as session:
             task = task_in(session, outcome.task_id)
             return kept_original(session, task, outcome.settings.adaptation.original_share)
@@ -125,7 +125,7 @@ class MeasurementStore:
     def propose(
         self, outcome: RunOutcome, proposal: Proposal, candidate: TaskDraft | None
     ) -> Proposal | Closed:
-        """Store a proposal with its candidate (None: it is invalid), unless the slot was closed in the meantime."""
+        """Store a proposal with its candidate (None: it is invalid), unless a limit closed the slot in the meantime."""
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if reason := _why_closed(session, task_in(session, proposal.parent_id), outcome):
@@ -149,7 +149,7 @@ def _why_closed(session: Session, task: Task, outcome: RunOutcome, in_work: int 
 
 
 def _repeats(session: Session, proposal: Proposal) -> bool:
-    """Whether the newest proposal of the slot is invalid for the very same reason: saying it once is enough."""
+    """Return whether the newest proposal of the slot is invalid for the same reason; it is stored once."""
     newest = session.scalars(
         select(ProposalRow)
         .where(ProposalRow.slot == proposal.slot)
@@ -164,7 +164,7 @@ def _repeats(session: Session, proposal: Proposal) -> bool:
 
 
 def _completed_pair(session: Session, outcome: RunOutcome) -> Pair | None:
-    """(parent, candidate) of the outcome's round, once both are there."""
+    """Return (parent, candidate) of the outcome's round once both are measured."""
     if outcome.proposal_id is None:
         return None
     rows = session.scalars(
@@ -181,15 +181,15 @@ def _completed_pair(session: Session, outcome: RunOutcome) -> Pair | None:
 
 
 def _count(session: Session, row: ProposalRow, pair: Pair, outcome: RunOutcome) -> Proposal:
-    """The proposal with one more pair, and with its verdict if that brought it."""
+    """Add a pair to the proposal, and decide it if the test does."""
     settings, before = outcome.settings, proposal_of(row)
-    if lost := why_not_counted(pair, settings):
-        discarded = (*before.discarded, f"step {outcome.step}: {lost}")
+    if reason := why_not_counted(pair, settings):
+        discarded = (*before.discarded, f"step {outcome.step}: {reason}")
         proposal = change_proposal(row, discarded=discarded)
         if len(discarded) <= MAX_DISCARDED:
             return proposal
         session.get_one(TaskRow, proposal.candidate_id).state = "rejected"
-        reason = f"withdrawn: {len(discarded)} pairs were played and could not be counted"
+        reason = f"withdrawn: none of {len(discarded)} pairs could be counted"
         return change_proposal(row, state="rejected", reason=reason, decided_step=outcome.step)
     parent, candidate = ((group.successes, group.measured) for group in pair)
     proposal = change_proposal(
@@ -201,14 +201,14 @@ def _count(session: Session, row: ProposalRow, pair: Pair, outcome: RunOutcome) 
     proposal = change_proposal(row, test=test)
     if not verdict:
         return proposal
-    state, reason = _move(session, proposal, verdict, reason, settings)
+    state, reason = _move(session, proposal, verdict, reason)
     return change_proposal(
         row, state=state, verdict=verdict, reason=reason, decided_step=outcome.step
     )
 
 
 def why_not_counted(pair: Pair, settings: AdaptSettings) -> str:
-    """Why a pair is played again instead of counted; empty if it counts."""
+    """Return why a pair is not counted but played again; empty if it counts."""
     for group, name in zip(pair, ("parent", "candidate"), strict=True):
         if not group.measured:
             return f"no rollout of the {name} could be measured"
@@ -223,10 +223,10 @@ def why_not_counted(pair: Pair, settings: AdaptSettings) -> str:
 
 
 def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str, AcceptanceTest]:
-    """(accepted, rejected or empty for another pair; the reason; what it follows from) by the run's acceptance rule.
+    """Apply the run's acceptance rule: return the verdict (empty for another pair), the reason and the test's numbers.
 
-    `paper`: the published inequalities on one fresh group of the candidate and the accuracy that asked for the rewrite.
-    `confident`: the sequential test of `triforge.algorithms.acceptance`, which never looks at that selected accuracy.
+    `paper`: the published inequalities on one fresh group of the candidate and the accuracy that triggered the rewrite.
+    `confident`: the sequential test of `triforge.algorithms.acceptance`, which does not use that selected accuracy.
     """
     algorithm = settings.algorithm
     low, high = algorithm.alpha_low, algorithm.alpha_high
@@ -260,21 +260,19 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str, Accept
     return words[decision.verdict], decision.reason, test
 
 
-def _move(
-    session: Session, proposal: Proposal, verdict: str, reason: str, settings: AdaptSettings
-) -> tuple[str, str]:
-    """Give the slot its new version, or the candidate its end; returns the proposal's state and the reason."""
+def _move(session: Session, proposal: Proposal, verdict: str, reason: str) -> tuple[str, str]:
+    """Replace the parent or end the candidate; return the proposal's state and the reason."""
     parent = session.get_one(TaskRow, proposal.parent_id)
     candidate = session.get_one(TaskRow, proposal.candidate_id)
     state = verdict
     if proposal.null_control:
-        state, reason = "rejected", f"null control, never taken; the test said: {reason}"
+        state, reason = "rejected", f"null control, never used; the test: {reason}"
     elif verdict == "accepted":
-        over = over_acceptance(session, proposal, settings.adaptation)
         if parent.state != "active":
-            state, reason = "rejected", f"the parent became {parent.state} meanwhile; {reason}"
-        elif over:
-            state, reason = "rejected", f"{over}; the test said: {reason}"
+            state, reason = (
+                "rejected",
+                f"the parent became {parent.state} in the meantime; {reason}",
+            )
         elif session.get_one(PoolRow, proposal.pool_id).approval == "manual":
             state = "awaiting"
     if state == "accepted":

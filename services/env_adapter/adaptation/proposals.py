@@ -1,4 +1,4 @@
-"""From a slot that should change to a proposal: menu, diagnosis, rewriter, checks. Asks models, touches no database."""
+"""The writing of a proposal: menu, diagnosis, rewriter, checks. It asks models and uses no database."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ MODEL_RETRY: Final = RetryPolicy(
     first_s=2.0, retries=2, retry_on=lambda error: isinstance(error, PolicyError | UnavailableError)
 )
 
-GOAL_TRIES: Final = 3  # rejected rewrites that kept a task's goal, before another goal is tried
+GOAL_TRIES: Final = 3  # rejected rewrites with the same goal, before another goal is tried
 
-Written = tuple[Proposal, TaskDraft | None]  # a proposal and its candidate; invalid without one
+Written = tuple[
+    Proposal, TaskDraft | None
+]  # a proposal and its candidate; invalid without a candidate
 
 
 class ProposalWriter:
     """Writes proposals.
 
-    `generate` rewrites, `diagnoses` explains failures where a model is asked (the same by default), `solver` proves what a
-    family does not prove itself. `retry_policy` is for a model that does not answer. `diagnosis` takes the diagnosis's place.
+    `generate` rewrites. `diagnoses` explains attempts where a model is asked (the same by default), or `diagnosis` in its
+    place. `solver` proves what a family does not prove itself. `retry_policy` is for a model that does not answer.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class ProposalWriter:
         self._retry = retry_policy
 
     async def write(self, outcome: RunOutcome, direction: Direction, slot: OpenSlot) -> Written:
-        """One proposal. What goes wrong makes it an invalid one with the reason, never an error."""
+        """Write a proposal; a failure makes it invalid, with the reason, and never raises."""
         parent, settings = slot.parent, outcome.settings.adaptation
         null_control = is_null_control(proposal_id(outcome.group_id), settings.null_control)
         proposal = new_proposal(outcome, parent, direction=direction, null_control=null_control)
@@ -72,27 +74,29 @@ class ProposalWriter:
             same = TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind)
             return proposal, same
         try:
-            menu, offered, why = await asyncio.to_thread(self._offer, proposal, slot, settings)
+            menu, offered, problem = await asyncio.to_thread(self._offer, proposal, slot, settings)
             if offered:
                 try:
                     async with asyncio.timeout(settings.deadline_s):
                         return await self._ask(proposal, outcome, slot, menu, offered)
                 except TimeoutError:
-                    why = f"no candidate within {settings.deadline_s:.0f} s (adaptation.deadline_s)"
+                    problem = (
+                        f"no candidate within {settings.deadline_s:.0f} s (adaptation.deadline_s)"
+                    )
                 except (PolicyError, UnavailableError, InputError) as error:
-                    why = f"the rewriter's model gave no answer: {error.detail}"
-        except Exception as error:  # noqa: BLE001 (a family may raise anything, and would the next time, too)
+                    problem = f"the rewriter's model gave no answer: {error.detail}"
+        except Exception as error:  # noqa: BLE001 (a family may raise anything, and would again)
             _log.exception("%s: writing a proposal for %s", proposal.id, parent.id)
-            why = f"writing the proposal raised {type(error).__name__}: {error}"
-        return proposal.model_copy(update={"reason": why}), None
+            problem = f"writing the proposal raised {type(error).__name__}: {error}"
+        return proposal.model_copy(update={"reason": problem}), None
 
     def _offer(
         self, proposal: Proposal, slot: OpenSlot, settings: AdaptationSection
     ) -> tuple[RewriteMenu, Choices, str]:
-        """The menu, what of it may be answered, and why nothing may be if so."""
+        """Return the menu, the choices of it that may be answered, and why there are none."""
         family, parent = self._family(slot.parent.family), slot.parent
         menu = family.rewrite_menu(parent, proposal.direction)
-        had = {identity(version.params) for version in slot.earlier}
+        played = {identity(version.params) for version in slot.earlier}
         refused: Counter[str] = Counter()
 
         def draft_of(answer: Answer) -> TaskDraft | None:
@@ -101,7 +105,7 @@ class ProposalWriter:
             except InputError:
                 refused["impossible"] += 1
                 return None
-            if identity(draft.params) in had:
+            if identity(draft.params) in played:
                 refused["played by this slot before"] += 1
                 return None
             if not near_root(family, slot, draft.params, settings.max_drift).passed:
@@ -120,9 +124,9 @@ class ProposalWriter:
         if not offered:
             refused.clear()
             offered = choices(menu, lambda answer: draft_of(answer) is not None, seed=seed)
-        why = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
-        left = f"nothing {proposal.direction} is left to offer for this slot"
-        return menu, offered, f"{left}: {why}" if why else left
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
+        problem = f"no {proposal.direction} task is left to offer for this slot"
+        return menu, offered, f"{problem}: {reasons}" if reasons else problem
 
     async def _ask(
         self,
@@ -132,7 +136,7 @@ class ProposalWriter:
         menu: RewriteMenu,
         offered: Choices,
     ) -> Written:
-        """What the models make of it: a diagnosis, answers, and the first answer that passes the checks."""
+        """Ask the models for a diagnosis and answers, and take the first answer that passes the checks."""
         settings, parent, direction = outcome.settings, slot.parent, proposal.direction
         family = self._family(parent.family)
         notes = await retry(
@@ -165,7 +169,7 @@ class ProposalWriter:
             self._retry,
         )
         checked = await self._checks.first_proved(family, slot, answers, offered, settings)
-        said = {
+        fields = {
             "diagnosis": "\n".join(notes),
             "prompt": prompt,
             "answer": "\n".join(answers),
@@ -173,17 +177,17 @@ class ProposalWriter:
             "drift": checked.drift,
             "reason": "" if checked.candidate else "no answer passed all checks",
         }
-        return proposal.model_copy(update=said), checked.candidate
+        return proposal.model_copy(update=fields), checked.candidate
 
 
 def goal_is_exhausted(slot: OpenSlot) -> bool:
-    """Whether `GOAL_TRIES` rewrites of the parent that kept its kind were measured and rejected."""
+    """Return whether `GOAL_TRIES` rewrites of the parent with its kind were measured and rejected."""
     parent = slot.parent
     tried = (v for v in slot.earlier if v.version > parent.version and v.kind == parent.kind)
-    changed = (v for v in tried if v.params != parent.params)  # a null control is no try
+    changed = (v for v in tried if v.params != parent.params)  # a null control does not count
     return sum(version.state == "rejected" for version in changed) >= GOAL_TRIES
 
 
 def is_null_control(name: str, share: float) -> bool:
-    """Whether the proposal of that id is one of the share that measures false acceptance; repeated, the same."""
+    """Return whether a proposal is one of the share that measures false acceptance; the id decides it."""
     return derive_seed(name, "null control") < share * 2**31

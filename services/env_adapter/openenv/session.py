@@ -1,4 +1,4 @@
-"""One client's episodes: reset, step, state, as OpenEnv words them."""
+"""The episodes of one client: reset, step and state of the OpenEnv protocol."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from triforge.environments.kit import Strict, parse_model
 from triforge.errors import ConflictError, InputError
 from triforge.rollout.adapting import identity
 from triforge.rollout.isolation import fresh_environment
@@ -22,6 +23,14 @@ _Image = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
 _NO_EPISODE: Final[dict[str, Any]] = {"episode_id": None, "step_count": 0, "done": False}
 
 
+class ResetRequest(Strict):
+    """The choice of a task: the one that `seed` selects, or one of the parameters `task`."""
+
+    seed: Annotated[int, Field(ge=0)] | None = None
+    task: Params | None = None
+    episode_id: Annotated[str, Field(max_length=255)] | None = None
+
+
 class TextAction(BaseModel):
     """The whole response of the policy."""
 
@@ -31,11 +40,10 @@ class TextAction(BaseModel):
 
 
 class TextObservation(BaseModel):
-    """What the policy sees.
+    """An observation of the policy.
 
-    `system` only after reset. `images` are PNG or JPEG files, in the order in which the policy sees them, before the text.
-    `action_valid` says whether the action was admissible, None after reset; `success` whether the task is solved, None
-    until done.
+    `system` comes after reset only. `images` are PNG or JPEG files, which the policy sees in this order before the text.
+    `action_valid` is whether the action was admissible, None after reset; `success` is None until the episode is done.
     """
 
     text: str
@@ -47,7 +55,7 @@ class TextObservation(BaseModel):
 
 
 class EpisodeState(BaseModel):
-    """What is known of an episode."""
+    """The state of an episode."""
 
     episode_id: str | None
     step_count: int
@@ -67,11 +75,11 @@ class Tasks:
         return len(self._tasks)
 
     def pick(self, seed: int) -> Task:
-        """The task that a seed stands for."""
+        """Return the task that a seed selects."""
         return self._tasks[seed % len(self._tasks)]
 
     def task(self, params: Params) -> Task:
-        """A task of the family."""
+        """Make a task of the family."""
         draft = self.family.validate(params)
         name = f"served-{uuid.uuid5(uuid.NAMESPACE_OID, identity(draft.params)).hex[:12]}"
         return Task(
@@ -85,7 +93,7 @@ class Tasks:
 
 
 class Session:
-    """The episodes of one client, one after the other."""
+    """The episodes of one client, one after another."""
 
     def __init__(self, tasks: Tasks, options: Params) -> None:
         self._tasks = tasks
@@ -94,13 +102,14 @@ class Session:
         self._state = dict(_NO_EPISODE)
         self._turn = asyncio.Lock()
 
-    async def reset(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Start an episode. What is malformed leaves the episode before it as it is; one that does not start leaves none."""
-        seed, params, episode = _reset_fields(given)
+    async def reset(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Start an episode. A malformed request keeps the present episode; an episode that does not start leaves none."""
+        request = parse_model(ResetRequest, body, "reset")
+        seed = request.seed or 0
         async with self._turn:
             task = self._tasks.pick(seed)
-            if params is not None:
-                task = await asyncio.to_thread(self._tasks.task, params)
+            if request.task is not None:
+                task = await asyncio.to_thread(self._tasks.task, request.task)
             await self._end()
             self._environment = fresh_environment(self._tasks.family, self._options)
             try:
@@ -109,7 +118,7 @@ class Session:
                 await self._end()
                 raise
             self._state = {
-                "episode_id": episode or uuid.uuid4().hex,
+                "episode_id": request.episode_id or uuid.uuid4().hex,
                 "step_count": 0,
                 "environment": task.family,
                 "instruction": task.instruction,
@@ -123,7 +132,7 @@ class Session:
         text = _text_of(action)
         async with self._turn:
             if self._environment is None or self._state["done"]:
-                raise ConflictError("no episode goes on; reset first")
+                raise ConflictError("there is no running episode; reset first")
             answer = await self._environment.step(text)
             result = kept_step(answer, self._state["step_count"])
             self._state["step_count"] += 1
@@ -138,11 +147,11 @@ class Session:
             return {"observation": seen, "reward": reward, "done": result.done}
 
     def state(self) -> dict[str, Any]:
-        """What is known of the episode."""
+        """Return the state of the episode."""
         return dict(self._state)
 
     async def close(self) -> None:
-        """End what goes on. Idempotent."""
+        """End the episode. Idempotent."""
         async with self._turn:
             await self._end()
 
@@ -162,24 +171,8 @@ def _observation(observation: Observation, **more: Any) -> dict[str, Any]:
     ).model_dump()
 
 
-def _reset_fields(given: dict[str, Any]) -> tuple[int, Params | None, str]:
-    unknown = sorted(set(given) - {"seed", "task", "episode_id"})
-    if unknown:
-        raise InputError(f"reset: unknown field {unknown[0]!r}, known are seed, task, episode_id")
-    seed, params, episode = given.get("seed"), given.get("task"), given.get("episode_id")
-    if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0)):
-        raise InputError(f"reset: seed: given {seed!r}, expected a whole number of at least 0")
-    if not (params is None or isinstance(params, dict)):
-        raise InputError(
-            f"reset: task: given {params!r}, expected a task's parameters as an object"
-        )
-    if not (episode is None or (isinstance(episode, str) and len(episode) <= 255)):
-        raise InputError(f"reset: episode_id: given {episode!r:.300}, expected a short text")
-    return seed or 0, params, episode or ""
-
-
 def _text_of(action: Any) -> str:
-    """The text of an action; clients that read numbers out of a model's answer give a number back."""
+    """Return the text of an action; a client that parses the model's text as JSON may send a number."""
     if not isinstance(action, dict) or set(action) - {"metadata"} != {"text"}:
         raise InputError(f"action: given {action!r:.100}, expected an object with the field text")
     text = action["text"]

@@ -1,8 +1,8 @@
-"""Playing a group: the job of the queue `rollout`.
+"""The job of the queue `rollout`: play a group.
 
-A job may be delivered twice and its worker may die at any point: everything is stored under ids, the first writer wins, and
-a second delivery goes on where the first one stopped. Rollouts that are stored are not played again (the judge may have
-voted on them), judge jobs without votes are sent again, and a complete group is announced.
+A job may be delivered twice, and its worker may die at any point. Everything is stored under ids, the first writer wins,
+and a second delivery continues where the first one stopped. Stored rollouts are not played again (the judge may have voted
+on them), judge jobs without votes are sent again, and a complete group is announced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, Trajector
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
-EPISODES = Counter("triforge_env_adapter_episodes_total", "Episodes that ended, by how.", ["ended"])
+EPISODES = Counter(
+    "triforge_env_adapter_episodes_total", "Episodes that ended, by their end.", ["ended"]
+)
 EPISODE_RETRIES = Counter("triforge_env_adapter_episode_retries_total", "Fresh tries of episodes.")
 EPISODE_SECONDS = Histogram(
     "triforge_env_adapter_episode_seconds",
@@ -42,13 +44,13 @@ EPISODE_SECONDS = Histogram(
 
 @dataclass(kw_only=True)
 class RolloutWorker:
-    """Plays groups; one a process, shared by all of its jobs.
+    """Plays groups; a process has one, which all its jobs share.
 
     Attributes:
-        read_task: reads a task version from the store; blocking, called in a thread.
+        read_task: reads a task version from the store; it blocks, so it runs in a thread.
         sessions: waits for the sessions of groups that agents play.
-        keep: keeps screenshots; None for environments of text.
-        artifacts: where critics lie that choose among candidates.
+        keep: stores screenshots; None for environments of text.
+        artifacts: the store of the critics that choose among candidates.
         concurrency: episodes in flight, over all groups.
         patience_s: seconds to wait for a policy service or a broker that does not answer.
     """
@@ -67,9 +69,9 @@ class RolloutWorker:
         self._slots = asyncio.Semaphore(self.concurrency)
 
     async def play(self, group: GroupTask) -> None:
-        """Play the group, or what is left of it.
+        """Play the group, or the rest of it.
 
-        Returns at once when another worker holds it, or when its run has ended or its step is committed.
+        Return at once if another worker holds the group, its run has ended, or its step is committed.
 
         Raises:
             UnavailableError: the broker or the database does not answer; deliver the job again later.
@@ -86,7 +88,7 @@ class RolloutWorker:
             await self._retry(lambda: self.broker.announce_if_complete(group.group_id))
 
     async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
-        """Play a group, or wait until agents have, and keep what came of it."""
+        """Play a group, or wait until agents have played it, and store it."""
         task = await asyncio.to_thread(self.read_task, group.task_id)
         shown = {"reference": await self._reference(task, group)}
 
@@ -98,18 +100,18 @@ class RolloutWorker:
             await self._retry(lambda: self.broker.put_payload(played))
             return played
         if self.sessions is None:
-            raise UnavailableError("this worker waits for no sessions")
-        found = await self.sessions.play(
+            raise UnavailableError("this worker has no store of sessions")
+        played_by_agents = await self.sessions.play(
             task,
             group,
             known=await self._known(group),
             ended=ended,
             over=lambda: self._retry(lambda: self.broker.is_over(group)),
         )
-        if found is not None:
-            await self._retry(lambda: self.broker.put_payload(found))
+        if played_by_agents is not None:
+            await self._retry(lambda: self.broker.put_payload(played_by_agents))
             await self.sessions.close(group)
-        return found
+        return played_by_agents
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(
@@ -129,7 +131,7 @@ class RolloutWorker:
         return played.model_copy(update={"programs": self._program_limits(task, group)})
 
     async def _acting(self, task: Task, group: GroupTask) -> Generate:
-        """The policy, or the best of its candidates by the run's critic, once there is one."""
+        """Return the policy, or the best of its candidates by the run's critic, once there is one."""
         section, artifacts = group.env_adapter, self.artifacts
         if section.strategy != "critic_best_of_k" or group.purpose != "train" or not artifacts:
             return self.generate
@@ -139,7 +141,7 @@ class RolloutWorker:
         return BestOfK(self.generate, critic, task.instruction, section.candidates, section.edits)
 
     async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
-        """A solution of the task, if the judge is to see one; empty if the family knows none."""
+        """Return a solution of the task for the judge; empty if it needs none or the family knows none."""
         if not group.show_reference or group.votes == 0:
             return ()
         try:
@@ -151,7 +153,7 @@ class RolloutWorker:
             return ()
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
-        """How programs of the task run, if tests are wanted. A task that cannot say was not played either."""
+        """Return the limits of the task's programs, if tests are written; a task that raises here was not played either."""
         if group.reward.kind != "unit_tests":
             return None
         try:
@@ -162,7 +164,7 @@ class RolloutWorker:
             return None
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
-        """Rollouts of an earlier delivery, with their judge jobs sent again if they have no votes."""
+        """Return the rollouts of an earlier delivery, and send their judge jobs again if they have no votes."""
         names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
         found = await self.broker.trajectories(names)
         known = {index: one for index, one in enumerate(found) if one is not None}
@@ -173,7 +175,7 @@ class RolloutWorker:
         return known
 
     async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
-        """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
+        """Store a trajectory and send its judge job; return the stored one if another worker was first."""
         _count(trajectory)
         trajectory = trajectory.model_copy(update=stamp())
         if not await self._retry(lambda: self.broker.put_payload(trajectory)):
@@ -188,12 +190,12 @@ class RolloutWorker:
         missing = unjudged(played, await self.broker.voted(names))
         for trajectory in played.trajectories:
             if trajectory.id in missing:
-                # the payload may have expired or been lost with Redis; the judge reads it by its id
+                # the judge reads the payload by its id, and it may have expired or been lost with Redis
                 await self.broker.put_payload(trajectory)
                 await self._send_judge(played.group, trajectory)
 
     async def _send_tests(self, played: TrajectoryGroup) -> None:
-        """Have tests written for a group that wants some and has none; its programs must be there."""
+        """Send the job that writes tests for a group without them; its programs must be stored."""
         name = unit_tests_id(played.group.group_id)
         if name in unjudged(played, set()) and not await self._retry(
             lambda: self.broker.voted([name])

@@ -1,4 +1,4 @@
-"""Which engine gets a request: the least loaded that holds the active weights, one more if it fails, and who waits."""
+"""The engines of one role, and which of them gets a request: the least loaded that holds the active weights."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ _log = logging.getLogger(__name__)
 
 # An engine with this many requests more than the least loaded is passed over, cached prefix or not.
 SPILL_OVER = 64
-# So many looks in a row at which an engine did not answer, and whoever waits for it is sent elsewhere.
+# After so many looks in a row at which an engine did not answer, its requests are sent elsewhere.
 STRIKES = 3
 _RETRIED = (PolicyError, UnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a pool takes on, and how long it waits."""
+    """Bounds of a pool's work and of its waiting."""
 
     in_flight: int = 512  # samples at one engine
     waiting: int = 4096  # samples in the service
     queue_s: float = 60.0  # for a free place
     request_s: float = 600.0  # for one answer
-    drain_s: float = 60.0  # for what runs on an engine that has left
+    drain_s: float = 60.0  # for the requests of an engine that has left
 
 
 @dataclass(eq=False)
 class Member:
-    """One engine and what is known about it."""
+    """One engine and its state."""
 
     engine: Engine
     limit: int = 512  # most samples in flight
-    serving: bool = False  # it has shown the active version, says the weight sync
+    serving: bool = False  # it has shown the active version
     reason: str = "has not answered yet"  # why it does not serve
     in_flight: int = 0  # samples that it draws for this service
     strikes: int = 0  # looks in a row at which it was not serving
     version: int | None = None  # of the weights of its last answer
-    paused_s: float = 0.0  # how long its requests were held for updates, all in all
+    paused_s: float = 0.0  # seconds for which its requests were held for updates
     loading: bool = False  # its weights are being changed
     released: bool = False  # a learner uses its memory
     damaged: bool = False  # its weights are not whole
     failures: int = 0  # in a row, to take the active version
     again_at: float = 0.0  # when it is asked for the active version again
-    # Held by whoever looks at its weights, or changes them.
+    # Held while its weights are looked at or changed.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _calls: set[asyncio.Timeout] = field(default_factory=set)
 
@@ -66,11 +66,11 @@ class Member:
         return self.engine.url
 
     def takes(self, weight: int) -> bool:
-        """Whether there is room for so many samples now (0 needs none). A request larger than all the room goes alone."""
+        """Return whether there is room for so many samples now (0 needs none). A request larger than all the room goes alone."""
         return not weight or self.in_flight == 0 or self.in_flight + weight <= self.limit
 
     def abandon(self) -> None:
-        """Whoever waits for an answer of this engine stops waiting."""
+        """Stop waiting for answers of this engine."""
         for scope in list(self._calls):
             scope.reschedule(asyncio.get_running_loop().time())
 
@@ -94,8 +94,8 @@ class Member:
 class Pool:
     """The engines of one role.
 
-    A request waits `wait_s` for an engine to serve. `make` an engine for an address that `directory` has found; without one
-    the `engines` stay those of the start. A `router` spreads requests itself, and is used while all engines serve.
+    A request waits `wait_s` for an engine to serve. `make` creates an engine for an address of the `directory`; without one
+    the `engines` stay those of the start.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class Pool:
         wait_s: float = 5.0,
         limits: Limits | None = None,
         directory: Directory | None = None,
-        router: Engine | None = None,
         make: Callable[[str], Engine] | None = None,
     ) -> None:
         self._limits = limits or Limits()
@@ -115,11 +114,10 @@ class Pool:
         self.metrics = Metrics()
         self.members = [self._member(engine) for engine in engines]
         self.left: list[Member] = []  # gone from the directory, still answering
-        self.router = None if router is None else self._member(router)
         self.waiting = 0  # samples
         self.lost = asyncio.Event()  # a request lost its engine; the weight sync looks at once
         self._leaving: set[asyncio.Task[None]] = set()
-        self._line = asyncio.Lock()  # first come, first served; whoever holds it is first
+        self._line = asyncio.Lock()  # requests that wait get places in the order in which they came
         self._changed = asyncio.Event()  # a place or an engine may be free
         self._shut = False
 
@@ -127,8 +125,8 @@ class Pool:
         return Member(engine, limit=self._limits.in_flight)
 
     def everyone(self) -> list[Member]:
-        """All that have something in flight."""
-        return [*self.members, *self.left, *([self.router] if self.router else [])]
+        """Return all engines that may have something in flight."""
+        return [*self.members, *self.left]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -138,7 +136,7 @@ class Pool:
         await asyncio.gather(*(member.engine.close() for member in self.everyone()))
 
     def shut(self) -> None:
-        """Give up what runs and what waits; every request from now on fails."""
+        """Give up all requests, running and waiting; every request from now on fails."""
         self._shut = True
         for member in self.everyone():
             member.abandon()
@@ -147,37 +145,32 @@ class Pool:
     # ---- members ----
 
     async def refresh(self) -> None:
-        """Before each look of the weight sync: newcomers join unverified, who has gone gets no more requests.
+        """Follow the directory: new engines join unverified, those that have gone get no more requests.
 
-        What an engine was asked that has been silent for several looks is asked of another one, if there is one.
+        Requests of an engine that has been silent for several looks are sent to another one, if there is one.
         """
         for member in self.members:
             member.strikes = 0 if member.serving or member.loading else member.strikes + 1
             if member.strikes >= STRIKES and self.serving():
                 member.abandon()
-        found = None if self._directory is None else await self._directory.find()
-        if found is not None:
-            self._follow(found)
-        if self.router is not None:
-            self.router.serving = True  # what counts is whether those behind it serve
-            self.router.limit = self._limits.in_flight * max(1, len(self.members))
-
-    def _follow(self, found: Sequence[str]) -> None:
+        urls = None if self._directory is None else await self._directory.find()
+        if urls is None:
+            return
         known = {member.url for member in self.members}
-        for member in [m for m in self.members if m.url not in found]:
+        for member in [m for m in self.members if m.url not in urls]:
             _log.info("engine %s has left", member.url)
             self.members.remove(member)
             self.left.append(member)
             task = asyncio.create_task(self._drain(member))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
-        for url in found:
+        for url in urls:
             if url not in known and self._make is not None:
                 _log.info("engine %s has joined", url)
                 self.members.append(self._member(self._make(url)))
 
     async def _drain(self, member: Member) -> None:
-        """Let what runs on it end; what has not ended then is tried elsewhere."""
+        """Let its requests end; those that have not ended in time are tried elsewhere."""
         self.hold(member, "has left")
         await self.idle(member)
         member.abandon()
@@ -187,35 +180,35 @@ class Pool:
         await member.engine.close()
 
     async def idle(self, member: Member) -> None:
-        """Wait until nothing runs on an engine, but not for long."""
+        """Wait until an engine has no requests, at most `drain_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.drain_s):
                 while member.in_flight:
                     await self._change()
 
     def serving(self) -> list[Member]:
-        """Engines that hold the active weight version."""
+        """Return the engines that hold the active weight version."""
         return [member for member in self.members if member.serving]
 
     def in_flight(self) -> int:
-        """Samples that engines are drawing for this service."""
+        """Return how many samples engines are drawing for this service."""
         return sum(member.in_flight for member in self.everyone())
 
     def admit(self, member: Member) -> None:
-        """The engine has shown the active version."""
+        """Send requests to an engine that has shown the active version."""
         if not member.serving:
             _log.info("engine %s serves", member.url)
             member.serving, member.reason = True, ""
             self._changed.set()
 
     def exclude(self, member: Member, reason: str) -> None:
-        """The engine gets no requests until it is admitted again."""
+        """Send no requests to a faulty engine until it is admitted again."""
         if member.serving or member.reason != reason:
             _log.warning("engine %s is excluded: %s", member.url, reason)
-        member.serving, member.reason = False, reason
+        self.hold(member, reason)
 
     def hold(self, member: Member, reason: str) -> None:
-        """The engine gets no requests until it is admitted, as happens to good ones in every update."""
+        """Send no requests to an engine until it is admitted, as happens to good ones in every update."""
         member.serving, member.reason = False, reason
 
     async def _change(self) -> None:
@@ -225,31 +218,26 @@ class Pool:
     # ---- choice ----
 
     def _targets(self, tried: Sequence[Member] = ()) -> list[Member]:
-        """Whom requests may be sent to. A router only while all behind it hold the active version."""
-        serving = [member for member in self.serving() if member not in tried]
-        whole = bool(self.members) and all(member.serving for member in self.members)
-        if self.router is not None and whole and self.router.serving and self.router not in tried:
-            return [self.router]
-        return serving
+        return [member for member in self.serving() if member not in tried]
 
     def choose(
         self, affinity: str, tried: Sequence[Member] = (), *, weight: int = 0
     ) -> Member | None:
-        """The engine for a request: the least loaded that is not `tried` and has room for `weight` samples now.
+        """Return the engine for a request: the least loaded that is not `tried` and has room for `weight` samples now.
 
-        Requests of one affinity go to one engine, whose cache then knows their prefix (rendezvous hashing: when an engine
-        comes or goes only its own requests move), unless its queue is long.
+        Requests of one affinity go to one engine, whose cache then has their prefix (rendezvous hashing: when an engine comes
+        or goes only its own requests move), unless its queue is long.
         """
         free = [m for m in self._targets(tried) if m.takes(weight)]
         least = min(free, key=lambda member: member.in_flight, default=None)
         if least is None or not affinity:
             return least
-        wanted = affinity.encode()
-        best = max(free, key=lambda m: hashlib.blake2b(wanted, key=m.url.encode()[:64]).digest())
+        key = affinity.encode()
+        best = max(free, key=lambda m: hashlib.blake2b(key, key=m.url.encode()[:64]).digest())
         return least if best.in_flight > least.in_flight + SPILL_OVER else best
 
     def split(self, affinities: Sequence[str]) -> list[tuple[Member | None, list[int]]]:
-        """Spread a batch: engines and the positions each of them gets."""
+        """Spread a batch: return engines and the positions that each of them gets."""
         shares: dict[Member | None, list[int]] = {}
         for position, affinity in enumerate(affinities):
             member = self.choose(affinity)
@@ -260,6 +248,8 @@ class Pool:
             if member is not None:
                 member.in_flight -= len(positions)
         return list(shares.items())
+
+    # ---- requests ----
 
     async def call(
         self,
@@ -273,41 +263,37 @@ class Pool:
 
         `first` is tried first, and comes from `split`. Raises BusyError, UnavailableError (no engine serves) or PolicyError.
         """
+
+        async def whole(member: Member) -> AsyncIterator[_T]:
+            yield await work(member)
+
+        pieces = self.stream(whole, affinity=affinity, first=first, weight=weight)
+        (answer,) = [piece async for piece in pieces]
+        return answer
+
+    async def stream(
+        self,
+        work: Callable[[Member], AsyncIterator[_T]],
+        *,
+        affinity: str = "",
+        first: Member | None = None,
+        weight: int = 1,
+    ) -> AsyncIterator[_T]:
+        """Do the same for an answer that comes piece by piece. After the first piece nothing is tried again."""
         tried: list[Member] = []
         failure: TriforgeError | None = None
         while True:
             member = await self._place(affinity, tried, weight, first, failure)
-            started = time.monotonic()
-            try:
-                with self._counted(member, weight):
-                    found = await member.within(self._limits.request_s, work(member))
-            except _RETRIED as error:
-                failure = self._failed(member, error)
-                speaks_for_all = member is self.router and isinstance(failure, BusyError)
-                if tried or speaks_for_all:
-                    raise failure from error
-            else:
-                self.metrics.engine_seconds.labels(member.url).observe(time.monotonic() - started)
-                return found
-            tried.append(member)
-
-    async def stream(
-        self, work: Callable[[Member], AsyncIterator[_T]], *, affinity: str = ""
-    ) -> AsyncIterator[_T]:
-        """As `call`, for answers that come piece by piece. After the first piece nothing is tried again."""
-        tried: list[Member] = []
-        failure: TriforgeError | None = None
-        while True:
-            member = await self._place(affinity, tried, 1, None, failure)
-            begun = False
+            begun, started = False, time.monotonic()
             try:
                 async with aclosing(work(member)) as pieces:  # type: ignore[type-var]
-                    with self._counted(member, 1):
+                    with self._counted(member, weight):
                         while True:
                             piece = await member.within(self._limits.request_s, anext(pieces))
                             begun = True
                             yield piece
             except StopAsyncIteration:
+                self.metrics.engine_seconds.labels(member.url).observe(time.monotonic() - started)
                 return
             except _RETRIED as error:
                 failure = self._failed(member, error)
@@ -325,13 +311,10 @@ class Pool:
             self._changed.set()
 
     def _failed(self, member: Member, error: TriforgeError) -> TriforgeError:
-        """What the caller gets if no other engine can help; and whether the weight sync must look."""
+        """Return the error for the caller if no other engine can help; have the weight sync look at a lost engine."""
         self.metrics.engine_failures.labels(member.url, error.kind).inc()
         if isinstance(error, UnreachableError | LostEngineError):
-            if member is self.router:
-                member.serving = False  # until the next look
-            else:
-                self.exclude(member, error.detail)
+            self.exclude(member, error.detail)
             self.lost.set()
             return error
         if isinstance(error, UnavailableError):
@@ -346,7 +329,7 @@ class Pool:
         first: Member | None,
         failure: TriforgeError | None,
     ) -> Member:
-        """An engine with room, now or after a wait."""
+        """Return an engine with room, now or after a wait."""
         self._raise_if_shut()
         if not self._targets(tried):
             if failure is not None:
@@ -387,7 +370,7 @@ class Pool:
             )
 
     async def _some_engine(self) -> None:
-        """Wait a little for an engine to come (back)."""
+        """Wait `wait_s` seconds for an engine to serve."""
         try:
             async with asyncio.timeout(self._wait_s):
                 while not self._targets():
@@ -396,7 +379,7 @@ class Pool:
             raise self.none_serves() from None
 
     def none_serves(self) -> UnavailableError:
-        """The error that says why no engine serves."""
+        """Return the error that says why no engine serves."""
         if not self.members:
             return UnavailableError("no engine is known yet: TRIFORGE_ENGINES has given no address")
         reasons = tuple(f"engine {m.url}: {m.reason}" for m in self.members)

@@ -1,7 +1,7 @@
-"""What the policy service needs of an inference engine.
+"""The interface of an inference engine.
 
-`services.policy.engines.sglang` is one implementation; a new engine is one more file with a class like this, and `build_pool` in
-`__main__` that makes it. Nothing outside of an implementation knows routes, field names or formats of an engine.
+`services.policy.engines.sglang` is one implementation; a new engine is one more file with a class like this, which `build_pool` in
+`__main__` makes. Nothing outside of an implementation has routes, field names or formats of an engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What OpenAI's dialect asks of an engine beside `Sampling`. An engine refuses what it cannot do (InputError)."""
+    """Options of OpenAI's dialect that `Sampling` does not have. An engine refuses those that it lacks (InputError)."""
 
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
@@ -56,7 +56,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer, how many prompt tokens came from the engine's cache, and how many it counts in all (0: not said)."""
+    """One answer, and the tokens of its prompt: from the engine's cache, and all that it counts (0: not reported)."""
 
     output: GenerateOutput
     cached_tokens: int
@@ -66,7 +66,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """An answer as far as it is written. `finish` is None while it goes on; `versions` come with the end."""
+    """The part of an answer that is written so far. `finish` is None while it goes on; `versions` come with the end."""
 
     text: str
     ids: tuple[int, ...]
@@ -81,14 +81,8 @@ class Partial:
     def of(output: GenerateOutput, prompt_tokens: int) -> Partial:
         """Return an output as the only piece of a stream."""
         return Partial(
-            output.text,
-            output.ids,
-            output.logprobs,
-            output.versions,
-            prompt_tokens,
-            0,
-            output.finish,
-        )
+            output.text, output.ids, output.logprobs, output.versions, prompt_tokens, 0, output.finish
+        )  # fmt: skip
 
     def output(self) -> GenerateOutput:
         """Return the last piece as a whole output."""
@@ -100,7 +94,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """The weights that an engine says it holds."""
+    """The weights that an engine reports."""
 
     version: int
     model_path: str
@@ -125,13 +119,13 @@ class Engine(Protocol):
         """Answer one prompt with one sample, as it is written. Errors: see `generate`, before or between pieces."""
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
-        """Log-probability of each id but the first, given those before it; the version that ended them. Errors: see `generate`."""
+        """Return the log-probability of each id but the first, given those before it, and the version at the end. Errors: see `generate`."""
 
     async def health(self) -> None:
-        """Pass if it takes requests: neither starting nor paused."""
+        """Raise UnavailableError unless it takes requests: neither starting nor paused."""
 
     async def info(self) -> EngineInfo:
-        """The weights that it holds; also while it is paused."""
+        """Return the weights that it holds; also while it is paused."""
 
     async def pause(self, mode: PauseMode) -> None:
         """Hold (`retract`, `in_place`) or end (`abort`) the running requests."""
@@ -140,13 +134,13 @@ class Engine(Protocol):
         """Let held requests go on. Harmless for an engine that holds none."""
 
     async def abort_all(self) -> None:
-        """End every request, whoever made it."""
+        """End every request of every client."""
 
     async def release_memory(self) -> None:
         """Give the memory of weights and cache back, while paused and without requests. PolicyError: it cannot."""
 
     async def resume_memory(self) -> None:
-        """Take released memory again. What it holds is not known: weights have to be loaded before a request."""
+        """Take released memory again. Its content is undefined: weights have to be loaded before a request."""
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         """Read weights from a folder, while paused. `flush` drops what is cached of older ones; else later requests do not use it."""
@@ -157,19 +151,19 @@ class Engine(Protocol):
         """Receive the parts of new weights, as first rank `rank` of the group of each; see `load_folder`."""
 
     async def receivers(self) -> int:
-        """How many processes take part in a broadcast; PolicyError if it cannot receive."""
+        """Return how many processes take part in a broadcast; PolicyError if it cannot receive."""
 
     async def rows(self, tensor: str, count: int) -> list[Any] | None:
-        """The first rows of a tensor, once for each copy that the engine holds; None if it cannot show it."""
+        """Return the first rows of a tensor, once for each copy that the engine holds; None if it cannot show it."""
 
     async def dtype(self) -> str:
-        """The type in which it computes; empty if it does not say."""
+        """Return the type in which it computes; empty if it does not report one."""
 
     async def adapters(self) -> dict[str, str]:
-        """The adapters that it holds, and their folders."""
+        """Return the adapters that it holds, and their folders."""
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        """Load an adapter beside those in use; an older one of that name goes."""
+        """Load an adapter; an older one of that name is unloaded."""
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter, once its last request has ended."""

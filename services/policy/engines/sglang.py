@@ -1,4 +1,4 @@
-"""SGLang over its HTTP API: an engine, and its router. Nothing else names its routes; the engine is never imported."""
+"""SGLang over its HTTP API. No other module has its routes; the engine is never imported."""
 
 from __future__ import annotations
 
@@ -62,20 +62,16 @@ class SGLangEngine:
 
         def client(timeout_s: float, connections: int, key: str) -> httpx.AsyncClient:
             return http_client(
-                self.url,
-                timeout_s=timeout_s,
-                transport=transport,
-                max_connections=connections,
-                api_key=key,
-            )
+                self.url, timeout_s=timeout_s, transport=transport, max_connections=connections, api_key=key
+            )  # fmt: skip
 
         self._data = client(timeout_s, max_connections, api_key)
         # Apart from the data connections, so that a pause is never queued behind the requests it should hold.
         self._control = client(max(timeout_s, load_s), 8, admin_api_key or api_key)
-        # SGLang tells who it is to the key of the generate routes only.
+        # SGLang describes itself to the key of the generate routes only.
         self._inform = client(PROBE_TIMEOUT_S, 4, api_key)
         self._aborting: set[asyncio.Task[None]] = set()
-        # Requests find only what was cached for the same key. Another one after weights that left the cache as it was: a
+        # Requests find only what was cached for the same key. It changes with weights that leave the cache as it was: a
         # number of the version would not do, as one that failed may come again.
         self._cache_key = uuid.uuid4().hex
 
@@ -88,37 +84,32 @@ class SGLangEngine:
     # ---- requests ----
 
     async def generate(self, prompts: Sequence[Prompt], adapter: str = "") -> list[Sample]:
+        # SGLang takes one n a request, and images or none.
         shares: dict[Hashable, list[int]] = {}
         for position, prompt in enumerate(prompts):
-            shares.setdefault(self._together(prompt), []).append(position)
+            kind = prompt.n, prompt.images is None, prompt.extras.top_logprobs
+            shares.setdefault(kind, []).append(position)
         parts = await asyncio.gather(
             *(self._ask([prompts[i] for i in share], adapter) for share in shares.values())
         )
-        found: list[list[Sample]] = [[] for _ in prompts]
+        answers: list[list[Sample]] = [[] for _ in prompts]
         for share, samples in zip(shares.values(), parts, strict=True):
             for position in share:
                 size = prompts[position].n
-                found[position], samples = samples[:size], samples[size:]
-        return [sample for samples in found for sample in samples]
-
-    def _together(self, prompt: Prompt) -> Hashable:
-        """Prompts for which this is equal may travel in one request: SGLang wants one n a request, and images or none."""
-        return prompt.n, prompt.images is None, prompt.extras.top_logprobs
+                answers[position], samples = samples[:size], samples[size:]
+        return [sample for samples in answers for sample in samples]
 
     async def _ask(self, prompts: Sequence[Prompt], adapter: str) -> list[Sample]:
         # The copies that an engine makes of a prompt for its n samples have names of its own choice.
         rids = [uuid.uuid4().hex for _ in prompts] if prompts[0].n == 1 else []
-        body = self._body(prompts, rids, adapter)
+        body = parsing.generate_body(prompts, rids=rids, adapter=adapter, cache_key=self._cache_key)
         try:
             with self._named(), tracing.span("engine /generate", "client", engine=self.url):
-                found = await post_json(self._data, "/generate", body)
+                answer = await post_json(self._data, "/generate", body)
         except asyncio.CancelledError:
             self._give_up(rids)
             raise
-        return parsing.samples_of(found, prompts, self.url)
-
-    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
-        return parsing.generate_body(prompts, rids=rids, adapter=adapter, cache_key=self._cache_key)
+        return parsing.samples_of(answer, prompts, self.url)
 
     async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
         rid = uuid.uuid4().hex
@@ -140,16 +131,17 @@ class SGLangEngine:
                 self._give_up([rid])
 
     def _give_up(self, rids: Sequence[str]) -> None:
-        """Tell the engine that nobody waits for these answers; SGLang looks for closed connections only every few seconds."""
+        """Have the engine abort these requests; SGLang looks for closed connections only every few seconds."""
+
+        async def abort() -> None:
+            with contextlib.suppress(TriforgeError):  # gone, or ended meanwhile
+                for rid in rids:
+                    await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
+
         if rids:
-            task = asyncio.get_running_loop().create_task(self._abort(rids))
+            task = asyncio.get_running_loop().create_task(abort())
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
-
-    async def _abort(self, rids: Sequence[str]) -> None:
-        with contextlib.suppress(TriforgeError):  # gone, or ended meanwhile: nothing left to abort
-            for rid in rids:
-                await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
         body = {
@@ -160,9 +152,8 @@ class SGLangEngine:
             "extra_key": self._cache_key,
         } | ({"lora_path": adapter} if adapter else {})
         with self._named():
-            return parsing.prompt_logprobs_of(
-                await post_json(self._data, "/generate", body), ids, self.url
-            )
+            answer = await post_json(self._data, "/generate", body)
+            return parsing.prompt_logprobs_of(answer, ids, self.url)
 
     # ---- state ----
 
@@ -171,11 +162,9 @@ class SGLangEngine:
             await request(self._inform, "GET", "/ready")
 
     async def info(self) -> EngineInfo:
-        found = await self._get("/model_info")
-        if not isinstance(found, dict):
-            raise PolicyError(f"engine {self.url}: /model_info answered {found!r:.120}")
-        version = parsing.version_of(found.get("weight_version", parsing.NEVER_UPDATED), self.url)
-        return EngineInfo(version=version, model_path=str(found.get("model_path", "")))
+        info = await self._get("/model_info")
+        version = parsing.version_of(info.get("weight_version", parsing.NEVER_UPDATED), self.url)
+        return EngineInfo(version=version, model_path=str(info.get("model_path", "")))
 
     async def pause(self, mode: PauseMode) -> None:
         await self._post("/pause_generation", {"mode": mode}, PAUSE_TIMEOUT_S)
@@ -186,19 +175,14 @@ class SGLangEngine:
     async def abort_all(self) -> None:
         await self._post("/abort_request", {"abort_all": True}, PAUSE_TIMEOUT_S)
 
-    async def _server_info(self, timeout_s: float | None = None) -> dict[str, Any]:
-        with self._named():
-            found = await get_json(self._inform, "/server_info", timeout_s=timeout_s)
-        return found if isinstance(found, dict) else {}
-
     async def _about(self) -> dict[str, Any]:
-        """What it says of itself, at the end of a decoding step; nothing if it has no such route."""
+        """Return the engine's description of itself, at the end of a decoding step; nothing if it has no such route."""
         with contextlib.suppress(PolicyError, InputError):
-            return await self._server_info(PAUSE_TIMEOUT_S)
+            return await self._get("/server_info", PAUSE_TIMEOUT_S)
         return {}
 
     async def receivers(self) -> int:
-        info = await self._server_info()
+        info = await self._get("/server_info")
         if int(info.get("dp_size") or 1) > 1:
             raise PolicyError(
                 f"engine {self.url}: --dp-size is {info['dp_size']}; SGLang receives broadcasts with 1 only"
@@ -211,20 +195,19 @@ class SGLangEngine:
     async def rows(self, tensor: str, count: int) -> list[Any] | None:
         try:
             body = {"name": tensor, "truncate_size": count}
-            found = await self._post("/get_weights_by_name", body, PAUSE_TIMEOUT_S)
+            rows = await self._post("/get_weights_by_name", body, PAUSE_TIMEOUT_S)
         except InputError:
             return None
         ranks = int((await self._about()).get("dp_size") or 1)
-        # With --dp-size above 1 there is an answer a rank, and null from one that knows no such tensor.
-        copies = found if ranks > 1 and isinstance(found, list) and len(found) == ranks else [found]
+        # With --dp-size above 1 there is an answer a rank, and null from one that has no such tensor.
+        copies = rows if ranks > 1 and isinstance(rows, list) and len(rows) == ranks else [rows]
         return None if all(copy is None for copy in copies) else copies
 
     # ---- weights ----
 
     async def release_memory(self) -> None:
-        if not (await self._server_info()).get(
-            "enable_memory_saver"
-        ):  # it would say yes and keep all
+        # An engine without a memory saver would answer that it has released, and keep all.
+        if not (await self._get("/server_info")).get("enable_memory_saver"):
             raise PolicyError(
                 f"engine {self.url}: cannot give its memory back; start SGLang with --enable-memory-saver, or train without "
                 "run.colocate"
@@ -237,7 +220,7 @@ class SGLangEngine:
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         self._leave_cache(flush)
         body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
-        # It answers when an update that was given up is through: SGLang dies of two at a time.
+        # It answers when an update that was given up is through: two at a time end SGLang's process.
         await self._about()
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
 
@@ -247,7 +230,7 @@ class SGLangEngine:
         self._leave_cache(flush)
         what = f"the broadcast of version {version}"
         last = {"weight_version": str(version), "flush_cache": flush}
-        await asyncio.gather(*map(_somebody_listens, offers))
+        await asyncio.gather(*map(_check_listener, offers))
         try:
             for offer in offers:
                 where = {
@@ -272,13 +255,13 @@ class SGLangEngine:
                     await self._post("/destroy_weights_update_group", body, PAUSE_TIMEOUT_S)
 
     def _leave_cache(self, flush: bool) -> None:
-        """Before weights are loaded, and while nothing is computed: unless the cache is flushed nobody is to use it again."""
+        """Give later requests another cache key, before weights are loaded that do not flush the cache."""
         if not flush:
             self._cache_key = uuid.uuid4().hex
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
-        """SGLang's session around an update by parts; one that somebody left open is closed first."""
+        """Open SGLang's session around an update by parts; close one that was left open first."""
         try:
             await self._command("/begin_weight_update", {}, "a weight update")
         except WeightsError:
@@ -293,8 +276,7 @@ class SGLangEngine:
         await self._command("/end_weight_update", {}, "the end of the update")
 
     async def adapters(self) -> dict[str, str]:
-        found = await self._get("/v1/models")
-        cards = found.get("data") if isinstance(found, dict) else None
+        cards = (await self._get("/v1/models")).get("data")
         return {
             str(card.get("id")): str(card.get("root"))
             for card in cards or ()
@@ -315,39 +297,42 @@ class SGLangEngine:
     async def unload_adapter(self, name: str) -> None:
         await self._command("/unload_lora_adapter", {"lora_name": name}, f"to unload {name}")
 
-    # ---- the way there ----
+    # ---- HTTP ----
 
-    async def _get(self, path: str) -> Any:
+    async def _get(self, path: str, timeout_s: float | None = None) -> dict[str, Any]:
         with self._named():
-            return await get_json(self._inform, path)
+            answer = await get_json(self._inform, path, timeout_s=timeout_s)
+            if not isinstance(answer, dict):
+                raise PolicyError(f"engine {self.url}: {path} answered {answer!r:.120}")
+            return answer
 
     async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
-        """One of the routes that pause, load and inform. Raises InputError if the engine refuses."""
+        """Call one of the routes that pause, load and inform. Raises InputError if the engine refuses."""
         with self._named():
             return await post_json(self._control, path, body, timeout_s=timeout_s)
 
     async def _command(self, path: str, body: dict[str, Any], what: str) -> None:
-        """`_post` with an answer that says whether it was done; `what` the engine was asked to take."""
+        """Call a route that answers whether it has succeeded; `what` the engine was asked to take."""
         try:
-            found = await self._post(path, body)
+            answer = await self._post(path, body)
         except InputError as error:
             raise WeightsError(f"engine {self.url} refuses {what}: {error.detail}") from error
-        if not isinstance(found, dict) or found.get("success") is not True:
-            reason = found
-            if isinstance(found, dict):
-                reason = found.get("message") or found.get("error_message")
+        if not isinstance(answer, dict) or answer.get("success") is not True:
+            reason = answer
+            if isinstance(answer, dict):
+                reason = answer.get("message") or answer.get("error_message")
             raise WeightsError(f"engine {self.url} refuses {what}: {reason}")
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Every failure names the engine; what is no refusal and no absence is the engine's fault."""
+        """Name the engine in every failure; one that is no refusal and no absence is the engine's fault."""
         where = f"engine {self.url}"
         try:
             yield
         except (UnreachableError, WeightsError, PolicyError):
             raise
         except (InputError, UnavailableError) as error:
-            kind = ContextFullError if parsing.says_too_long(error.detail) else type(error)
+            kind = ContextFullError if parsing.is_too_long(error.detail) else type(error)
             raise kind(f"{where}: {error.detail}", retry_after_s=error.retry_after_s) from error
         except NotFoundError as error:
             raise PolicyError(f"{where}: {error.detail}; does it speak SGLang's API?") from error
@@ -360,42 +345,14 @@ class SGLangEngine:
             raise PolicyError(f"{where}: {error.detail}") from error
 
 
-class SGLangRouter(SGLangEngine):
-    """SGLang's router: spreads `/generate` over its workers, with health checks and retries of its own.
-
-    It has no routes for weights, pauses and aborts (seen with sglang-router 0.3.2). So its workers are the members of the pool,
-    and requests go through it while all of them hold the active version.
-    """
-
-    def _together(self, prompt: Prompt) -> Hashable:
-        """The router refuses lists of sampling parameters, so only prompts that share theirs travel together."""
-        params = repr(parsing.sampling_params(prompt.sampling, prompt.stop_ids))
-        return prompt.n, prompt.images is None, params, prompt.extras
-
-    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
-        """Nor does it take lists of names."""
-        del rids
-        return parsing.generate_body(
-            prompts, adapter=adapter, cache_key=self._cache_key, shared=True
-        )
-
-    def _give_up(self, rids: Sequence[str]) -> None:
-        """It has no route for it; when the connection closes it closes its own to the engine."""
-
-    async def workers(self) -> list[str]:
-        """Addresses of the workers that the router holds for healthy."""
-        with self._named():
-            return parsing.worker_urls(await get_json(self._inform, "/workers"), self.url)
-
-
-async def _somebody_listens(offer: BroadcastOffer) -> None:
-    """Look before the engine does: one that finds nobody tries for half an hour, and serves nothing meanwhile."""
+async def _check_listener(offer: BroadcastOffer) -> None:
+    """Connect before the engine does: one that finds no listener tries for half an hour, and serves nothing meanwhile."""
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection(offer.address, offer.port)
     except (OSError, TimeoutError) as error:
         raise PolicyError(
-            f"nobody listens at {offer.address}:{offer.port}, where the learner should ({error}); "
+            f"no process listens at {offer.address}:{offer.port}, where the learner should ({error}); "
             "TRIFORGE_HANDOVER_HOST must be a name under which others reach it"
         ) from error
     writer.close()

@@ -1,4 +1,4 @@
-"""Between our types and SGLang's JSON. Knows no connection."""
+"""Conversion between our types and SGLang's JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from triforge.types import GenerateOutput, Sampling, VersionSpan
 
 # SGLang's name for weights that were never replaced; such an engine counts as version 0.
 NEVER_UPDATED = "default"
-# How engines say that a prompt and its answer do not fit: SGLang with its two sentences, with `--max-total-tokens`, ours.
+# Engines' words for a prompt and an answer that do not fit: SGLang's two sentences, with `--max-total-tokens`, ours.
 _TOO_LONG = re.compile(r"context length|maximum allowed length|max-total-tokens")
 _UNEXPECTED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
-def says_too_long(detail: str) -> bool:
-    """Whether an engine's refusal means that the prompt has outgrown its context."""
+def is_too_long(detail: str) -> bool:
+    """Return whether an engine's refusal means that the prompt has outgrown its context."""
     return _TOO_LONG.search(detail) is not None
 
 
@@ -30,13 +30,11 @@ def generate_body(
     rids: Sequence[str] = (),
     adapter: str = "",
     cache_key: str = "",
-    shared: bool = False,
     stream: bool = False,
 ) -> bytes:
-    """The body of `/generate` for prompts that want the same number of samples each, all with images or none.
+    """Return the body of `/generate` for prompts that want the same number of samples each, all with images or none.
 
-    `cache_key`: only what was cached for requests with the same one is used. `shared`: all have the same sampling parameters,
-    which are written once. `stream`: there is one prompt.
+    `cache_key`: only what was cached for requests with the same one is used. `stream`: there is one prompt.
     """
     body: dict[str, Any] = {
         "input_ids": [list(p.ids if p.images is None else p.images.ids) for p in prompts],
@@ -46,33 +44,31 @@ def generate_body(
         body["image_data"] = [list(p.images.data) for p in prompts if p.images is not None]
     if rids:
         body["rid"] = list(rids)
-    if shared:
-        body["sampling_params"] = body["sampling_params"][0]
     if stream:
         body = {name: values[0] for name, values in body.items()} | {"stream": True}
-    if adapter:
-        body["lora_path"] = adapter
-    if cache_key:
-        body["extra_key"] = cache_key
-    if prompts[0].extras.top_logprobs:
-        body["top_logprobs_num"] = prompts[0].extras.top_logprobs
+    optional = {
+        "lora_path": adapter,
+        "extra_key": cache_key,
+        "top_logprobs_num": prompts[0].extras.top_logprobs,
+    }
+    body |= {name: value for name, value in optional.items() if value}
     return to_json(body | {"return_logprob": True})
 
 
 def _params(prompt: Prompt) -> dict[str, Any]:
-    params = sampling_params(prompt.sampling, prompt.stop_ids)
     extras = prompt.extras
-    if extras.frequency_penalty:
-        params["frequency_penalty"] = extras.frequency_penalty
-    if extras.presence_penalty:
-        params["presence_penalty"] = extras.presence_penalty
-    if extras.logit_bias:
-        params["logit_bias"] = {str(token): bias for token, bias in extras.logit_bias}
-    return params | {"n": prompt.n} if prompt.n > 1 else params
+    optional = {
+        "frequency_penalty": extras.frequency_penalty,
+        "presence_penalty": extras.presence_penalty,
+        "logit_bias": {str(token): bias for token, bias in extras.logit_bias},
+        "n": prompt.n if prompt.n > 1 else 0,
+    }
+    params = sampling_params(prompt.sampling, prompt.stop_ids)
+    return params | {name: value for name, value in optional.items() if value}
 
 
 def sampling_params(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, Any]:
-    """`Sampling` under SGLang's names; what is at its default is left out."""
+    """Return `Sampling` under SGLang's names, without fields at their defaults."""
     optional = {
         "top_p": (sampling.top_p, 1.0),
         "top_k": (sampling.top_k, -1),
@@ -89,22 +85,21 @@ def sampling_params(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, An
     }
 
 
-def samples_of(found: Any, prompts: Sequence[Prompt], engine: str) -> list[Sample]:
-    """The answers of `/generate`, prompt by prompt, each with its n samples."""
-    asked = [prompt for prompt in prompts for _ in range(prompt.n)]
-    if not isinstance(found, list) or len(found) != len(asked):
-        shape = f"{len(found)} answers" if isinstance(found, list) else type(found).__name__
+def samples_of(answers: Any, prompts: Sequence[Prompt], engine: str) -> list[Sample]:
+    """Parse the answers of `/generate`, prompt by prompt, each with its n samples."""
+    sent = [prompt for prompt in prompts for _ in range(prompt.n)]
+    if not isinstance(answers, list) or len(answers) != len(sent):
+        shape = f"{len(answers)} answers" if isinstance(answers, list) else type(answers).__name__
         raise PolicyError(
-            f"engine {engine}: expected {len(asked)} answers to /generate, got {shape}"
+            f"engine {engine}: expected {len(sent)} answers to /generate, got {shape}"
         )
-    samples = [sample_of(item, engine) for item in found]
-    for prompt, sample in zip(asked, samples, strict=True):
+    samples = [_sample(item, engine) for item in answers]
+    for prompt, sample in zip(sent, samples, strict=True):
         check_image_tokens(prompt, sample.prompt_tokens, engine)
     return samples
 
 
-def sample_of(item: Any, engine: str) -> Sample:
-    """One answer of `/generate`. Errors: see `samples_of`."""
+def _sample(item: Any, engine: str) -> Sample:
     try:
         meta = item["meta_info"]
         pairs = meta["output_token_logprobs"] or ()
@@ -125,7 +120,7 @@ def sample_of(item: Any, engine: str) -> Sample:
 
 
 def partial_of(line: str, engine: str) -> Partial:
-    """One event of a streamed answer, everything written so far in it."""
+    """Parse one event of a streamed answer, with everything written so far in it."""
     try:
         item = from_json(line)
         if "error" in item:
@@ -157,32 +152,34 @@ def _tops(meta: dict[str, Any]) -> Tops:
 
 
 def _broken_off(error: Any, engine: str) -> InputError | PolicyError:
-    """What an engine said in the middle of a stream."""
-    found = error if isinstance(error, dict) else {"message": error}
-    refused = str(found.get("code")) == "400"
-    return (InputError if refused else PolicyError)(f"engine {engine}: {found.get('message')}")
+    """Return the error that an engine reports in the middle of a stream."""
+    fields = error if isinstance(error, dict) else {"message": error}
+    refused = str(fields.get("code")) == "400"
+    return (InputError if refused else PolicyError)(f"engine {engine}: {fields.get('message')}")
 
 
-def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> tuple[list[float], int]:
-    """The log-probabilities of all ids of a prompt but the first, and the version that the engine had then."""
+def prompt_logprobs_of(answer: Any, ids: Sequence[int], engine: str) -> tuple[list[float], int]:
+    """Parse the log-probabilities of all ids of a prompt but the first, and the version that the engine had then."""
     try:
-        pairs = found["meta_info"]["input_token_logprobs"][1:]
-        # SGLang writes 0 for the last id of a vocabulary, so the ids beside them cannot be compared.
+        pairs = answer["meta_info"]["input_token_logprobs"][1:]
+        # SGLang writes 0 for the last id of a vocabulary, so ids are not compared.
         if len(pairs) != len(ids) - 1:
             raise ValueError(f"{len(pairs)} of them for a prompt of {len(ids)} ids")
-        version = version_of(found["meta_info"]["weight_version"], engine)
+        version = version_of(answer["meta_info"]["weight_version"], engine)
         return [float(pair[0]) for pair in pairs], version
     except _UNEXPECTED as error:
         what = "/generate gave no log-probabilities of its prompt"
-        raise _nonsense(engine, what, error, found) from error
+        raise _nonsense(engine, what, error, answer) from error
 
 
-def _nonsense(engine: str, what: str, error: Exception, found: Any) -> PolicyError:
-    return PolicyError(f"engine {engine}: {what} ({type(error).__name__}: {error}): {found!r:.200}")
+def _nonsense(engine: str, what: str, error: Exception, answer: Any) -> PolicyError:
+    return PolicyError(
+        f"engine {engine}: {what} ({type(error).__name__}: {error}): {answer!r:.200}"
+    )
 
 
 def check_image_tokens(prompt: Prompt, counted: int, engine: str) -> None:
-    """Compare the tokens that an engine made of a prompt with images with those that we made of it."""
+    """Compare the tokens that an engine counts in a prompt with images with ours."""
     if prompt.images is not None and counted != len(prompt.ids):
         raise PolicyError(
             f"engine {engine}: counts {counted} prompt tokens where we count {len(prompt.ids)}; does it scale images as "
@@ -191,7 +188,7 @@ def check_image_tokens(prompt: Prompt, counted: int, engine: str) -> None:
 
 
 def version_of(text: object, engine: str) -> int:
-    """A weight version as a number."""
+    """Return a weight version as a number."""
     if text == NEVER_UPDATED:
         return 0
     try:
@@ -203,7 +200,7 @@ def version_of(text: object, engine: str) -> int:
 
 
 def _spans(meta: dict[str, Any], size: int, engine: str) -> tuple[VersionSpan, ...]:
-    """Versions by token, covering [0, size) without a gap; without spans the last version holds for all."""
+    """Return versions by token, covering [0, size) without a gap; without spans the last version holds for all."""
     raw = meta.get("weight_versions")
     if not raw:
         raw = [{"version": meta["weight_version"], "start": 0, "end": size}]
@@ -216,21 +213,3 @@ def _spans(meta: dict[str, Any], size: int, engine: str) -> tuple[VersionSpan, .
     if [s.start for s in spans] != borders[:-1] or borders[-1] != size:
         raise ValueError(f"weight_versions {raw} do not cover the {size} tokens")
     return spans
-
-
-def worker_urls(found: Any, router: str) -> list[str]:
-    """Addresses in a router's answer to `/workers`, without the dead."""
-    rows = found.get("workers") if isinstance(found, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise PolicyError(f"router {router}: /workers answered {found!r:.120}")
-    urls = []
-    for row in rows:
-        url, kind = str(row.get("url", "")), row.get("worker_type", "regular")
-        if not url.startswith(("http://", "https://")) or kind != "regular":
-            raise PolicyError(
-                f"router {router}: worker {url} of type {kind}: expected regular workers that speak HTTP; weights of "
-                "others cannot be replaced from here"
-            )
-        if row.get("is_healthy", True):
-            urls.append(url.rstrip("/"))
-    return urls

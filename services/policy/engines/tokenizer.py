@@ -18,15 +18,15 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 class Tokenizer:
     """A renderer and the digest of the files that it depends on."""
 
-    renderer: Renderer | None
-    digest: str
+    renderer: Renderer | None = None
+    digest: str = ""
 
 
 class Tokenizers:
-    """Keeps the tokenizer in use: at first that of `model_path`, or none yet if that is empty."""
+    """The tokenizer in use: at first that of `model_path`, or none yet if that is empty."""
 
     def __init__(self, model_path: str) -> None:
-        self.used = Tokenizer(None, "")
+        self.used = Tokenizer()
         if model_path:
             folder = Path(model_path)
             self.used = Tokenizer(Renderer.from_folder(folder), _digest(folder))
@@ -41,14 +41,14 @@ class Tokenizers:
         return self.used.renderer
 
     def of(self, folder: Path) -> Tokenizer:
-        """The tokenizer of a folder; the one in use where the folder has the same or none. Blocking."""
+        """Return the tokenizer of a folder; the one in use where the folder has the same or none. Blocking."""
         digest = _digest(folder)
         if digest in ("", self.used.digest):
             return self.used
         return Tokenizer(Renderer.from_folder(folder), digest)
 
     def adopt(self, folder: str) -> None:
-        """Take over the tokenizer of what the engines hold, if it can be read. Blocking."""
+        """Use the tokenizer of the engines' folder, if it can be read. Blocking."""
         try:
             self.used = self.of(Path(folder))
         except WeightsError as error:
@@ -56,15 +56,14 @@ class Tokenizers:
 
 
 def _digest(folder: Path) -> str:
-    """Of what the renderer depends on; empty for a folder without a tokenizer."""
+    """Return a digest of the files that a renderer depends on; empty for a folder without a tokenizer."""
     if not (folder / _FILES[0]).is_file():
         return ""
+    found = hashlib.sha256()
     try:
-        found = [
-            name + hashlib.sha256((folder / name).read_bytes()).hexdigest()
-            for name in _FILES
-            if (folder / name).is_file()
-        ]
-    except OSError as error:  # not ours to read, or pruned meanwhile
+        for path in (folder / name for name in _FILES):
+            if path.is_file():
+                found.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    except OSError as error:  # not readable, or deleted meanwhile
         raise WeightsError(f"{folder}: the tokenizer cannot be read: {error}") from error
-    return hashlib.sha256("".join(found).encode()).hexdigest()
+    return found.hexdigest()

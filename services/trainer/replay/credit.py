@@ -1,4 +1,4 @@
-"""Rewards, advantages and weights of a step once more, from its record, by the code that credited it; and under other rules."""
+"""Rewards, advantages and weights of a recorded step, computed again by the code that credited it, or with other options."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How a part of a step compares with what was recorded, in a word and in a sentence."""
+    """The comparison of a part of a step with its record: a verdict and a sentence."""
 
     part: str
     verdict: Verdict
-    said: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,52 +41,47 @@ class Credited:
 def credit(step: int, record: StepRecord, what_if: Sequence[str] = ()) -> Credited:
     """Credit the groups of a recorded step, with `what_if` (`section.field=value`) laid over the run's config."""
     config, numbers = parse(with_assignments(record.config, what_if)), record.numbers
+    versions = {
+        name.removesuffix("_version"): int(number)
+        for name, number in numbers.items()
+        if name.endswith("_version")
+    }
+    options = SampleOptions.of(config, step, versions, numbers["trust"])
     groups = groups_of(record.records, config)
-    options = SampleOptions.of(
-        config,
-        step,
-        {
-            name.removesuffix("_version"): int(number)
-            for name, number in numbers.items()
-            if name.endswith("_version")
-        },
-        numbers["trust"],
-    )
-    return Credited(
-        config, groups, build_samples(groups, replace(options, seed=int(numbers["seed"])))
-    )
+    samples = build_samples(groups, replace(options, seed=int(numbers["seed"])))
+    return Credited(config, groups, samples)
 
 
-def compare(
-    record: StepRecord, found: Sequence[dict[str, Any]], config: RunConfig, part: str = "credit"
-) -> Finding:
-    """Every number of a step's record, and every option of its algorithm, against the one that was found.
+def compare(record: StepRecord, again: Credited) -> Finding:
+    """Compare every number of a step's record, and every option of its algorithm, with those computed again.
 
-    Sums and quotients of doubles come out alike on every machine; what a library of logarithms and powers may round
-    otherwise, and a sum carries on, is at most one unit a response: n * 2^-53, of a number or of 1 if that is more.
+    Sums and quotients of doubles are equal on every machine; logarithms and powers may be rounded otherwise by another library,
+    and a sum carries that on, by at most one unit a response: n * 2^-53, of a number or of 1 if that is more.
     """
-    if len(found) != len(record.records):
-        said = f"{len(found)} responses where {len(record.records)} are on record"
-        return Finding(part, "differs", said)
-    bound = len(record.records) * _ROUNDOFF
-    algorithm = config.algorithm.resolved.model_dump(mode="json")
+    mine, theirs = again.samples.records, record.records
+    if len(mine) != len(theirs):
+        detail = f"{len(mine)} responses, {len(theirs)} on record"
+        return Finding("credit", "differs", detail)
+    algorithm = again.config.algorithm.resolved.model_dump(mode="json")
     known = {name: record.algorithm.get(name, now) for name, now in algorithm.items()}
-    pairs = [({"algorithm": algorithm}, {"algorithm": known})]
     apart: dict[str, list[float]] = {}
-    for mine, theirs in (*pairs, *zip(found, record.records, strict=True)):
-        for column, distance in _apart("", theirs, mine):
+    for old, new in [(known, algorithm), *zip(theirs, mine, strict=True)]:
+        for column, distance in _apart("", old, new):
             apart.setdefault(column, []).append(distance)
-    said = f"{len(found)} responses, {sum(len(r['votes']) for r in found)} votes"
+    detail = f"{len(mine)} responses, {sum(len(r['votes']) for r in mine)} votes"
     if not apart:
-        return Finding(part, "same", said)
-    furthest = max(map(max, apart.values()))
-    worst = sorted(apart, key=lambda name: -max(apart[name]))[:_SHOWN]
-    shown = "; ".join(f"{n}: {len(apart[n])} differ, by up to {max(apart[n]):.3g}" for n in worst)
-    return Finding(part, "rounding" if furthest <= bound else "differs", f"{said}; {shown}")
+        return Finding("credit", "same", detail)
+    furthest = {column: max(distances) for column, distances in apart.items()}
+    shown = "; ".join(
+        f"{column}: {len(apart[column])} differ, by up to {furthest[column]:.3g}"
+        for column in sorted(furthest, key=lambda name: -furthest[name])[:_SHOWN]
+    )
+    rounding = max(furthest.values()) <= len(theirs) * _ROUNDOFF
+    return Finding("credit", "rounding" if rounding else "differs", f"{detail}; {shown}")
 
 
 def _apart(name: str, theirs: Any, mine: Any) -> Iterator[tuple[str, float]]:
-    """The leaves that are not alike: of numbers how far apart they are, of other things infinity."""
+    """Yield the leaves that differ with their distance, which is infinite between other things than numbers."""
     if theirs == mine:
         return
     if isinstance(theirs, dict) and isinstance(mine, dict):  # an older record has other columns
@@ -101,15 +96,15 @@ def _apart(name: str, theirs: Any, mine: Any) -> Iterator[tuple[str, float]]:
         yield name, math.inf
 
 
-# ---- other rules ----
+# ---- other options ----
 
 
 @dataclass(slots=True)
 class Change:
-    """What other rules would have made of a step's responses, or of its votes.
+    """The effect of other options on a step's responses, or on its votes.
 
-    `before` and `after` hold how many are trained on and the mean of their advantages' sizes; `flipped` have an advantage of
-    the other sign, `dropped` and `added` are trained on in one of the two alone.
+    `before` and `after` of `trained` and `size` are the number of trained samples and the mean size of their advantages;
+    `flipped` have an advantage of the other sign, `dropped` and `added` are trained on in one of the two alone.
     """
 
     rows: tuple[int, int]
@@ -121,10 +116,10 @@ class Change:
 
 
 def changes(before: Credited, after: Credited) -> dict[TrainedRole, Change]:
-    """By model."""
+    """Return the changes of each model's samples."""
     found: dict[TrainedRole, Change] = {}
     for role in before.samples.rows:
-        pairs = list(zip(_scored(before, role), _scored(after, role), strict=True))
+        pairs = list(zip(_advantages(before, role), _advantages(after, role), strict=True))
         kept = [[abs(a) for a in side if a is not None] for side in zip(*pairs, strict=True)]
         both = [(a, b) for a, b in pairs if a is not None and b is not None]
         if pairs:
@@ -139,13 +134,12 @@ def changes(before: Credited, after: Credited) -> dict[TrainedRole, Change]:
     return found
 
 
-def _scored(credited: Credited, role: TrainedRole) -> Iterator[float | None]:
-    """The advantage of each response, or of each vote and test; None of one that is not trained on."""
+def _advantages(credited: Credited, role: TrainedRole) -> Iterator[float | None]:
+    """Yield the advantage of each of a model's samples; None of one that is not trained on."""
     judges = credited.config.models.judges
     for record in credited.samples.records:
-        votes, judge = (
-            (*record["votes"], *record["tests"]),
-            judges.get(record["agent_id"], "reward"),
-        )
-        for text in votes if role == judge else [record] if record["model"] == role else []:
-            yield None if text["reason"] else text["advantage"]
+        if record["model"] == role:
+            yield None if record["reason"] else record["advantage"]
+        if judges.get(record["agent_id"], "reward") == role:
+            for text in (*record["votes"], *record["tests"]):
+                yield None if text["reason"] else text["advantage"]

@@ -1,7 +1,7 @@
-"""The learner's step once more: all measures, log-probabilities and new weights from the weights that the run trained on.
+"""A learner's step, computed again from the weights that it began with: measures, log-probabilities and new weights.
 
-Those weights are the initial folder's, a version that is still on the disk, or what the replay of the step before has made,
-if that came out bit for bit. The arithmetic is `Learner.train`.
+Those weights are the initial folder's, a version that is still on the disk, or the result of the replay of the step before,
+if that is the same bit for bit. The arithmetic is `Learner.train`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow, WeightVer
 
 _TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
 _WEIGHTS: Final = "new weights"
-_TURNED: Final = (
-    0.5  # of the step's length; a step that was not taken is 1 apart, one the other way 2
-)
-_CERTAIN: Final = 6.0  # standard deviations of a sum's rounding error
+# Weights may be apart by this share of the step's length; a step that was not taken is 1 apart, one the other way 2.
+_STEP_SHARE: Final = 0.5
+_DEVIATIONS: Final = 6.0  # standard deviations of a sum's rounding error
 
 
 class ReplayedLearner:
-    """One role's learner, step after step."""
+    """The learner of one role, step after step."""
 
     def __init__(self, recording: Recording, role: TrainedRole) -> None:
         self._recording, self._role, self._artifacts = recording, role, recording.artifacts
         self._versions = CheckpointStore(self._artifacts, recording.run_id, role)
         self._folders = recording.folders.get(role, {})
-        # the number of a folder, and who came to it bit for bit
+        # the number of a folder, and the learner that has reproduced it bit for bit
         self._held: tuple[int, Learner] | None = None
 
     def step(self, step: RunStep, credited: Credited, version: int) -> Finding | None:
@@ -58,13 +57,13 @@ class ReplayedLearner:
         rows = credited.samples.rows[role]
         if f"{role}/restarted" in step.metrics or len(rows) != step.metrics.get(f"rows/{role}"):
             self._held = None
-            said = "a method added rows that are not in the record, or began with other weights"
-            return Finding(name, "not recomputed", said)
+            detail = "a method added rows that are not in the record, or began with other weights"
+            return Finding(name, "not recomputed", detail)
         if not rows:
             return None
         if any(record["images"] or record["judge_images"] for record in credited.samples.records):
-            said = "the record does not say where pictures stand among the tokens"
-            return Finding(name, "not recomputed", said)
+            detail = "the record has no places of images among the tokens"
+            return Finding(name, "not recomputed", detail)
         number, path = self._folders.get(version), self._recording.paths[role]
         folder = path if number is None else str(self._versions.weights / version_name(number))
         batch = batch_of(
@@ -74,48 +73,44 @@ class ReplayedLearner:
         )  # fmt: skip
         try:
             learner = self._learner(batch)
-        except TriforgeError as error:
-            self._held = None
-            return Finding(name, "not recomputed", error.detail)
-        made = self._folders.get(batch.version + 1)
-        start = _weights(learner) if self._lies(made) else None
-        report = learner.train(batch, rows)
-        try:
+            new = self._folders.get(batch.version + 1)
+            start = _weights(learner) if self._is_kept(new) else None
+            report = learner.train(batch, rows)
             apart = self._apart(learner, batch, report, start)
-        except TriforgeError as error:  # damaged, or taken away by a run that goes on
+        except TriforgeError as error:  # weights are gone, damaged, or pruned by a run that goes on
             self._held = None
             return Finding(name, "not recomputed", error.detail)
-        found = self._compare(
-            known, report.metrics, apart, rounding_bound(learner, rows, batch.learner)
-        )
-        self._held = (version + 1, learner) if found.verdict == "same" else None
-        return found
+        bound = rounding_bound(learner, rows, batch.learner)
+        finding = self._compare(known, report.metrics, apart, bound)
+        self._held = (version + 1, learner) if finding.verdict == "same" else None
+        return finding
 
     def _learner(self, batch: TrainBatch) -> Learner:
-        """A learner with the weights and the optimiser that the step began with."""
+        """Return a learner with the weights and the optimiser that the step began with."""
         number, held, initial = folder_number(batch), self._held, Path(batch.initial.folder)
         shape, self._held = LoraShape.of(batch.learner), None
         if held and held[0] == number:
             return held[1]
         if number is not None:
-            if self._lies(number):
+            if self._is_kept(number):
                 return self._versions.load(number, initial, shape)
             raise TriforgeError(
-                f"the weights of version {batch.version} are gone (run.keep_checkpoints); a replay of all steps comes to them "
-                "where it is the same bit for bit"
+                f"the weights of version {batch.version} are gone (run.keep_checkpoints); a replay of all steps reproduces them, "
+                "if it is the same bit for bit"
             )
         images = ImageStore(self._artifacts)
         return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
 
-    def _lies(self, number: int | None) -> bool:
+    def _is_kept(self, number: int | None) -> bool:
         return number is not None and (self._versions.weights / version_name(number)).is_dir()
 
     def _apart(
         self, learner: Learner, batch: TrainBatch, report: StepReport, start: torch.Tensor | None
     ) -> dict[str, float]:
-        """How far log-probabilities of tokens and the new weights are from those on record, as far as they are kept.
+        """Return the distance of the tokens' log-probabilities and of the new weights from those that were kept.
 
-        Of weights as one vector, in lengths of the step: where a gradient is all rounding, AdamW steps either way.
+        The distance of weights is that of one vector in lengths of the step: where a gradient is all rounding, AdamW may step
+        either way.
         """
         apart: dict[str, float] = {}
         known = recorded_logprobs(self._artifacts, batch.run_id, batch.step)
@@ -130,8 +125,8 @@ class ReplayedLearner:
                 number, Path(batch.initial.folder), LoraShape.of(batch.learner)
             )
             end = _weights(learner)
-            way = float((end - start).norm()) or 1.0
-            apart[_WEIGHTS] = float((end - _weights(kept)).norm()) / way
+            length = float((end - start).norm()) or 1.0
+            apart[_WEIGHTS] = float((end - _weights(kept)).norm()) / length
         return apart
 
     def _compare(
@@ -141,22 +136,23 @@ class ReplayedLearner:
         apart: dict[str, float],
         bound: float,
     ) -> Finding:
-        """All bit for bit; else what is in `apart`, loss and norm of the gradient within the bound."""
+        """Compare all measures bit for bit, or else what is in `apart`, loss and norm of the gradient within the bound."""
         name = f"{self._role} learner"
+        main = {n: known[n] for n in ("loss", "grad_norm") if n in known}
         alike = sum(metrics.get(measure) == value for measure, value in known.items())
-        said = ", ".join(f"{n} {known[n]:.6g}" for n in ("loss", "grad_norm") if n in known)
+        detail = ", ".join(f"{n} {value:.6g}" for n, value in main.items())
         if alike == len(known) and not any(apart.values()):
-            return Finding(name, "same", ", ".join([said, f"{alike} measures", *apart]))
+            return Finding(name, "same", ", ".join([detail, f"{alike} measures", *apart]))
         apart |= {
-            n: abs(metrics.get(n, math.inf) - known[n]) / max(1.0, abs(known[n]))
-            for n in ("loss", "grad_norm")
-            if n in known
+            n: abs(metrics.get(n, math.inf) - value) / max(1.0, abs(value))
+            for n, value in main.items()
         }
         shown = ", ".join(f"{n} by {value:.2g}" for n, value in apart.items())
-        bounds = {_WEIGHTS: _TURNED}
-        within = all(value <= bounds.get(n, bound) for n, value in apart.items())
-        said += f"; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same"
-        return Finding(name, "rounding" if within else "differs", said)
+        within = all(
+            value <= (_STEP_SHARE if n == _WEIGHTS else bound) for n, value in apart.items()
+        )
+        detail += f"; apart: {shown}; rounding explains {bound:.2g}; {alike} of {len(known)} measures the same"
+        return Finding(name, "rounding" if within else "differs", detail)
 
 
 def _weights(learner: Learner) -> torch.Tensor:
@@ -164,12 +160,12 @@ def _weights(learner: Learner) -> torch.Tensor:
 
 
 def rounding_bound(learner: Learner, rows: Sequence[TrainRow], settings: LearnerSection) -> float:
-    """How far two machines that sum in another order can be apart after a step, of a number or of 1 if that is more.
+    """Return how far two machines that sum in another order can be apart after a step, of a number or of 1 if that is more.
 
-    A log-probability lies behind d products of matrices in a row, each a sum of at most n terms; a gradient behind three times
-    as many, and each update of the step behind the one before: N = 3 * d * n * updates roundings. Their errors, each at most
+    A log-probability follows from d products of matrices in a row, each a sum of at most n terms; a gradient from three times
+    as many, and each update of the step from the one before: N = 3 * d * n * updates roundings. Their errors, each at most
     the unit roundoff u, add up to less than c * sqrt(N) * u with probability 1 - 2 exp(-c^2 / 2) (Higham and Mary 2019), on
-    both machines: 2 * c * sqrt(N) * u. It takes layers to pass an error on as it is, neither larger nor smaller.
+    both machines: 2 * c * sqrt(N) * u. This assumes that layers neither enlarge nor reduce an error.
     """
     module: Any = learner.model.module
     config = module.config.get_text_config()
@@ -178,4 +174,4 @@ def rounding_bound(learner: Learner, rows: Sequence[TrainRow], settings: Learner
     products = 7 * config.num_hidden_layers + 1
     roundings = 3 * products * terms * settings.epochs * settings.updates_per_step
     unit = torch.finfo(learner.model.scorer.dtype).eps / 2
-    return 2 * _CERTAIN * math.sqrt(roundings) * unit
+    return 2 * _DEVIATIONS * math.sqrt(roundings) * unit

@@ -1,7 +1,7 @@
-"""Judged groups put together again from the records of a step, so that the run's own code credits them once more.
+"""Judged groups rebuilt from the records of a step, so that the run's own code credits them again.
 
-What the record does not have and no arithmetic reads stays empty: parameters of tasks, seeds, times. Of pictures there are
-the hashes, but not where they stand among the ids.
+Fields that the record does not have and that no arithmetic reads stay empty: parameters of tasks, seeds, times. Of images
+there are the hashes, but not their places among the ids.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from services.trainer.credit.judged_groups import UNKNOWN, judges, players
 from triforge.config import RunConfig, Sampling
@@ -35,10 +35,14 @@ from triforge.types import (
 )
 
 Record = Mapping[str, Any]
+_OF_STEP: Final = (
+    "segment", "agent_id", "observation", "response", "action", "action_valid", "next_observation", "label", "finish", "state",
+    "admissible", "considered",
+)  # fmt: skip
 
 
 def groups_of(records: Sequence[Record], config: RunConfig) -> list[JudgedGroup]:
-    """The groups of a step in their order; a rollout that failed before its first response has left no record."""
+    """Return the groups of a step in their order; a rollout that failed before its first response has no record."""
     return [_group([*own], config) for _, own in groupby(records, itemgetter("group_id"))]
 
 
@@ -65,27 +69,22 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
 
 def _trajectory(index: int, records: list[Record]) -> Trajectory:
     first, steps, segments = records[0], list[Step](), list[Segment]()
-    for number, own in groupby(sorted(records, key=itemgetter("segment")), itemgetter("segment")):
-        segment = Segment(ids=(), logprobs=(), versions=())
+    for _, own in groupby(sorted(records, key=itemgetter("segment")), itemgetter("segment")):
+        ids, logprobs, versions = list[int](), list[float](), list[VersionSpan]()
         for record in own:
-            start = len(segment.ids) + len(record["context_ids"])
-            segment = Segment(
-                ids=(*segment.ids, *record["context_ids"], *record["response_ids"]),
-                logprobs=(
-                    *segment.logprobs,
-                    *[0.0] * len(record["context_ids"]),
-                    *record["response_logprobs"],
-                ),
-                versions=(*segment.versions, *_spans(record["policy_versions"], start)),
-            )
-            steps.append(_step(record, number, start, len(segment.ids)))
-        segments.append(segment)
+            ids += record["context_ids"]
+            logprobs += [0.0] * len(record["context_ids"])
+            start = len(ids)
+            ids += record["response_ids"]
+            logprobs += record["response_logprobs"]
+            versions += _spans(record["policy_versions"], start)
+            steps.append(_step(record, start, len(ids)))
+        segments.append(Segment(ids=tuple(ids), logprobs=tuple(logprobs), versions=tuple(versions)))
     failed = first["outcome_error"]
     return Trajectory(
         id=first["trajectory_id"], group_id=first["group_id"], index=index, task_id=first["task_id"],
         task_version=first["task_version"], instruction=first["instruction"],
-        steps=tuple(sorted(steps, key=lambda step: step.index)),
-        segments=tuple(segments),
+        steps=tuple(sorted(steps, key=lambda step: step.index)), segments=tuple(segments),
         outcome=Outcome(
             value=first["outcome"], score=first["score"], share=first["share"],
             error=ErrorInfo(kind="recorded", detail=failed) if failed else None,
@@ -93,58 +92,53 @@ def _trajectory(index: int, records: list[Record]) -> Trajectory:
     )  # fmt: skip
 
 
-def _step(record: Record, segment: int, start: int, end: int) -> Step:
-    same = ("observation", "response", "action", "action_valid", "next_observation", "label")
+def _step(record: Record, start: int, end: int) -> Step:
+    known = {name: record[name] for name in _OF_STEP if record.get(name) is not None}
     return Step(
-        **{name: record[name] for name in same}, index=record["step_index"], reward=record["env_reward"],
-        agent_id=record.get("agent_id") or "",
-        segment=segment, start=start, end=end, finish=record.get("finish", "stop"), admissible=tuple(record.get("admissible", ())),
+        **known, index=record["step_index"], start=start, end=end, reward=record["env_reward"],
+        chosen=record.get("chosen") is not False,
         images=_images(record["images"]), next_images=_images(record["next_images"]),
-        state=record.get("state") or "", chosen=record.get("chosen") is not False,
-        considered=tuple(record.get("considered") or ()),
     )  # fmt: skip
 
 
 def _votes(records: list[Record]) -> TrajectoryVotes | None:
-    judged = [r for r in records if r["votes"] or r.get("step_score") is not None]
-    if not judged:
-        return None
-    steps = [
+    first = records[0]
+    steps = tuple(
         StepVotes(
             step=record["step_index"],
             prompt_ids=tuple(record["judge_prompt_ids"]),
             votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
-            extra=json.loads(record.get("extra") or "{}"),
-            score=record.get("step_score"),
-            score_version=record.get("step_score_version"),
             images=tuple(
                 PlacedImage(image=image, start=0, end=1)
                 for image in _images(record["judge_images"])
             ),
+            score=record.get("step_score"),
+            score_version=record.get("step_score_version"),
+            extra=json.loads(record.get("extra") or "{}"),
         )
-        for record in judged
-    ]
-    first = records[0]
-    return TrajectoryVotes(
-        trajectory_id=first["trajectory_id"], group_id=first["group_id"], steps=tuple(steps)
+        for record in records
+        if record["votes"] or record.get("step_score") is not None
     )
+    judged = TrajectoryVotes(
+        trajectory_id=first["trajectory_id"], group_id=first["group_id"], steps=steps
+    )
+    return judged if steps else None
 
 
 def _tests(first: Record) -> GroupTests:
-    tests = (
-        UnitTest(input=t["input"], output=t["output"], accepts=tuple(t["accepts"]), **_written(t))
-        for t in first["tests"]
-    )
     return GroupTests(
         group_id=first["group_id"],
         programs=tuple(first["programs"]),
         prompt_ids=tuple(first["judge_prompt_ids"]),
-        tests=tuple(tests),
+        tests=tuple(
+            UnitTest(input=t["input"], output=t["output"], accepts=t["accepts"], **_written(t))
+            for t in first["tests"]
+        ),
     )
 
 
 def _written(text: Record) -> dict[str, Any]:
-    """What votes and tests have in common."""
+    """Return the fields that votes and tests have in common."""
     return {
         "text": text["text"],
         "ids": tuple(text["ids"]),
@@ -162,5 +156,6 @@ def _spans(versions: Sequence[int], start: int) -> Iterator[VersionSpan]:
 
 
 def _images(hashes: Sequence[str]) -> tuple[ImageRef, ...]:
-    some = {"media_type": "image/png", "size": 1, "width": 1, "height": 1}
-    return tuple(ImageRef.model_validate({"id": name, **some}) for name in hashes)
+    return tuple(
+        ImageRef(id=name, media_type="image/png", size=1, width=1, height=1) for name in hashes
+    )

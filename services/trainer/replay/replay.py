@@ -1,4 +1,4 @@
-"""`python -m services.trainer replay`: a run once more from its record alone, compared number by number. No engine."""
+"""`python -m services.trainer replay`: recompute a run from its record alone and compare every number. No engine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from triforge.types import RunStep, TrainedRole
 def replay(
     recording: Recording, only: int | None = None, *, learners: bool
 ) -> Iterator[tuple[int, Finding]]:
-    """What each training step comes to: its credit, and with `learners` each model's loss and gradient.
+    """Yield the findings of each training step: its credit, and with `learners` each model's loss and gradient.
 
     Raises:
-        InputError: the run has no step `only`; a record is older than what it has to say.
+        InputError: the run has no step `only`, or a record has no origin.
         NotFoundError: a record is gone.
     """
     trained = {}
@@ -35,17 +35,17 @@ def replay(
     for step in _steps(recording, only):
         record = recording.read(step.step)
         credited = credit(step.step, record)
-        yield step.step, compare(record, credited.samples.records, credited.config)
+        yield step.step, compare(record, credited)
         for role, learner in trained.items():
-            found = learner.step(step, credited, int(record.numbers[f"{role}_version"]))
-            if found is not None:
-                yield step.step, found
+            finding = learner.step(step, credited, int(record.numbers[f"{role}_version"]))
+            if finding is not None:
+                yield step.step, finding
 
 
 def what_if(
     recording: Recording, assignments: Sequence[str], only: int | None = None
 ) -> Iterator[tuple[int, TrainedRole, Change]]:
-    """What other fields of the config (`section.field=value`) would have made of each step's responses and votes."""
+    """Yield the effect of other fields of the config (`section.field=value`) on each step's responses and votes."""
     for step in _steps(recording, only):
         record = recording.read(step.step)
         before, after = credit(step.step, record), credit(step.step, record, assignments)
@@ -54,42 +54,41 @@ def what_if(
 
 
 def _steps(recording: Recording, only: int | None) -> list[RunStep]:
-    found = [step for step in recording.steps if only in (None, step.step)]
-    if not found:
-        steps = [step.step for step in recording.steps]
+    known = [step.step for step in recording.steps]
+    if only is not None and only not in known:
         raise InputError(
-            f"--step: given {only}, expected a finished training step of run {recording.run_id}: {steps[0]} to {steps[-1]}"
+            f"--step: given {only}, expected a finished training step of run {recording.run_id}: {known[0]} to {known[-1]}"
         )
-    return found
+    return [step for step in recording.steps if only in (None, step.step)]
 
 
 # ---- the command ----
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replay and print; the exit status is 1 if something differs by more than rounding."""
+    """Replay and print; return 1 if a number differs by more than rounding."""
     parser = argparse.ArgumentParser(prog="triforge replay", description=__doc__)
     parser.add_argument("run", help="id of a run, or a folder of --save")
     parser.add_argument("--step", type=int)
     parser.add_argument("--what-if", action="append", default=[])
     parser.add_argument("--credit-only", action="store_true")
     parser.add_argument("--save", type=Path)
-    given = parser.parse_args(arguments)
-    recording = _recording(given.run)
-    if given.save:
-        recording.save(given.save)
-        _say(f"wrote {given.save}: it replays wherever it is taken: triforge replay {given.save}")
+    options = parser.parse_args(arguments)
+    recording = _recording(options.run)
+    if options.save:
+        recording.save(options.save)
+        _print(f"wrote {options.save}: replay it on any machine: triforge replay {options.save}")
         return 0
-    if given.what_if:
-        _say_changes(recording, given.what_if, given.step)
+    if options.what_if:
+        _print_changes(recording, options.what_if, options.step)
         return 0
     counts: Counter[tuple[str, str]] = Counter()
-    for step, found in replay(recording, given.step, learners=not given.credit_only):
-        counts[found.part, found.verdict] += 1
-        _say(f"step {step:>4}  {found.part:<14}  {found.verdict:<14}  {found.said}")
+    for step, finding in replay(recording, options.step, learners=not options.credit_only):
+        counts[finding.part, finding.verdict] += 1
+        _print(f"step {step:>4}  {finding.part:<14}  {finding.verdict:<14}  {finding.detail}")
     for part in dict.fromkeys(part for part, _ in counts):
-        said = [f"{counts[part, v]} {v}" for v in VERDICTS if counts[part, v]]
-        _say(f"{part}: {', '.join(said)}")
+        verdicts = [f"{counts[part, v]} {v}" for v in VERDICTS if counts[part, v]]
+        _print(f"{part}: {', '.join(verdicts)}")
     return int(any(verdict == "differs" for _, verdict in counts))
 
 
@@ -101,18 +100,18 @@ def _recording(run: str) -> Recording:
     return Recording.of_run(store, ArtifactStore(settings.artifacts_url), run)
 
 
-def _say_changes(recording: Recording, assignments: Sequence[str], only: int | None) -> None:
-    _say(
+def _print_changes(recording: Recording, assignments: Sequence[str], only: int | None) -> None:
+    _print(
         f"{'step':>5} {'model':<7} {'rows':>11} {'trained on':>13} {'mean |A|':>15} {'sign flips':>10} {'dropped':>8} {'added':>6}"
     )
     for step, role, c in what_if(recording, assignments, only):
         rows, trained = (f"{a} > {b}" for a, b in (c.rows, c.trained))
         sizes = " > ".join(f"{size:.4f}" for size in c.size)
-        _say(
+        _print(
             f"{step:>5} {role:<7} {rows:>11} {trained:>13} {sizes:>15} {c.flipped:>10} {c.dropped:>8} {c.added:>6}"
         )
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -47,7 +47,7 @@ async def test_adapters_that_cannot_be_loaded_say_why(
         ("/load_lora_adapter", {"lora_name": "b", "lora_path": str(folder)}, "does not exist"),
         ("/load_lora_adapter", {"lora_name": "b"}, "lora_path is missing"),
         ("/unload_lora_adapter", {"lora_name": "b"}, "'b' is not loaded"),
-        ("/unload_lora_adapter", {}, "None is not loaded"),
+        ("/unload_lora_adapter", {}, "'' is not loaded"),
     ):
         reply = await client.post(path, json=sent)
         assert reply.status_code == 400

@@ -165,7 +165,7 @@ async def test_requests_that_cannot_be_served_are_refused_with_their_reason(
     cases: list[tuple[dict[str, Any], str]] = [
         (body([5] * 250, sampling={"max_new_tokens": 7}), "context length of 256"),
         (body([]), "input_ids must be"),
-        (body([5, 100]), "token id 100 is not in the vocabulary of 100"),
+        (body([5, 100]), "input_ids: given token id 100, expected ids in [0, 99]"),
         (body(["w1"]), "input_ids must be"),
         ({"text": "w1", "input_ids": [5]}, "exactly one of text and input_ids"),
         ({"sampling_params": {}}, "exactly one of text and input_ids"),

@@ -66,9 +66,9 @@ async def test_requests_live_through_updates_on_every_path_and_name_the_version_
     await ask(client, "/pause_generation", {"mode": "in_place"})
     sampling = {"max_new_tokens": 60, "ignore_eos": True}
     tasks = [asyncio.create_task(generate(client, p, sampling=sampling)) for p in prompts]
-    await until(lambda: engine.load()["num_waiting_reqs"] == 16)
+    await until(lambda: len(engine.scheduler.waiting) == 16)
     await advance(engine, 4)
-    assert engine.load()["num_running_reqs"] == 16
+    assert len(engine.scheduler.running) == 16
     for version, path in enumerate(list(UPDATE_PATHS) * 3, 1):
         await ask(client, "/pause_generation", {"mode": mode})
         await UPDATE_PATHS[path](
@@ -104,7 +104,7 @@ async def test_no_request_is_lost_while_weights_change_without_a_pause(
     tasks = [
         asyncio.create_task(generate(client, p, sampling=sampling)) for p in random_prompts(16)
     ]
-    await until(lambda: engine.load()["num_running_reqs"] == 16)
+    await until(lambda: len(engine.scheduler.running) == 16)
     for version in range(1, 5):
         await UPDATE_PATHS[path](trainer, folders[version % 2], weight_version=str(version))
     for result in await asyncio.gather(*tasks):
@@ -216,7 +216,7 @@ async def test_a_cache_that_cannot_be_flushed_is_said_although_the_weights_are_n
 ) -> None:
     await ask(client, "/pause_generation", {"mode": "in_place"})
     task = asyncio.create_task(generate(client, [5], sampling={"max_new_tokens": 20}))
-    await until(lambda: engine.load()["num_waiting_reqs"] == 1)
+    await until(lambda: len(engine.scheduler.waiting) == 1)
     await advance(engine, 1)
     assert (await client.post("/flush_cache")).status_code == 400
     body = {"model_path": str(folders[1]), "weight_version": "1"}

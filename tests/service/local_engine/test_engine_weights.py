@@ -30,7 +30,7 @@ async def test_new_weights_serve_under_running_requests_and_nobody_fails(
     sampling = {"max_new_tokens": 150, "ignore_eos": True}
     prompts = random_prompts(16)
     tasks = [asyncio.create_task(generate(client, p, sampling=sampling)) for p in prompts]
-    await until(lambda: engine.load()["num_running_reqs"] == 16)
+    await until(lambda: len(engine.scheduler.running) == 16)
     reply = await client.post(
         "/update_weights_from_disk",
         json={"model_path": str(other_folder), "weight_version": "1", "flush_cache": True},

@@ -23,7 +23,7 @@ def rows(*steps: int, score: float = 0.25) -> list[dict[str, Any]]:
         ([], "acknowledged with 0.25, on record is []"),
         (rows(0, 1, 2, 0, 1, 2), "on record is [(0, 0.25), (0, 0.25)"),
         (rows(0, 1, 2, score=0.5), "on record is [(0, 0.5)"),
-        ([*rows(0, 1, 2), {**rows(0, score=0.75)[0], "trajectory_id": "other"}], "0.75, which nobody gave"),
+        ([*rows(0, 1, 2), {**rows(0, score=0.75)[0], "trajectory_id": "other"}], "0.75, which no agent gave"),
     ],
 )  # fmt: skip
 def test_a_reward_that_was_acknowledged_is_on_record_once(records: Any, said: str) -> None:

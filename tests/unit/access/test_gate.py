@@ -1,4 +1,4 @@
-"""Who is let in: keys, scopes, the services' secret, what is remembered and for how long."""
+"""The gate: keys, scopes, the services' secret, and the cache of keys."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def unknown(number: int) -> bytes:
 
 
 async def outcomes(gate: Gate, sent: list[bytes]) -> list[str]:
-    """What becomes of each, asked at once."""
+    """Return the results of concurrent requests."""
     found = await asyncio.gather(
         *(admit(gate, one, "read") for one in sent), return_exceptions=True
     )
@@ -228,7 +228,7 @@ async def test_a_key_that_was_good_before_is_looked_up_before_those_of_strangers
     known = asyncio.create_task(admit(gate, bearer(text), "read"))
     while store.asked[-1] != key.id:  # noqa: ASYNC110 (it is under way, in a thread)
         await asyncio.sleep(0)
-    assert len(store.asked) == 4, "once before, and now beside two strangers"
+    assert len(store.asked) == 4, "once before, and now next to two strangers"
     store.answers.set()
     assert (await known).tenant == "blue"
     await strangers

@@ -92,7 +92,7 @@ def test_a_client_that_is_as_old_or_says_nothing_is_served(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["0.2.0", "1.0.0", "0.10"])
-def test_a_newer_client_is_told_to_upgrade_the_service(given: str) -> None:
+def test_a_newer_client_is_refused(given: str) -> None:
     with pytest.raises(VersionError, match="upgrade the service") as refused:
         require_served_version(given, "0.1.3")
     assert refused.value.status == 400
@@ -107,7 +107,7 @@ def test_only_this_machine_reaches_loopback(host: str, inside: bool) -> None:
     assert is_loopback(host) is inside
 
 
-def test_a_api_for_other_machines_must_be_said_to_be_open(
+def test_an_open_api_for_other_machines_must_be_permitted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     require_safe(Settings())

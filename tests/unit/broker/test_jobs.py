@@ -1,4 +1,4 @@
-"""What becomes of a job whose work fails."""
+"""A job whose work fails: retried, given up or dropped."""
 
 from __future__ import annotations
 

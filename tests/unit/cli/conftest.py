@@ -16,7 +16,7 @@ import pytest
 from triforge.cli import main
 from triforge.types import Event, PoolState, RunState
 
-Said = tuple[int, str, str]
+Ended = tuple[int, str, str]
 APIS = (
     "POLICY_MODEL",
     "REWARD_MODEL",
@@ -114,20 +114,20 @@ def services(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
 @pytest.fixture
 def triforge(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Said]:
+) -> Callable[..., Ended]:
     """The program as it is installed: arguments in; exit code, output and complaints out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
-    def call(*arguments: str) -> Said:
+    def call(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["triforge", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
 
     return call
 
 
-Triforge = Callable[..., Said]
+Triforge = Callable[..., Ended]

@@ -88,7 +88,7 @@ def test_the_doctor_shows_what_would_run_and_touches_nothing(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "run.toml"]
 
 
-def test_a_folder_that_cannot_be_made_is_said_in_a_sentence(
+def test_a_folder_that_cannot_be_made_is_an_error_in_a_sentence(
     triforge: Triforge, tmp_path: Path
 ) -> None:
     (tmp_path / "var").write_text("a file stands in the way")

@@ -49,8 +49,8 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     listed, _ = triforge("key", "list", *state)
     assert all(word in listed for word in (parts[0], "nightly", "blue", "read", "good"))
     assert parts[1] not in listed
-    said, _ = triforge("key", "revoke", parts[0], *state)
-    assert "within 5 s" in said
+    printed, _ = triforge("key", "revoke", parts[0], *state)
+    assert "within 5 s" in printed
     assert "revoked" in triforge("key", "list", "--tenant", "blue", *state)[0]
     assert parts[0] not in triforge("key", "list", "--tenant", "red", *state)[0]
     (key,) = KeyStore(Database(f"sqlite:///{tmp_path}/triforge.sqlite")).all()

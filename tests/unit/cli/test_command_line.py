@@ -24,7 +24,7 @@ main()
 
 
 def call(arguments: list[str], folder: Path, **variables: str) -> tuple[str, set[str]]:
-    """What a command prints, and the packages that it imports."""
+    """Return the output of a command, and the packages that it imports."""
     argv = [sys.executable, "-c", RUN, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **variables}
     done = subprocess.run(
@@ -35,7 +35,7 @@ def call(arguments: list[str], folder: Path, **variables: str) -> tuple[str, set
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "without"),
+    ("arguments", "shown", "without"),
     [
         (["--help"], "proposal", {*CLIENT, "httpx", "pydantic", "numpy"}),
         (["--version"], "triforge ", {*CLIENT, "httpx", "pydantic", "numpy"}),
@@ -45,10 +45,10 @@ def call(arguments: list[str], folder: Path, **variables: str) -> tuple[str, set
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_command_imports_what_it_needs(
-    arguments: list[str], said: str, without: set[str], tmp_path: Path
+    arguments: list[str], shown: str, without: set[str], tmp_path: Path
 ) -> None:
     printed, imported = call(arguments, tmp_path, TRIFORGE_TRAINER_URL="http://127.0.0.1:9")
-    assert said in printed
+    assert shown in printed
     assert sorted(imported & without) == []
 
 
@@ -57,7 +57,7 @@ def test_a_shell_completes_the_commands_of_a_group(tmp_path: Path) -> None:
     assert {"create", "list"} <= set(printed.split())
 
 
-def test_the_list_of_commands_says_what_their_own_pages_begin_with() -> None:
+def test_the_list_of_commands_has_the_first_paragraph_of_their_own_pages() -> None:
     commands = typer.main.get_command(command_line()).commands  # type: ignore[attr-defined]
-    said = {name: " ".join(commands[name].help.partition("\n\n")[0].split()) for name in COMMANDS}
-    assert said == {name: summary for name, (_, summary) in COMMANDS.items()}
+    shown = {name: " ".join(commands[name].help.partition("\n\n")[0].split()) for name in COMMANDS}
+    assert shown == {name: summary for name, (_, summary) in COMMANDS.items()}

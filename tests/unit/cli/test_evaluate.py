@@ -152,7 +152,7 @@ def test_a_run_that_still_deletes_its_versions_is_not_evaluated_from(
     assert "run old is running and deletes old versions as it goes" in err
 
 
-def test_a_mean_score_stands_beside_success_which_may_have_no_threshold(
+def test_a_mean_score_is_shown_with_success_which_may_have_no_threshold(
     triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
     ends = {"eval/sampled_score/low": 0.4, "eval/sampled_score/high": 0.9}

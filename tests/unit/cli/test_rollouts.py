@@ -32,7 +32,7 @@ def export(services: Services, tmp_path: Path) -> Path:
 def answer(services: Services, tmp_path: Path, groups: list[JudgedGroup]) -> Path:
     """Have the trainer export these groups; the file is returned too."""
     options = SampleOptions(
-        algorithm=resolve("grpo", {}), policy_version=1, reward_version=1, policy_limits=ROOMY, reward_limits=ROOMY, seed=1
+        algorithm=resolve("grpo", {}), players={"policy": (1, ROOMY)}, judging={"reward": (1, ROOMY)}, seed=1
     )  # fmt: skip
     store = ArtifactStore(str(tmp_path / "artifacts"))
     uri = write_step_records(store, "step.parquet", build_samples(groups, options).records)
@@ -60,7 +60,7 @@ def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became
     assert out.count("rollout ") == 4
 
 
-def test_scores_stand_where_nobody_says_what_a_success_is(
+def test_scores_are_shown_where_success_is_unknown(
     triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
     group = judged(group_task("g1"), [1, -1], [[[1, 1]], [[1, 1]]])

@@ -42,8 +42,8 @@ def test_a_dataset_folder_has_a_split_a_purpose_and_a_card_that_names_them(
 
 @pytest.mark.usefixtures("record")
 def test_a_folder_that_is_there_is_not_written_into(triforge: Triforge, tmp_path: Path) -> None:
-    code, _, said = triforge(
+    code, _, error = triforge(
         "run", "export", "run-1", "--format", "dataset", "--out", str(tmp_path)
     )
     assert code == 1
-    assert "expected a new folder" in said
+    assert "expected a new folder" in error

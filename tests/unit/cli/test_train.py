@@ -119,13 +119,13 @@ REWARD = """
 def score(completions, answer, **_):
     return [0.0]
 def broken(completions, answer, **_):
-    return [float(said == right) for said, right in zip(completons, answer)]
+    return [float(text == right) for text, right in zip(completons, answer)]
 """
 
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model, prompts and a reward function of somebody's own, on a machine where nothing runs."""
+    """A folder with a model, prompts and a reward function of the user's own, on a machine where nothing runs."""
     for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
         monkeypatch.delenv(name)
     monkeypatch.syspath_prepend(tmp_path)
@@ -181,8 +181,8 @@ def test_what_the_services_would_refuse_is_refused_before_they_start(
         code, _, err = triforge("train", *arguments)
         assert code == 1
         named = re.compile(r"[a-z]+-\d{9,}")  # a pool that is made is named after the second
-        said, wanted = (named.sub("POOL", one) for one in (err, refused.value.detail))
-        assert said.startswith(f"triforge: {wanted}")
+        shown, wanted = (named.sub("POOL", one) for one in (err, refused.value.detail))
+        assert shown.startswith(f"triforge: {wanted}")
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
-def test_one_card_is_said_in_the_document(tmp_path: Path) -> None:
+def test_one_card_is_set_in_the_document(tmp_path: Path) -> None:
     for colocate in (None, False, True):
         asked = Training(env="household", colocate=colocate, state=tmp_path)
         assert asked.document(print)["run"].get("colocate") is colocate
@@ -395,15 +395,15 @@ class Playing:
 
 async def test_ctrl_c_stops_the_run_and_says_how_to_go_on() -> None:
     trainer: Any = Playing()
-    said: list[str] = []
-    work = follow(Path("here"), run_state("running"), trainer, Console(quiet=True), said.append)
+    lines: list[str] = []
+    work = follow(Path("here"), run_state("running"), trainer, Console(quiet=True), lines.append)
     following = asyncio.create_task(work)
     await asyncio.sleep(0.01)
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    assert "run-1 stopped at step 2 of 9" in said[-1]
-    assert said[-1].endswith("triforge train --resume run-1 --state here")
+    assert "run-1 stopped at step 2 of 9" in lines[-1]
+    assert lines[-1].endswith("triforge train --resume run-1 --state here")
 
 
 def test_agents_end_with_what_training_ends_with(triforge: Triforge, trained: Services) -> None:

@@ -143,8 +143,7 @@ async def test_a_slot_with_nothing_left_near_its_root_says_so_once(database: Dat
     task = kitchen.active()[0]
     (made,) = await kitchen.play(task, 0, settings)
     assert made.state == "invalid"
-    assert "nothing easier is left to offer" in made.reason
-    assert "further than 0.0 from the root (adaptation.max_drift)" in made.reason
+    assert "adaptation.max_drift" in made.reason
     assert await kitchen.play(task, 0, settings) == ()
 
 
@@ -379,7 +378,7 @@ class Patient:
         assert parts.measurements is not None
 
     async def respond(self, outcome: RunOutcome) -> Closed:
-        Patient.patience.append(outcome.settings.options.patience)
+        Patient.patience.append(outcome.settings.controller_options.patience)
         return Closed("it has time")
 
 

@@ -59,7 +59,7 @@ async def test_a_pass_that_fails_leaves_no_other_request_without_an_answer(folde
             # admitted together, too different in length to share a pass
             prompts = ([5], list(range(4, 60)), list(range(60, 4, -1)) * 2)
             tasks = [asyncio.create_task(client.post("/generate", json=body(p))) for p in prompts]
-            await until(lambda: engine.load()["num_waiting_reqs"] == len(prompts))
+            await until(lambda: len(engine.scheduler.waiting) == len(prompts))
             await engine.resume()
             assert [reply.status_code for reply in await asyncio.gather(*tasks)] == [500] * 3
             model.broken = False
@@ -74,11 +74,11 @@ async def test_a_caller_that_is_cancelled_frees_the_rows_of_its_sequences(folder
     try:
         await engine.pause("in_place")
         task = asyncio.create_task(engine.generate(engine.build(Prompt([5], LONG, "a"))))
-        await until(lambda: engine.load()["num_waiting_reqs"] == 1)
+        await until(lambda: len(engine.scheduler.waiting) == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: engine.load()["num_waiting_reqs"] == 0)
+        await until(lambda: len(engine.scheduler.waiting) == 0)
         await engine.resume()
         again = engine.build(Prompt([5], LONG, "a"))  # the name is free again
         await engine.generate(again)
@@ -93,7 +93,7 @@ async def test_stopping_the_engine_ends_open_requests_as_aborted(folder: Path) -
     await engine.pause("in_place")
     sequences = engine.build(Prompt([5], LONG, "a"))
     task = asyncio.create_task(engine.generate(sequences))
-    await until(lambda: engine.load()["num_waiting_reqs"] == 1)
+    await until(lambda: len(engine.scheduler.waiting) == 1)
     engine.stop()
     await task
     assert sequences[0].finish is not None

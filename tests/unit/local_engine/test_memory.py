@@ -35,7 +35,7 @@ def said(scheduler: Scheduler) -> tuple[list[int], list[float]]:
 def test_what_is_released_is_gone_and_comes_back_as_it_was(folder: Path, own_llama: bool) -> None:
     scheduler = new_scheduler(folder, own_llama=own_llama)
     before, cells = said(scheduler), scheduler.cache.data.nbytes
-    weights = [scheduler.model.tensor(name) for name in scheduler.model.expected()[0]]
+    weights = [scheduler.model.tensor(name) for name in scheduler.model.shapes()]
     for _ in range(2):
         scheduler.release()
         scheduler.release()  # asked again by a caller that did not hear the answer
@@ -60,17 +60,18 @@ def test_held_rows_keep_the_memory(folder: Path) -> None:
 async def test_a_released_engine_is_not_ready_and_reads_no_freed_memory(folder: Path) -> None:
     engine = new_engine(folder)
     engine.start()
+    rows = engine.scheduler.rows
     try:
-        row = await engine.rows("model.norm.weight", 1)
-        await engine.release_memory()
+        row = await engine.call(rows, "model.norm.weight", 1)
+        await engine.call(engine.scheduler.release)
         assert not engine.ready
         with pytest.raises(UnavailableError, match="resume it first"):
-            await engine.rows("model.norm.weight", 1)
+            await engine.call(rows, "model.norm.weight", 1)
         with pytest.raises(UnavailableError, match="resume it first"):
             await engine.swap({"model.norm.weight": torch.ones(32)}, "7")
         await engine.resume()  # of a policy service that does not know who released it
         assert engine.ready
-        assert await engine.rows("model.norm.weight", 1) == row
+        assert await engine.call(rows, "model.norm.weight", 1) == row
     finally:
         engine.stop()
 

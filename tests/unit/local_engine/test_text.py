@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
-from services.local_engine.detokenize import StopStrings, TextCodec
-from services.local_engine.request import SamplingParams, parse_sampling
+from services.local_engine.detokenize import TextCodec
+from services.local_engine.request import Prompt, SamplingParams, parse_sampling
+from services.local_engine.sequence import Sequence
 from tests.unit.local_engine.models import END, VOCAB, build_folder
 from triforge.errors import InputError, WeightsError
 
@@ -30,25 +32,32 @@ def test_a_text_is_a_rendered_prompt_as_transformers_and_so_sglang_read_it(folde
     assert ids[1] == END
 
 
-def test_a_stop_string_is_found_across_tokens_and_at_its_last_token_only(codec: TextCodec) -> None:
-    stops = StopStrings(codec, ("世界", "###"))
-    ids = codec.encode("say 世界 now")
-    found = [stops.find(ids[: i + 1]) for i in range(len(ids))]
-    assert found.index("世界") == len("say 世界".encode()) - 1
-    assert set(found[: found.index("世界")]) == {None}
+def stop_of(codec: TextCodec, stop: tuple[str, ...], ids: list[int]) -> list[str | None]:
+    """The stop string with which a sample ends after each of these tokens."""
+    found = []
+    seq = Sequence(
+        Prompt([5], SamplingParams(stop=list(stop)), "r"), "r", 0, 99, frozenset(), codec
+    )
+    for token in ids:
+        seq.finish = None
+        seq.add(token, 0.0, torch.zeros(1, 1), 0)
+        found.append(seq.finish["matched"] if seq.finish else None)
+    return found
+
+
+def test_a_stop_string_is_found_across_tokens_and_at_its_last_token(codec: TextCodec) -> None:
+    found = stop_of(codec, ("世界", "###"), codec.encode("say 世界"))
+    assert found.index("世界") == len(found) - 1
 
 
 def test_a_stop_string_is_found_behind_special_tokens_that_are_skipped(codec: TextCodec) -> None:
-    stops = StopStrings(codec, ("ab",))
     a, b = codec.encode("a"), codec.encode("b")
-    assert stops.find([*a, *[END] * 20, *b]) == "ab"
+    assert stop_of(codec, ("ab",), [*a, *[END] * 20, *b])[-1] == "ab"
 
 
 def test_stop_strings_match_words_that_are_joined_with_spaces(folder: Path) -> None:
     words = TextCodec(folder)
-    stops = StopStrings(words, ("w3 w4",))
-    assert stops.find(words.encode("w9 w3")) is None
-    assert stops.find(words.encode("w9 w3 w4")) == "w3 w4"
+    assert stop_of(words, ("w3 w4",), words.encode("w9 w3 w4")) == [None, None, "w3 w4"]
 
 
 def test_the_text_is_cut_at_the_stop(codec: TextCodec) -> None:

@@ -100,7 +100,7 @@ def test_the_weights_that_serve_are_bit_for_bit_those_of_the_folder(
 ) -> None:
     for source in (folder, byte_folder):
         model, _ = load_model(source, own_llama=own_llama)
-        found = {name: model.tensor(name).clone() for name in model.expected()[0]}
+        found = {name: model.tensor(name).clone() for name in model.shapes()}
         expected = load_file(source / "model.safetensors")
         assert all(torch.equal(expected[name], tensor) for name, tensor in found.items())
         assert set(expected) - set(found) <= {"lm_head.weight"}
@@ -111,10 +111,10 @@ def test_some_tensors_can_be_replaced_and_the_others_stay(
     folder: Path, other_folder: Path, own_llama: bool
 ) -> None:
     model, _ = load_model(folder, own_llama=own_llama)
-    before = {name: model.tensor(name).clone() for name in model.expected()[0]}
+    before = {name: model.tensor(name).clone() for name in model.shapes()}
     new = load_file(other_folder / "model.safetensors")[Q]
     model.apply(stage_tensors({Q: new.to(torch.bfloat16)}, model, "a test"))
-    after = {name: model.tensor(name).clone() for name in model.expected()[0]}
+    after = {name: model.tensor(name).clone() for name in model.shapes()}
     assert {name for name in after if not torch.equal(after[name], before[name])} == {Q}
     assert torch.equal(model.tensor(Q), new.to(torch.bfloat16).to(torch.float32))
     with pytest.raises(WeightsError, match=r"a test: tensor nonsense is unknown"):

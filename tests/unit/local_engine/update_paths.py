@@ -102,7 +102,7 @@ UPDATE_PATHS = {"disk": by_disk, "distributed": by_broadcast}
 
 async def advance(engine: Engine, steps: int) -> None:
     """Let a paused engine take that many steps and no more. No request may end in them."""
-    scheduler = engine._scheduler
+    scheduler = engine.scheduler
 
     def go() -> None:
         scheduler.resume()

@@ -1,4 +1,4 @@
-"""Engines that come, go, fail, fall silent or stand behind a router."""
+"""Engines that come, go, fail or fall silent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pytest
 
 from services.policy.engines.discovery import RESOLVE_S, Directory, parse_sources
 from services.policy.engines.pool import STRIKES, Limits, Pool
-from services.policy.engines.sglang import SGLangEngine, SGLangRouter
+from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.adapters import Version
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.fake_router import FakeRouter
 from triforge.errors import BusyError, PolicyError, UnavailableError
 from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
@@ -282,93 +281,3 @@ async def test_samples_without_seeds_travel_as_one_request_and_others_apart(worl
     assert sorted(len(body["input_ids"]) for body in asked) == [1, 3]
     (alone,) = [body for body in asked if len(body["input_ids"]) == 1]
     assert alone["sampling_params"][0]["n"] == 3
-
-
-class Routed(World):
-    """The same behind a router; the workers are also at their own addresses."""
-
-    def __init__(self, model: Path) -> None:
-        super().__init__(model)
-        for name in "ab":
-            self.make(f"http://{name}:1")
-        self.router = FakeRouter(self.fakes)
-        api = SGLangRouter("http://router:1", transport=httpx.ASGITransport(self.router))
-        self.pool = Pool(
-            directory=Directory([], router=api, clock=lambda: self.now),
-            make=self.make,
-            router=api,
-            wait_s=0.0,
-        )
-        self.weights = WeightSync(self.pool, role="policy", model_path=self.model)
-        self.gateway = Gateway(self.pool, self.weights)
-
-
-@pytest.fixture
-def routed(model: Path) -> Routed:
-    return Routed(model)
-
-
-async def test_requests_go_through_a_router_and_weights_to_the_engines_behind_it(
-    routed: Routed, tmp_path: Path, model: Path
-) -> None:
-    await routed.look()
-    mixed = [GO, GO.model_copy(update={"sampling": Sampling(max_new_tokens=3), "n": 2}), GO]
-    replies = await routed.gateway.generate(mixed)
-    assert [len(reply.outputs) for reply in replies] == [1, 2, 1]
-    assert sorted(routed.router.sent) == ["http://a:1", "http://b:1"]  # prompts alike go together
-    state = await routed.weights.update(WeightsUpdate(version=1, uri=_copy(model, tmp_path)))
-    assert (state.version, state.engines, state.ready) == (1, 2, 2)
-    assert {fake.version for fake in routed.fakes.values()} == {"1"}
-
-
-async def test_while_one_behind_the_router_is_unverified_the_others_are_asked_themselves(
-    routed: Routed, tmp_path: Path, model: Path
-) -> None:
-    await routed.look()
-    folder = _copy(model, tmp_path)
-    routed.fakes["http://b:1"].refuse = {folder}
-    await routed.weights.update(WeightsUpdate(version=1, uri=folder))
-    routed.router.sent.clear()
-    for _ in range(4):
-        (reply,) = await routed.gateway.generate([GO])
-        assert {span.version for span in reply.outputs[0].versions} == {1}
-    assert routed.router.sent == []
-    routed.fakes["http://b:1"].refuse = set()
-    await routed.look()
-    await routed.look()
-    await routed.gateway.generate([GO])
-    assert len(routed.router.sent) == 1
-
-
-async def test_without_its_router_the_engines_are_asked_themselves(routed: Routed) -> None:
-    await routed.look()
-    routed.router.gone = True
-    for _ in range(8):
-        assert (await routed.gateway.generate([GO]))[0].outputs
-    assert len(routed.pool.serving()) == 2
-    assert routed.pool.router is not None
-    assert not routed.pool.router.serving
-    routed.router.gone = False
-    await routed.look()
-    await routed.gateway.generate([GO])
-    assert len(routed.router.sent) == 1
-
-
-async def test_a_router_that_is_busy_speaks_for_those_behind_it(routed: Routed) -> None:
-    await routed.look()
-    for fake in routed.fakes.values():
-        fake.fail_next, fake.fail_status = 9, 429
-    with pytest.raises(BusyError):
-        await routed.gateway.generate([GO])
-    assert sum(fake.paths().count("/generate") for fake in routed.fakes.values()) == 1
-
-
-async def test_the_engines_are_found_in_the_router_s_list(routed: Routed) -> None:
-    await routed.look()
-    assert len(routed.pool.members) == 2
-
-
-def _copy(model: Path, tmp_path: Path) -> str:
-    import shutil
-
-    return str(shutil.copytree(model, tmp_path / "v1"))

@@ -135,7 +135,7 @@ async def test_images_in_a_request_to_a_model_of_words_are_refused(
 ) -> None:
     service.weights.renderer.image_spec = None  # as of a model of words
     try:
-        with pytest.raises(InputError, match=r"requests\.0: .*sees none"):
+        with pytest.raises(InputError, match=r"requests\.0: .*no vision model"):
             await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
     finally:
         service.weights._versions.tokenizers.adopt(service.fake.model_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.policy.engines.sglang_parsing import prompt_logprobs_of, says_too_long
+from services.policy.engines.sglang_parsing import is_too_long, prompt_logprobs_of
 from triforge.errors import PolicyError
 
 RECORDED = Path(__file__).parents[2] / "contract" / "sglang"
@@ -17,17 +17,17 @@ RECORDED = Path(__file__).parents[2] / "contract" / "sglang"
 @pytest.mark.parametrize("name", ["generate_over_context", "generate_long_prompt"])
 def test_what_sglang_says_of_a_prompt_that_does_not_fit_is_understood(name: str) -> None:
     reply = json.loads((RECORDED / f"{name}.json").read_text())["reply"]
-    assert says_too_long(reply["error"]["message"])
+    assert is_too_long(reply["error"]["message"])
 
 
 @pytest.mark.parametrize("name", ["generate_bad_regex", "generate_bad_temperature"])
 def test_another_refusal_is_not_taken_for_a_full_context(name: str) -> None:
     reply = json.loads((RECORDED / f"{name}.json").read_text())["reply"]
-    assert not says_too_long(json.dumps(reply))
+    assert not is_too_long(json.dumps(reply))
 
 
 def test_what_the_local_engine_says_is_understood() -> None:
-    assert says_too_long(
+    assert is_too_long(
         "the input (9 tokens) plus max_new_tokens (4) exceeds --max-total-tokens 8; shorten"
     )
 

@@ -240,7 +240,7 @@ async def test_a_model_whose_template_shows_no_tools_is_not_asked(
     await service.start()
     found = await ask(service)
     assert (found["code"], found["type"]) == (422, "urn:triforge:input")
-    assert "the chat template of the model that serves shows none" in found["detail"]
+    assert "the chat template of the active model shows none" in found["detail"]
 
 
 PIECES = st.sampled_from(["a", " ", "\n", "<", "tool_call>", "</tool_call>", CALL, "<tool_call>", "{"])  # fmt: skip

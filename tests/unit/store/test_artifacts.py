@@ -96,26 +96,26 @@ def test_a_local_store_tells_where_a_folder_lies(tmp_path):
     assert ArtifactStore(str(tmp_path)).local_path("weights/r") == tmp_path / "weights/r"
 
 
-def test_beside_an_object_store_a_folder_holds_what_is_read_by_path(tmp_path):
-    store = ArtifactStore(f"memory://triforge-beside#{tmp_path}")
+def test_the_folder_of_an_object_store_holds_the_files_that_are_read_by_path(tmp_path):
+    store = ArtifactStore(f"memory://triforge-weights#{tmp_path}")
     assert store.local_path("weights/r") == tmp_path / "weights/r"
-    assert store.write("rows/a", b"x") == "memory:///triforge-beside/rows/a"
+    assert store.write("rows/a", b"x") == "memory:///triforge-weights/rows/a"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="below"):
         store.local_path("../r")
     store.delete("rows")
 
 
-def test_a_folder_beside_a_store_must_be_absolute_and_a_folder_may_have_a_hash_in_its_name(
+def test_the_folder_of_an_object_store_must_be_absolute_and_a_folder_may_have_a_hash_in_its_name(
     tmp_path,
 ):
     with pytest.raises(StorageError, match="begins with /"):
-        ArtifactStore("memory://triforge-beside#weights")
+        ArtifactStore("memory://triforge-weights#weights")
     assert ArtifactStore(str(tmp_path / "a#b")).local_path("c") == tmp_path / "a#b/c"
 
 
 class _AwayError(Exception):
-    """What a driver raises that knows no OSError."""
+    """An error of a driver that raises no OSError."""
 
 
 class _Away(AbstractFileSystem):
@@ -137,23 +137,23 @@ def test_an_object_store_that_does_not_answer_is_unavailable_whatever_its_driver
 
 def test_a_store_that_can_be_used_is_tried_out_without_a_trace(tmp_path):
     folder = tmp_path / "artifacts"
-    ArtifactStore(str(folder)).try_out(writes=False)  # nobody has written yet
+    ArtifactStore(str(folder)).try_out(writes=False)  # the folder does not exist yet
     assert not folder.exists()
     ArtifactStore(str(folder)).try_out()
     assert list(folder.iterdir()) == []
-    away = ArtifactStore(f"memory://tried-{tmp_path.name}/deep#{folder}/beside")
+    away = ArtifactStore(f"memory://tried-{tmp_path.name}/deep#{folder}/weights")
     away.try_out(writes=False)
     away.try_out()
-    assert list((folder / "beside").iterdir()) == []
+    assert list((folder / "weights").iterdir()) == []
     away.try_out(folders=False)
 
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_a_store_that_cannot_be_used_is_found_out_without_a_write_of_ours(tmp_path, writes):
     (tmp_path / "file").write_text("")
-    beside = ArtifactStore(f"memory://beside#{tmp_path}/file")
-    beside.try_out(folders=False)
-    for store in (ArtifactStore(str(tmp_path / "file")), beside):
+    other = ArtifactStore(f"memory://weights#{tmp_path}/file")
+    other.try_out(folders=False)
+    for store in (ArtifactStore(str(tmp_path / "file")), other):
         with pytest.raises(StorageError, match=f"the artifact store {tmp_path}/file: "):
             store.try_out(writes=writes)
 
@@ -163,7 +163,7 @@ def test_a_place_that_refuses_says_what_mends_it():
         ArtifactStore("/sys").try_out()  # even root may make no file there
 
 
-def test_a_full_disk_keeps_nobody_from_starting(tmp_path, monkeypatch):
+def test_a_full_disk_is_no_reason_not_to_start(tmp_path, monkeypatch):
     def touch(path, **_):
         raise OSError(errno.ENOSPC, "No space left on device")
 

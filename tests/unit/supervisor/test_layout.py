@@ -1,4 +1,4 @@
-"""What is started for a config, and which configs are refused before anything is."""
+"""The processes of a deployment: which are started, and what they are given."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
     assert "rewriter-model" not in names
     assert ("adapt-worker" in names) == (controller == "llm_rewrite")
     trainer = next(spec for spec in layout.specs if spec.name == "trainer")
-    said = Settings.from_env({n: v for n, v in trainer.env.items() if n.startswith("TRIFORGE_")})
-    assert said.adapt_workers == ("adapt-worker" in names)
+    own = Settings.from_env({n: v for n, v in trainer.env.items() if n.startswith("TRIFORGE_")})
+    assert own.adapt_workers == ("adapt-worker" in names)
 
 
 def test_only_what_the_algorithm_needs_is_started(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_engines_of_a_deployment_without_keys_ask_for_none(tmp_path: Path) -> No
 
 
 def four_in_a_row() -> int:
-    """The first of four ports that nobody listens at, below those that the kernel gives out."""
+    """Return the first of four free ports, below those that the kernel assigns."""
     for first in range(20_000, 32_000, 4):
         with contextlib.suppress(ConfigError):
             for port in range(first, first + 4):

@@ -20,7 +20,7 @@ APIS = ("policy_model", "reward_model", "rewriter_model", "reward", "env_adapter
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """A port that is taken."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()

@@ -1,4 +1,4 @@
-"""What a log line says, and what it never says."""
+"""Log lines: their fields, and the secrets that they never show."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_ids_travel_in_a_header_whatever_stands_in_them() -> None:
 @pytest.mark.parametrize(
     "header", [b"", b",,=,;", b"triforge.run", b"\xff\xfe=1", b"triforge.run=%ff%zz" * 999]
 )
-def test_a_header_of_somebody_else_breaks_nothing(header: bytes) -> None:
+def test_a_foreign_header_breaks_nothing(header: bytes) -> None:
     async def there() -> dict[str, str]:
         receive_ids(header)
         return dict(known())
@@ -147,7 +147,7 @@ def test_a_traceback_is_kept_in_both_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("text", "left"),
     [
         ("Authorization: Bearer abc123def", "Authorization: Bearer ***"),
         (
@@ -158,12 +158,12 @@ def test_a_traceback_is_kept_in_both_forms() -> None:
         ('{"password": "hunter22"}', '{"password": "***"}'),
     ],
 )
-def test_what_looks_like_a_secret_is_masked(said: str, left: str) -> None:
-    assert masked(said) == left
+def test_what_looks_like_a_secret_is_masked(text: str, left: str) -> None:
+    assert masked(text) == left
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "a bearer token is needed: send the service's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
         "a basic question of arithmetic",
@@ -171,8 +171,8 @@ def test_what_looks_like_a_secret_is_masked(said: str, left: str) -> None:
         "http://policy-model:8001/v1/generate",
     ],
 )
-def test_what_is_no_secret_stays(said: str) -> None:
-    assert masked(said) == said
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text) == text
 
 
 def test_a_secret_that_the_process_was_given_is_masked_wherever_it_stands() -> None:
@@ -219,11 +219,11 @@ def test_every_line_of_a_process_is_json_where_the_environment_says_so() -> None
 
 def test_level_debug_shows_details_and_requests() -> None:
     found = "\n".join(lines(TRIFORGE_LOG_LEVEL="debug"))
-    for said in ("a detail", "a request", "access is True"):
-        assert said in found
+    for text in ("a detail", "a request", "access is True"):
+        assert text in found
 
 
-def test_an_impossible_form_is_said_and_text_is_taken() -> None:
+def test_an_impossible_form_is_logged_and_text_is_used() -> None:
     found = lines(TRIFORGE_LOG="xml", TRIFORGE_LOG_LEVEL="loud")
     assert "given 'xml', expected text or json" in found[0]
     assert "given 'loud', expected one of debug, info" in found[1]

@@ -104,8 +104,8 @@ async def test_a_lone_request_goes_on_in_the_trace_of_its_trajectory(spans: Any)
     assert sent[0].headers["traceparent"].startswith(ids)
     assert f"{call.context.trace_id:032x}" == f"{tracing.trace_id_of('a'):032x}"
     assert sent[0].headers["baggage"] == "triforge.run=r,triforge.trajectory=a"
-    said = {name: value for name, value in call.attributes.items() if name.startswith("gen_ai.")}
-    assert said == {
+    own = {name: value for name, value in call.attributes.items() if name.startswith("gen_ai.")}
+    assert own == {
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "triforge", "gen_ai.request.temperature": 1.0,
         "gen_ai.request.max_tokens": 4, "gen_ai.response.model": "v1", "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": 1,
@@ -151,9 +151,9 @@ async def test_a_request_goes_on_in_the_trace_that_it_names_if_it_names_one(
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         line = logging.LogRecord("x", logging.INFO, __file__, 1, "served", (), None)
-        said.update(json.loads(JsonLines("trainer", "api").format(line)))
+        logged.update(json.loads(JsonLines("trainer", "api").format(line)))
 
-    said: dict[str, str] = {}
+    logged: dict[str, str] = {}
     headers = [(b"traceparent", above.encode("latin-1")), (b"baggage", b"triforge.step=3")]
     scope = {"type": "http", "method": "GET", "path": "/v1/runs/run-7/steps", "headers": headers}
     await Watched(app)(scope, None, None)  # type: ignore[arg-type]
@@ -161,8 +161,8 @@ async def test_a_request_goes_on_in_the_trace_that_it_names_if_it_names_one(
     assert span.name == "GET /v1/runs/{run}/steps"
     assert (span.parent is not None) == known
     assert (span.context.trace_id == int("1" * 32, 16)) == known
-    assert (said["run"], said["step"]) == ("run-7", "3")
-    assert said["trace"] == f"{span.context.trace_id:032x}"
+    assert (logged["run"], logged["step"]) == ("run-7", "3")
+    assert logged["trace"] == f"{span.context.trace_id:032x}"
     assert span.attributes["triforge.step"] == "3"
 
 

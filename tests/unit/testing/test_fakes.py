@@ -25,7 +25,7 @@ TASK = Task(
 )
 
 
-async def test_the_fake_sampler_echoes_the_prefix_and_says_what_it_is_told() -> None:
+async def test_the_fake_sampler_echoes_the_prefix_and_gives_its_answers() -> None:
     fake: Generate = FakeGenerate(["up", PolicyError("broken"), "down"], version=4)
     first = await fake(UP)
     assert [output.text for output in first.outputs] == ["up", "up"]
@@ -39,9 +39,9 @@ async def test_the_fake_sampler_echoes_the_prefix_and_says_what_it_is_told() -> 
 
 
 async def test_the_fake_sampler_may_be_a_function() -> None:
-    fake = FakeGenerate(lambda request: request.messages[-1].content.upper(), finish="length")
+    fake = FakeGenerate(lambda request: request.messages[-1].content.upper())
     (output, _) = (await fake(UP)).outputs
-    assert (output.text, output.finish, len(output.ids)) == ("COUNT UP", "length", 2)
+    assert (output.text, output.finish, len(output.ids)) == ("COUNT UP", "stop", 3)
 
 
 async def test_the_fake_family_keeps_the_contract_of_families() -> None:
@@ -59,17 +59,12 @@ async def test_the_fake_environment_counts_to_its_target() -> None:
     assert (labels[-1].done, labels[-1].success) == (True, True)
 
 
-async def test_the_fake_environment_breaks_and_hangs_where_it_is_told_to() -> None:
+async def test_the_fake_environment_raises_at_its_step() -> None:
     breaking = FakeFamily(raise_at=1).make({})
     await breaking.reset(TASK, seed=0)
     await breaking.step("up")
-    with pytest.raises(EnvError, match="break at step 1"):
+    with pytest.raises(EnvError, match="step 1"):
         await breaking.step("up")
-    hanging = FakeFamily(hang_at=0).make({})
-    await hanging.reset(TASK, seed=0)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await hanging.step("up")
 
 
 async def test_the_fake_engine_dies_as_the_real_one_if_its_cache_is_flushed_under_running_requests(

@@ -61,8 +61,8 @@ def test_a_step_s_file_alone_is_enough_to_recompute_its_credit(
     record = Recording(run_id="r", steps=[step], artifacts=store).read(4)
     assert parse(record.config) == config
     again = credit(4, record)
-    found = compare(record, again.samples.records, again.config)
-    assert found.verdict == "same", found.said
+    found = compare(record, again)
+    assert found.verdict == "same", found.detail
     assert again.samples.records == record.records
     dropped = [vote["reason"] for row in again.samples.records for vote in row["votes"]]
     assert dropped.count(OVER_BUDGET) == sum(r in ("", OVER_BUDGET) for r in dropped) - 3 > 0

@@ -133,7 +133,7 @@ def test_new_weights_are_compared_with_those_that_are_kept(
     publish(recording, taken)
     found = [finding for _, finding in replay(recording, 1, learners=True)]
     assert found[1].verdict in expected
-    assert "new weights" in found[1].said
+    assert "new weights" in found[1].detail
 
 
 def test_a_step_alone_begins_with_weights_that_are_kept(recording: Recording) -> None:

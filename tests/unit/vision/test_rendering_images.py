@@ -89,7 +89,7 @@ def test_text_alone_is_rendered_as_ever_by_a_model_that_sees(renderer: Renderer)
 
 def test_a_model_that_sees_nothing_refuses_images(tmp_path: Path) -> None:
     blind = Renderer.from_folder(words_folder(tmp_path, WORDS))
-    with pytest.raises(InputError, match="sees none"):
+    with pytest.raises(InputError, match="no vision model"):
         blind.extend_seeing((), (), [shown(SMALL, "see")])
     with pytest.raises(InputError, match="expected text only"):
         blind.render([shown(SMALL, "see")])

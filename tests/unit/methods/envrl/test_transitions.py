@@ -342,8 +342,7 @@ async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_ba
     groups = [group_of(*walks)]
     limits = Limits(max_tokens=64, max_rows=0)
     samples = build_samples(
-        groups, SampleOptions(algorithm=envrl.run.config.algorithm.resolved, policy_version=0, reward_version=0,
-        policy_limits=limits, reward_limits=limits, seed=1))  # fmt: skip
+        groups, SampleOptions(algorithm=envrl.run.config.algorithm.resolved, players={"policy": (0, limits)}, judging={"reward": (0, limits)}, seed=1))  # fmt: skip
     trained = samples.reasons["trained"]
     made = await envrl.more_samples(1, groups, samples)
     assert made == await again.more_samples(1, groups, samples)
