@@ -21,11 +21,11 @@ from pathlib import Path
 
 from bench.machine import cpu_s
 from environments.alfworld.engine import Engine
-from environments.alfworld.games import problem
 from environments.household.family import FAMILY
 from environments.household.params import params_of
 from environments.household.wording import announce
 from environments.household.world import World
+from scripts.real_alfworld.game_files import problem
 from scripts.real_alfworld.play import commands, worlds
 from triforge.types import Task
 

@@ -82,7 +82,7 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         "--model",
         choices=("tiny", *PRETRAINED.get(study.name, {})),
         default="tiny",
-        help="what policy and judge are; a report of another than tiny goes beside the results",
+        help="models of policy and judge; a report of other models than tiny goes to the results' folder",
     )
     add("--device", default="cpu", help="where they serve and learn: cpu, cuda")
     add(
@@ -97,7 +97,7 @@ def _parser(study: Study) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 if a run failed."""
+    """Return the exit status: 1 if a run failed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     study = STUDIES[given[0]] if given and given[0] in STUDIES else ADAPTATION
     named = given[1:] if given and given[0] in STUDIES else given

@@ -28,7 +28,7 @@ def unpack(record: Path | None, folder: Path) -> None:
 
 
 def pack(files: Iterable[Path], record: Path | None) -> None:
-    """Put finished runs on record, if there is one, beside what is there, which stays as it is."""
+    """Add finished runs to the record, if there is one; runs on record stay as they are."""
     if record is None:
         return
     for path in files:

@@ -22,7 +22,7 @@ def _arm(title: str, **adaptation: Any) -> Arm:
 
 ARMS = {
     "facts": _arm("the missed sub-goal and the judged step"),
-    "model": _arm("a model's words, which is told the facts", diagnosis="model"),
+    "model": _arm("a model's words about the facts", diagnosis="model"),
     SHUFFLED: _arm("the facts of another task"),
     "none": _arm("no diagnosis", diagnosis_budget=0),
 }
@@ -40,7 +40,7 @@ class DiagnosisSettings(Settings):
     random_choice: bool = False
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration: the arm's adaptation, with as many steps as bring enough tasks outside the band."""
+        """Return the run's configuration: the arm's adaptation, with as many steps as bring enough tasks outside the band."""
         document = super().document(arm, seed, models)
         document["run"]["steps"] = self.proposals  # no more are played than bring so many
         return document

@@ -1,4 +1,4 @@
-"""What the arms' proposals came to, recomputed from the rows on file."""
+"""Results of the arms' proposals, recomputed from the rows on file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(results: Results) -> str:
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Accepted, in the band and goal kept of an arm's proposals, each with its interval."""
+    """Return accepted, in the band and goal kept of an arm's proposals, each with its interval."""
     made = [row for row in rows if "candidate" in row and row["candidate"][1] and row["parent"][1]]
     inside = [LOW <= _rate(row["candidate"]) <= HIGH for row in made]
     moved = [

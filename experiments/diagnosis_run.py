@@ -59,7 +59,7 @@ class Shuffled(Diagnosis):
         settings: AdaptSettings,
         seed: int,
     ) -> tuple[str, ...]:
-        """What is said of the other task."""
+        """Return the diagnosis of the other task."""
         other = self._next[task.id]
         return await self._inner.explain(
             family, other.task, other.outcome.notes, direction, settings, seed
@@ -70,7 +70,7 @@ class DiagnosisRun(Run):
     """Plays the pool, rewrites what is outside the band, and estimates both success rates with the given policy."""
 
     async def play(self) -> Result:
-        """The whole arm; a row a proposal in `tasks`."""
+        """Return the whole arm; a row a proposal in `tasks`."""
         assert isinstance(self._settings, DiagnosisSettings)
         started, result = time.monotonic(), Result(self._name, self._seed)
         asked = await self._asked(self._settings.proposals)

@@ -52,7 +52,7 @@ class EnvrlSettings(Settings):
     warm: WarmStart = _WARM
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration: the arm's preset as it stands, no judge, no adaptation."""
+        """Return the run's configuration: the arm's preset as it stands, no judge, no adaptation."""
         document = super().document(arm, seed, models)
         document["algorithm"] = {"preset": arm.config["preset"]}
         if arm.config["aux"]:

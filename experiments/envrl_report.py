@@ -32,7 +32,7 @@ _PROBES = (
 
 
 def _pairs(preset: str) -> tuple[tuple[str, str], ...]:
-    """What is compared for one estimator."""
+    """Return what is compared for one estimator."""
     return (
         (f"{preset}_envrl", preset),
         (f"{preset}_placebo", preset),
@@ -41,7 +41,7 @@ def _pairs(preset: str) -> tuple[tuple[str, str], ...]:
 
 
 def write(results: Results, settings: EnvrlSettings, page: Page) -> str:
-    """The whole page as Markdown, of results by arm and seed."""
+    """Return the whole page as Markdown, of results by arm and seed."""
     parts = [_setting(settings)]
     for preset in ESTIMATORS:
         titles = {name: ARMS[name].title for name in ARMS if name.split("_")[0] == preset}
@@ -56,8 +56,8 @@ def write(results: Results, settings: EnvrlSettings, page: Page) -> str:
         "## Seed by seed\n",
         _by_seed(results, page.seeds),
     ]
-    title = "Predicting the environment beside the policy gradient: what it does for a tiny policy"
-    known = "what auxiliary objectives (EnvRL) did for tiny models beside their placebo"
+    title = "Predicting the environment in addition to the policy gradient: effect on a tiny policy"
+    known = "what auxiliary objectives (EnvRL) did for tiny models compared with their placebo"
     return page.text(title, known, results, TUNING_SEEDS, parts)
 
 

@@ -18,7 +18,7 @@ _GUESSES = 256
 
 
 class EnvrlRun(Run):
-    """Measures, beside success, both objectives on the held-out episodes that the first policy played."""
+    """A run that also measures both objectives on the held-out episodes that the first policy played."""
 
     _probe: list[TrainRow] | None = None
 
@@ -35,7 +35,7 @@ class EnvrlRun(Run):
         return success | known
 
     def _items(self) -> list[TrainRow]:
-        """The same transitions in every evaluation and for all arms of a seed, with their true targets."""
+        """Return the same transitions in every evaluation and for all arms of a seed, with their true targets."""
         assert isinstance(self._settings, EnvrlSettings)
         section = AuxiliarySection.model_validate(
             WORDING | {"measure": True, "max_samples_per_update": self._settings.probe}

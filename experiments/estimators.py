@@ -23,7 +23,7 @@ from triforge.algorithms.registry import NoOptions
 
 @estimator("returns", reads_votes=True)
 def returns(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
-    """`A = A_O + lam * A_V`: A_O as of `group`; A_V compares, at equal step index, what the votes add up to from the step on.
+    """Return `A = A_O + lam * A_V`: A_O as of `group`; A_V compares, at equal step index, what the votes add up to from the step on.
 
     Of votes that are differences of a potential nothing is left in a loop, wherever it stands. An unjudged step adds 0.
     """

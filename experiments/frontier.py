@@ -62,7 +62,7 @@ class FrontierSettings(Table1Settings):
         return replace(super().warm_start(seed), generate=shown)
 
     def strong(self) -> None:
-        """Nobody plays the accepted tasks again."""
+        """Return None: the accepted tasks are not played again."""
 
 
 _FULL = FrontierSettings()
@@ -79,7 +79,7 @@ FRONTIER = Study(
 
 
 def table(results: Results) -> str:
-    """A row a run: success on held-out tasks, before and as the mean of the last two evaluations, and what was played."""
+    """Return a row a run: success on held-out tasks, before and as the mean of the last two evaluations, and what was played."""
     held = ("sampled/id", "greedy/id", "sampled/ood", "greedy/ood")
     rows = []
     for arm in ARMS:

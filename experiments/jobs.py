@@ -25,7 +25,7 @@ class Job:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A run from its file: each line adds one or several to `steps` or `evaluations`, or says what is known at the end."""
+    """Return a run from its file: each line adds one or several to `steps` or `evaluations`, or gives results known at the end."""
     found: dict[str, Any] = {"steps": [], "evaluations": []}
     for line in path.read_text(encoding="utf-8").splitlines():
         for name, value in json.loads(line).items():
@@ -37,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def finished(files: Mapping[Job, Path]) -> dict[tuple[str, int], dict[str, Any]]:
-    """The runs on file by (arm, seed)."""
+    """Return the runs on file by (arm, seed)."""
     return {(job.arm, job.seed): read(path) for job, path in files.items() if path.is_file()}
 
 
@@ -50,7 +50,7 @@ def run_all(
 ) -> list[Job]:
     """Run what is not on file; returns the jobs that failed.
 
-    A job's process prints its lines as they come, into `.part` beside its file until it has ended well; what else it says goes
+    A job's process prints its lines as they come, into `.part` next to its file until it has ended well; other output goes
     to `.log`.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a reward model is to learn from: a judge trained towards each target beside a policy that does not listen to it.
+"""Targets of the reward model: a judge trained towards each target, while the policy ignores its votes.
 
 experiments/results/judges.md is its plan. The policy learns from outcomes alone, and each target has a judge of its own on the same episodes.
 """
@@ -40,7 +40,7 @@ WEAK_ARMS = {
 
 
 def targets_of(arm: Arm) -> dict[str, dict[str, Any]]:
-    """The targets that an arm compares: all that it does not leave out."""
+    """Return the targets that an arm compares: all that it does not leave out."""
     return {name: TARGETS[name] for name in arm.config.get("targets", TARGETS)}
 
 
@@ -63,11 +63,11 @@ class JudgesSettings(VotesSettings):
     )
 
     def warm_start(self, seed: int) -> DemoSettings:
-        """The judge's labels say whether the shortest plan got shorter than it ever was."""
+        """Return the judge's labels say whether the shortest plan got shorter than it ever was."""
         return replace(super().warm_start(seed), options=_OPTIONS)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The policy's run: credited by outcomes, nobody judges."""
+        """Return the policy's run: credited by outcomes, no judge."""
         plain = replace(arm, config={"options": {"use_votes": False}, "rate": 5e-4})
         document = super().document(plain, seed, models)
         document["env_adapter"]["options"] = _OPTIONS
@@ -77,7 +77,7 @@ class JudgesSettings(VotesSettings):
     def judge(
         self, arm: Arm, seed: int, models: Mapping[str, str], options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The same with a judge that trains on all votes as `options` say."""
+        """Return the same with a judge that trains on all votes as `options` say."""
         document = self.document(arm, seed, models)
         document["algorithm"]["overrides"] |= {"train_reward_model": True, **options}
         document["trainer"]["reward"] |= {"learning_rate": arm.config["rate"], "max_rows": 0}

@@ -1,4 +1,4 @@
-"""What the targets of the judge came to: one table."""
+"""Results of the judge's targets: one table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TITLES = (
 
 
 def table(results: Results) -> str:
-    """The judge before its training and what training changed, on the episodes of the first and of the last step."""
+    """Return the judge before its training and what training changed, on the episodes of the first and of the last step."""
     rows = []
     for target, rate in product(TARGETS, RATES):
         if found := {
@@ -36,7 +36,7 @@ def table(results: Results) -> str:
 
 
 def changed(target: str, measure: str, whose: str) -> Value:
-    """What training towards a target made of a measure on the same episodes."""
+    """Return what training towards a target made of a measure on the same episodes."""
 
     def value(result: Mapping[str, Any]) -> float | None:
         first, last = (

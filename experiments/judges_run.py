@@ -1,4 +1,4 @@
-"""One run of a policy that learns from outcomes alone; beside it, on the same episodes, a judge for each target."""
+"""One run of a policy that learns from outcomes alone; on the same episodes, a judge for each target."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class JudgesRun(Run):
         self._models |= {self._untrained, *(pupil.model for pupil in self._pupils.values())}
 
     async def play(self) -> Result:
-        """The whole run."""
+        """Return the whole run."""
         result = await super().play()
         result.tasks = {target: {"rows": pupil.rows} for target, pupil in self._pupils.items()}
         self._tell({"tasks": result.tasks})
@@ -106,8 +106,7 @@ class JudgesRun(Run):
         )
         limits = limits_of(pupil.section)
         options = SampleOptions(
-            algorithm=pupil.algorithm, policy_version=self._versions["policy"], reward_version=pupil.version,
-            policy_limits=limits, reward_limits=limits, seed=nth_seed(self._config.run.seed, step),
+            algorithm=pupil.algorithm, players={"policy": (self._versions["policy"], limits)},             judging={"reward": (pupil.version, limits)}, seed=nth_seed(self._config.run.seed, step),
         )  # fmt: skip
         rows = build_samples(judged, options).rows["reward"]
         pupil.rows.append(len(rows))

@@ -1,4 +1,4 @@
-"""What planted votes may say of a step beside the environment's label: the truth, by a planner that knows everything."""
+"""Ground truth for planted votes, in addition to the environment's label: by a planner with full knowledge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Planted:
 
 
 class Truth:
-    """What is true of the steps of a trajectory. Plans are kept task by task, since rollouts come to the same states.
+    """Ground truth of the steps of a trajectory. Plans are kept task by task, since rollouts come to the same states.
 
     Args:
         read: a task by its id.
@@ -111,7 +111,7 @@ def distances(
 
 
 def _what_matters(world: World, state: State) -> State:
-    """The state without what no plan asks for: other objects and their treatments, doors and places that play no part."""
+    """Return the state without what no plan asks for: other objects and their treatments, doors and places that play no part."""
     goal = world.goal
     if goal.type == "look":
         return state
@@ -135,7 +135,7 @@ def _what_matters(world: World, state: State) -> State:
 
 
 def signs(left: list[float], asks: Asks) -> list[Sign]:
-    """What is true of each step, given what was left to do before the first and after each."""
+    """Return what is true of each step, given what was left to do before the first and after each."""
     if asks == "difference":
         return [
             1 if after < before else -1 if after > before else 0 for before, after in pairwise(left)

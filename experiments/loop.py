@@ -127,7 +127,7 @@ class Run:
             self._score = PlantedJudge(arm.planted, self._truth)
 
     async def play(self) -> Result:
-        """The whole run."""
+        """Return the whole run."""
         started = time.monotonic()
         result = Result(self._name, self._seed)
 
@@ -224,18 +224,21 @@ class Run:
             groups,
             SampleOptions(
                 algorithm=self._algorithm,
-                policy_version=self._versions["policy"],
-                reward_version=self._versions["reward"],
-                policy_limits=limits_of(trainer.policy),
-                reward_limits=limits_of(trainer.reward),
+                players={"policy": (self._versions["policy"], limits_of(trainer.policy))},
+                judging={"reward": (self._versions["reward"], limits_of(trainer.reward))},
                 seed=nth_seed(self._config.run.seed, step),
                 trust=trust,
             ),
         )
-        beside = self._auxiliary.rows(step, groups, trained=samples.reasons["trained"])
-        measures = beside.measures | sample_measures(samples)
+        auxiliary_rows_of = self._auxiliary.rows(step, groups, trained=samples.reasons["trained"])
+        measures = auxiliary_rows_of.measures | sample_measures(samples)
         roles: tuple[tuple[TrainedRole, list[TrainRow], LearnerSection, str], ...] = (
-            ("policy", [*samples.rows["policy"], *beside.rows], trainer.policy, "policy"),
+            (
+                "policy",
+                [*samples.rows["policy"], *auxiliary_rows_of.rows],
+                trainer.policy,
+                "policy",
+            ),
             ("reward", samples.rows["reward"], trainer.reward, "reward"),
         )
         for role, rows, section, prefix in roles:
@@ -266,7 +269,7 @@ class Run:
     # ---- measuring ----
 
     async def _start(self) -> dict[str, float]:
-        """The evaluation before training."""
+        """Return the evaluation before training."""
         file = self._given.start
         if file is not None and file.is_file():
             known: dict[str, float] = json.loads(file.read_text())
@@ -318,7 +321,7 @@ class Run:
         )  # fmt: skip
 
     async def _judge_again(self) -> dict[str, list[Row]]:
-        """The votes of the first and the last weights on the episodes of the first and the last step.
+        """Return the votes of the first and the last weights on the episodes of the first and the last step.
 
         Votes of scorers that were not trained are as they were cast.
         """
@@ -336,7 +339,7 @@ class Run:
         return found
 
     async def _judge(self, group: JudgedGroup) -> JudgedGroup:
-        """The same episodes, judged by the weights that serve now."""
+        """Return the same episodes, judged by the weights that serve now."""
         task, played = group.played.group, group.played.trajectories
         given = await asyncio.gather(
             *(self._score(t, judge_task(task, t.index), self._judges.many) for t in played)
@@ -344,7 +347,7 @@ class Run:
         return JudgedGroup(played=group.played, votes=tuple(given))
 
     async def _solved(self, folder: Path) -> dict[str, dict[str, list[int]]]:
-        """What a policy makes of the tasks that were accepted and of those that they began as; see `rate`."""
+        """Return what a policy makes of the tasks that were accepted and of those that they began as; see `rate`."""
         model, tasks = (
             LocalModel(folder, rows=128, device=self._given.device),
             await self._tasks.accepted(),
@@ -375,7 +378,7 @@ class Run:
         return list(accuracy([t.outcome.value for t in played.trajectories]))
 
     def _late(self, result: Result) -> dict[str, float]:
-        """The votes over the last steps together, and means of the last steps' measures."""
+        """Return the votes over the last steps together, and means of the last steps' measures."""
         last = self._config.run.steps
         theory = estimate(self._votes.before(last + 1))
         found = {"groups": float(theory.groups)}
@@ -393,7 +396,7 @@ class Run:
 
 
 def limits_of(section: LearnerSection) -> Limits:
-    """Of a learner's rows."""
+    """Return the limits of a learner's rows."""
     return Limits(max_tokens=section.max_tokens, max_rows=section.max_rows)
 
 

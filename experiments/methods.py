@@ -1,4 +1,4 @@
-"""The experiment on the methods beside RLAnything: each one's tiny learning curve beside that of its own baseline.
+"""The experiment on methods other than RLAnything: the learning curve of each and of its baseline.
 
 experiments/results/methods.md is its plan. What a table can learn a table learns (`experiments.toys`); the others train the tiny policy of the
 household as the experiment on tasks does.
@@ -19,7 +19,7 @@ SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Compared:
-    """A method beside its baseline, both arms; `measure` says what its curve shows, a `column` of each step."""
+    """A method and its baseline, both arms; `measure` names what the curve shows, a `column` of each step."""
 
     method: str
     arm: str
@@ -36,7 +36,7 @@ _READ = {"bandit": 24, "frozen_lake": 48, "sokoban": 48}  # updates of a languag
 
 
 def _games() -> dict[str, Arm]:
-    """StarPO and StarPO-S on three games, by a table and by a language model, RLoop beside plain RL on one."""
+    """StarPO and StarPO-S on three games, by a table and by a language model, RLoop and plain RL on one."""
     found = {
         f"{preset}-{game}": _toy(f"{preset} on {game}", "games", game=game, preset=preset)
         for game in ("bandit", "frozen_lake", "sokoban")
@@ -118,7 +118,7 @@ COMPARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class MethodsSettings(Settings):
-    """How much is played in the household; a toy's curve is as long as itself. Nobody asks the warm start's judge."""
+    """How much is played in the household; a toy's curve is as long as itself. The warm start's judge is not used."""
 
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
@@ -134,7 +134,7 @@ class MethodsSettings(Settings):
         return replace(start, warm_start=warm)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration: the arm's preset as it stands, but no KL term in any."""
+        """Return the run's configuration: the arm's preset as it stands, but no KL term in any."""
         document = super().document(arm, seed, models)
         given = arm.config["algorithm"]
         document["algorithm"] = {

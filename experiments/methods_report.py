@@ -1,4 +1,4 @@
-"""What each method's curve came to beside its baseline's: one table."""
+"""Results of each method's curve and of its baseline: one table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(results: Results) -> str:
 
 
 def end(result: Mapping[str, Any], column: str) -> float | None:
-    """What is compared of a run."""
+    """Return what is compared of a run."""
     if result["evaluations"]:
         return at_end("sampled" if column == "success" else column)(result)
     return quarter(result, _QUARTERS - 1, column)

@@ -92,7 +92,7 @@ class LocalModel:
         return self._reply(ids, sequences)
 
     def _sequences(self, request: GenerateRequest, ids: list[int]) -> list[Sample]:
-        """The samples of a request, before they are sampled."""
+        """Return the samples of a request, before they are sampled."""
         found: list[Sample] = []
         for number in range(request.n):
             sampling = request.sampling
@@ -110,7 +110,7 @@ class LocalModel:
         return found
 
     def _reply(self, ids: list[int], sequences: Sequence[Sample]) -> GenerateReply:
-        """What was sampled, as a service's parser reads it off the wire."""
+        """Return what was sampled, as a service's parser reads it off the wire."""
         outputs = []
         for sequence in sequences:
             length, finish = sequence.snapshot()
@@ -133,7 +133,7 @@ class LocalModel:
         return GenerateReply(prompt_ids=tuple(ids), outputs=tuple(outputs), cached_tokens=cached)
 
     async def _score(self, ids: list[int]) -> GenerateReply:
-        """The log-probabilities of a prompt."""
+        """Return the log-probabilities of a prompt."""
         params = parse_sampling({"max_new_tokens": 0, "temperature": 1.0})
         rid = str(next(self._rids))
         prompt = Prompt(ids, params, rid, return_logprob=True, logprob_start_len=0)
@@ -148,7 +148,7 @@ class LocalModel:
         )
 
     def _ids(self, request: GenerateRequest) -> list[int]:
-        """The prompt. Small worlds answer the same again and again, and a template takes longer than a tiny model."""
+        """Return the prompt. Small worlds answer the same again and again, and a template takes longer than a tiny model."""
         prefix = request.prefix_ids
         if not prefix:  # a prompt of its own
             return self._renderer.render(request.messages)
@@ -184,7 +184,7 @@ class LocalModel:
         return [self._reply(*pair) for pair in zip(prompts, sequences, strict=True)]
 
     def _framed(self, request: GenerateRequest) -> list[int]:
-        """The prompt; what the template puts around a lone text is learnt from the first one. For vocabularies of whole words."""
+        """Return the prompt; what the template puts around a lone text is learnt from the first one. For vocabularies of whole words."""
         content = request.messages[0].content if len(request.messages) == 1 else None
         if request.prefix_ids or not isinstance(content, str):
             return self._ids(request)

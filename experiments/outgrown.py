@@ -67,7 +67,7 @@ class OutgrownSettings(Table1Settings):
         return replace(super().warm_start(seed), generate=SHOWN | {"receptacles": [3, 10]})
 
     def strong(self) -> None:
-        """Nobody plays the accepted tasks again."""
+        """Return None: the accepted tasks are not played again."""
 
 
 _FULL = OutgrownSettings()
@@ -93,4 +93,4 @@ BROAD = replace(
     full=replace(_FULL, tasks=tuple(replace(k, train=_BROAD.get(k.name, 0)) for k in _FULL.tasks)),
     plots="",
 )
-"""Half of the pool are other goals from the start: what somebody makes who knows what will be asked for."""
+"""Half of the pool are other goals from the start: a pool made with knowledge of the held-out goals."""

@@ -42,7 +42,7 @@ goals from the start, and the regime was chosen after [others](frontier.md) in w
 
 
 def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
-    """The whole page as Markdown, of results by arm and seed."""
+    """Return the whole page as Markdown, of results by arm and seed."""
     ran = [name for name in ARMS if any(arm == name for arm, _ in results)]
     rows, verdict = planned_pairs(results, PLANNED, PRIMARY, "all held-out tasks, sampled")
     parts = [
@@ -85,7 +85,7 @@ def _success(results: Results, arms: Sequence[str], mode: str) -> str:
 
 
 def _differences(results: Results, arms: Sequence[str]) -> str:
-    """Of arms to others, and of each arm's end to what it began with."""
+    """Return differences between arms, and between the end and the start of each arm."""
     pairs = [*PLANNED, ("E", "A"), ("N", "O"), *((name, "A") for name in arms if name not in MAIN)]
     rows = []
     for mode in MODES:
@@ -108,7 +108,7 @@ def _differences(results: Results, arms: Sequence[str]) -> str:
 
 
 def _goals(result: Mapping[str, Any]) -> float | None:
-    """The share of accepted rewrites that ask for another type of goal than the pool."""
+    """Return the share of accepted rewrites that ask for another type of goal than the pool."""
     kinds: dict[str, int] = result["tasks"]["accepted_kinds"]
     total = sum(kinds.values())
     return 1 - kinds.get("place", 0) / total if total else None

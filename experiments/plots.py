@@ -73,7 +73,7 @@ def ends(results: Results, arms: Sequence[str], measures: Mapping[str, str]) -> 
 
 
 def differences(results: Results, pairs: Sequence[tuple[str, str]]) -> Draw:
-    """The difference of each arm to another one, sampled and greedy."""
+    """Return the difference of each arm to another one, sampled and greedy."""
 
     def drawing(axes: Any) -> None:
         for shift, mode in ((0.12, "sampled"), (-0.12, "greedy")):
@@ -95,7 +95,7 @@ def differences(results: Results, pairs: Sequence[tuple[str, str]]) -> Draw:
 def curves(
     results: Results, names: Sequence[str], measure: str = "success", label: str = ""
 ) -> Draw:
-    """A measure of the training steps, mean over the seeds that have it; a share unless it has a `label` of its own."""
+    """Return a measure of the training steps, mean over the seeds that have it; a share unless it has a `label` of its own."""
 
     def drawing(axes: Any) -> None:
         for name in names:

@@ -41,7 +41,7 @@ REACH = Study(
 
 
 def table(results: Results) -> str:
-    """A row for the tasks of a kind and a way, once for rewrites that keep the goal and once for others; all seeds together."""
+    """Return a row for the tasks of a kind and a way, once for rewrites that keep the goal and once for others; all seeds together."""
     rows: list[Mapping[str, Any]] = [row for r in results.values() for row in r["tasks"]["rows"]]
     lines = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
@@ -60,7 +60,7 @@ def table(results: Results) -> str:
 
 
 def _reached(rows: Sequence[Mapping[str, Any]], key: str, way: str) -> tuple[str, str, str, str]:
-    """Number, rate and share in the band of a task's rewrites, and of the tasks how many have one in the band."""
+    """Return number, rate and share in the band of a task's rewrites, and of the tasks how many have one in the band."""
     having = [row for row in rows if row[key]]
     found = [[_is_good(row["parent"], counts, way) for counts in row[key]] for row in having]
     return (

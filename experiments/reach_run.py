@@ -19,7 +19,7 @@ class ReachRun(Run):
     """Plays tasks of the pool; those outside the band with every rewrite that the family offers."""
 
     async def play(self) -> Result:
-        """A row a task outside the band."""
+        """Return a row a task outside the band."""
         started, result = time.monotonic(), Result(self._name, self._seed)
         rows = []
         for kind, task in self._asked():
@@ -35,7 +35,7 @@ class ReachRun(Run):
         return result
 
     def _asked(self) -> list[tuple[str, Task]]:
-        """The first training tasks of each kind of the pool."""
+        """Return the first training tasks of each kind of the pool."""
         assert isinstance(self._settings, ReachSettings)
         tasks, found = iter(self._tasks.training()), []
         for kind in self._settings.pool():

@@ -1,4 +1,4 @@
-"""What a run starts from, and what it says: the lines of its file."""
+"""Inputs of a run, and the lines of its file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def silent(_: Mapping[str, Any]) -> None:
 
 @dataclass(slots=True)
 class Models:
-    """What a run starts from, and what it leaves.
+    """Inputs of a run, and what it leaves.
 
     Attributes:
         policy, reward, rewrites: model folders; no model rewrites without the last one.
@@ -48,7 +48,7 @@ class Models:
 
 @dataclass(slots=True)
 class Result:
-    """What a run says. `judge` follows from the rows of `judged`."""
+    """Results of a run. `judge` follows from the rows of `judged`."""
 
     arm: str
     seed: int

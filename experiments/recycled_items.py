@@ -46,8 +46,8 @@ def chats(count: int, seed: int) -> Iterator[Chat]:
         item = question_of(asked)
         assert item is not None
         if item.verdict:
-            said = ANSWERS[1 if (item.verdict == 1) is (draw.random() >= _WRONG) else -1]
-            yield [_said("user", item.text), _said("assistant", said)]
+            verdict_text = ANSWERS[1 if (item.verdict == 1) is (draw.random() >= _WRONG) else -1]
+            yield [_message("user", item.text), _message("assistant", verdict_text)]
         else:
             first, *rest = draw.choice(shown[asked.task_id]).messages[:-1]
             yield [first | {"content": first["content"] + item.text}, *rest]
@@ -58,7 +58,7 @@ def _config() -> RunConfig:
     return parse(spark | {"reward": {"prompt": "terse"}})
 
 
-def _said(role: str, content: str) -> dict[str, str]:
+def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 

@@ -29,12 +29,12 @@ def at_end(name: str) -> Value:
 
 
 def at_start(name: str) -> Value:
-    """The measure before training."""
+    """Return the measure before training."""
     return lambda result: float(result["evaluations"][0][name])
 
 
 def of(part: str, name: str) -> Value:
-    """A number of `late`, `judge` or `tasks`."""
+    """Return a number of `late`, `judge` or `tasks`."""
 
     def value(result: Mapping[str, Any]) -> float | None:
         found = result[part].get(name)
@@ -49,7 +49,7 @@ def accepted(result: Mapping[str, Any]) -> float | None:
 
 
 def by_seed(results: Results, arm: str, value: Value) -> dict[int, float]:
-    """The value of every seed that has one."""
+    """Return the value of every seed that has one."""
     found = {seed: value(result) for (name, seed), result in results.items() if name == arm}
     return {seed: number for seed, number in found.items() if number is not None}
 
@@ -66,7 +66,7 @@ def difference(results: Results, arm: str, baseline: str, value: Value) -> Mean 
 
 
 def arms_of(family: Family) -> list[str]:
-    """The arms of a comparison, its baseline first."""
+    """Return the arms of a comparison, its baseline first."""
     names = [name for name, arm in ARMS.items() if family in arm.families]
     return sorted(names, key=lambda name: name != BASELINES[family])
 
@@ -80,7 +80,7 @@ class Page:
         command: that made it.
         minutes: of all runs together, by their own clocks, divided by the processes at a time.
         machine: in words.
-        pictures: title to the light picture's file name beside the page.
+        pictures: title to the light picture's file name in the page's folder.
     """
 
     seeds: Sequence[int]
@@ -92,7 +92,7 @@ class Page:
     def text(
         self, title: str, known: str, results: Results, tuned: Sequence[int], parts: Iterable[str]
     ) -> str:
-        """The whole page as Markdown: what a reader knows after it, where it is from, its parts, the pictures."""
+        """Return the whole page as Markdown: what a reader knows after it, where it is from, its parts, the pictures."""
         head = (
             f"# {title}\n",
             f"After this page you know {known}, and you can run it again.\n",
@@ -119,7 +119,7 @@ def _picture(title: str, file: str) -> str:
 
 
 def write(results: Results, settings: Settings, page: Page) -> str:
-    """The whole page as Markdown, of results by arm and seed."""
+    """Return the whole page as Markdown, of results by arm and seed."""
     parts = [
         _setting(settings),
         _reading(),
@@ -197,7 +197,7 @@ def verdicts(results: Results, pairs: Iterable[tuple[str, str]]) -> str:
             else:
                 open_.append(f"`{name}` from `{other}`, {mode} ({found.text(sign=True)})")
     if open_:
-        clear.append(f"- Not told apart: {'; '.join(open_)}.")
+        clear.append(f"- No difference shown: {'; '.join(open_)}.")
     return "\n".join(clear) + "\n"
 
 
@@ -264,7 +264,7 @@ def _theory_table(results: Results) -> str:
 
 
 def cell(found: Mean | None, *, sign: bool = False) -> str:
-    """A mean in a table; empty if there is none."""
+    """Return a mean in a table; empty if there is none."""
     return "" if found is None else found.text(sign=sign)
 
 
@@ -318,7 +318,7 @@ def tested(found: Test | None) -> list[str]:
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Return a table."""
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"

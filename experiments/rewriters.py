@@ -1,4 +1,4 @@
-"""Rewriters that are no models: what is left of a rewrite when nobody chooses. What they are asked beside, they do not answer."""
+"""Rewriters without a model: baselines for the choice of a rewrite."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ async def random_choice(request: GenerateRequest) -> GenerateReply:
 
 
 async def first_choice(request: GenerateRequest) -> GenerateReply:
-    """Takes what stands first: a menu begins with what changes a task least."""
+    """Take the first choice: a menu begins with what changes a task least."""
     lines = _offered(request)
     return _reply(lines[number % len(lines)] for number in range(request.n))
 
 
 async def last_choice(request: GenerateRequest) -> GenerateReply:
-    """Takes what stands last: of the choices that keep the goal, what changes a task most."""
+    """Take the last choice: of the choices that keep the goal, what changes a task most."""
     return _reply(_offered(request)[-1:] * request.n)
 
 

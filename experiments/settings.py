@@ -1,4 +1,4 @@
-"""What the experiment on adaptation and votes plays, and its arms. All settings were chosen on `TUNING_SEEDS`."""
+"""Settings and arms of the experiment on adaptation and votes. All settings were chosen on `TUNING_SEEDS`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BESIDES: dict[Family, tuple[tuple[str, str], ...]] = {
     "tasks": (("llm_rewrite", "null"), ("ladder", "llm_rewrite")),
     "votes": (("trust", "lambda_1"), ("trust", "fixed")),
 }
-"""Pairs that are compared beside each arm with its baseline."""
+"""Pairs that are compared in addition to each arm with its baseline."""
 
 _SERVICE: dict[str, Any] = {
     "lamps": 0.0,
@@ -139,7 +139,7 @@ class Settings:
     warm: WarmStart = field(default_factory=WarmStart)
 
     def pool(self) -> tuple[Kind, ...]:
-        """What the pool consists of."""
+        """Return what the pool consists of."""
         names = ("easy", "hard") if self.kinds == (EASY, HARD) else ("",) * len(self.kinds)
         return tuple(
             Kind(name, options, self.train_tasks, self.heldout_tasks)
@@ -147,15 +147,15 @@ class Settings:
         )
 
     def warm_start(self, seed: int) -> DemoSettings:
-        """The warm start of a seed: careless demonstrations of services of all sizes."""
+        """Return the warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
     def strong(self) -> DemoSettings | None:
-        """The warm start of a policy that is no part of a run and plays what the run accepted."""
+        """Return the warm start of a policy that is no part of a run and plays what the run accepted."""
         return None
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration, as `triforge.config.parse` reads it."""
+        """Return the run's configuration, as `triforge.config.parse` reads it."""
         overrides = (
             _DEMO
             | {"train_on_pairs": "parent"}
@@ -198,6 +198,6 @@ _S = TypeVar("_S", bound=Settings)
 
 
 def shortened(full: _S, **changes: Any) -> _S:
-    """The settings of a run that shows that everything runs, of those of a full one."""
+    """Return the settings of a run that shows that everything runs, of those of a full one."""
     names = ("steps", "groups", "rollouts", "train_tasks", "heldout_tasks", "late_evals", "warm")
     return replace(full, **({name: getattr(QUICK, name) for name in names} | changes))

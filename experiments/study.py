@@ -1,4 +1,4 @@
-"""What an experiment consists of, so that one command line, one runner and one results file serve all of them."""
+"""The parts of an experiment, so that one command line, one runner and one results file serve all of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def digest(settings: Settings, arm: Arm) -> str:
 
 
 def file_of(folder: Path, study: Study, settings: Settings, job: Job) -> Path:
-    """Of one run."""
+    """Return the file of one run."""
     name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}.jsonl"
     return folder / study.name / name
 
@@ -75,7 +75,7 @@ def start_of(folder: Path, study: Study, settings: Settings, seed: int) -> Path 
 
 
 def lender_of(arm: Arm) -> str:
-    """The arm whose last reward model judges, if it is not that of the warm start."""
+    """Return the arm whose last reward model judges, if it is not that of the warm start."""
     return str(arm.config.get("judge_of", ""))
 
 
@@ -87,7 +87,7 @@ def is_toy(arm: Arm) -> bool:
 def judges_of(
     folder: Path, study: Study, settings: Settings, job: Job, reward: Path
 ) -> tuple[Path, Path | None]:
-    """The reward model that a run starts with, and where it leaves its own: an arm's `judge_of` names the arm that it is from.
+    """Return the reward model that a run starts with, and where it leaves its own: an arm's `judge_of` names the arm that it is from.
 
     Raises:
         ConfigError: that arm has left none yet.

@@ -25,7 +25,7 @@ PLANNED = (("P", "O"), ("R", "P"), ("E", "R"), ("E", "O"), ("E", "N"))
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What is chosen on the tuning seeds, alike for all arms unless it says otherwise.
+    """Choices of the tuning seeds, equal for all arms unless noted.
 
     Attributes:
         policy_rate, judge_rate: step sizes.
@@ -106,7 +106,7 @@ def _arm(
     rewriter: str = "",
     **sections: Any,
 ) -> Arm:
-    """An arm by the parts of the loop that it has, who takes the model's place in them, and what else it changes in sections."""
+    """Return an arm by the parts of the loop that it has, who takes the model's place in them, and what else it changes in sections."""
     parts = {"votes": votes, "trained": trained, "adapted": adapted}
     others = {"judge_of": judge_of, "rewriter": rewriter, "sections": sections}
     return Arm(title=title, config=parts | others, rewrites=adapted)
@@ -141,7 +141,7 @@ ARMS: dict[str, Arm] = {
 
 
 def adapted(like: str, title: str, rewriter: str, adaptation: Mapping[str, Any]) -> Arm:
-    """An arm like one that adapts, with a rewriter (none: the model) and settings of its own."""
+    """Return an arm like one that adapts, with a rewriter (none: the model) and settings of its own."""
     arm = ARMS[like]
     changed = {"sections": {"adaptation": dict(adaptation)}, "rewriter": rewriter}
     return replace(arm, title=title, config={**arm.config, **changed})
@@ -151,7 +151,7 @@ BASELINES = {
     "O_index": "O", "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "last_judge": "P",
     "deterministic": "E", "random": "E",
 }  # fmt: skip
-"""Beside what each further arm stands."""
+"""The arm that each further arm is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ class Table1Settings(Settings):
     )  # fmt: skip
 
     def pool(self) -> tuple[Kind, ...]:
-        """The kinds of tasks, trained on and held out."""
+        """Return the kinds of tasks, trained on and held out."""
         return self.tasks
 
     def warm_start(self, seed: int) -> DemoSettings:
@@ -198,20 +198,20 @@ class Table1Settings(Settings):
         )  # fmt: skip
 
     def strong(self) -> DemoSettings | None:
-        """An independent policy: another seed, demonstrations without a mistake, more updates."""
+        """Return an independent policy: another seed, demonstrations without a mistake, more updates."""
         warm = replace(
             self.warm,
             policy_data=replace(
                 self.warm.policy_data, random_rate=0.0, forget_rate=0.0, inadmissible_share=0.0
             ),
             policy=replace(self.warm.policy, steps=2 * self.warm.policy.steps),
-            judge_data=QUICK.warm.judge_data,  # nobody asks it
+            judge_data=QUICK.warm.judge_data,  # not used
             judge=replace(self.warm.judge, steps=1),
         )
         return replace(self.warm_start(STRONG_SEED), warm_start=warm)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration: what all arms share, then what the arm has."""
+        """Return the run's configuration: what all arms share, then what the arm has."""
         document, tuned, has = super().document(arm, seed, models), self.tuned, arm.config
         document["env_adapter"]["max_steps"] = self.horizon
         document["trainer"]["policy"]["learning_rate"] = tuned.policy_rate

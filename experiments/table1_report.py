@@ -45,7 +45,7 @@ MEASURES = {
 
 
 def write(results: Results, settings: Table1Settings, page: Page) -> str:
-    """The whole page as Markdown, of results by arm and seed."""
+    """Return the whole page as Markdown, of results by arm and seed."""
     ran = _ran(results)
     further = [name for name in ran if name not in MAIN]
     parts = [
@@ -54,7 +54,11 @@ def write(results: Results, settings: Table1Settings, page: Page) -> str:
         _success(results, MAIN),
         "## The planned tests\n",
         tests(results),
-        *(["## Further arms\n", _success(results, further), _beside(results)] if further else []),
+        *(
+            ["## Further arms\n", _success(results, further), _comparisons(results)]
+            if further
+            else []
+        ),
         "## The judge\n",
         gate(results),
         "## What is played\n",
@@ -93,7 +97,7 @@ def _success(results: Results, arms: Sequence[str]) -> str:
     return markdown(("arm", "ID, sampled: start", *MEASURES.values()), rows)
 
 
-def _beside(results: Results) -> str:
+def _comparisons(results: Results) -> str:
     rows = [
         [f"`{name}` - `{base}`"]
         + [cell(difference(results, name, base, at_end(m)), sign=True) for m in MEASURES]
@@ -104,7 +108,7 @@ def _beside(results: Results) -> str:
 
 
 def gate(results: Results) -> str:
-    """The measures of the judge, of every arm with votes."""
+    """Return the measures of the judge, of every arm with votes."""
     who = [(judge, policy) for policy in ("first", "last") for judge in ("first", "last")]
     on = [f"{judge} judge, {policy} step" for judge, policy in who]
     arms = [n for n in ARMS if any(r["judge"] for (arm, _), r in results.items() if arm == n)]
@@ -124,7 +128,7 @@ def gate(results: Results) -> str:
     return (
         "In groups that all fail, the cosine of the votes' advantage (z-score of a step's mean vote among those of its index) with the "
         "label, +1 if the shortest plan got shorter. In the steps by the judge as it was then; after the run by the weights that it began "
-        "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last. Beside them what votes planted "
+        "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last. Next to them what votes planted "
         f"on these episodes would have that are right in {PLANTED}: the gate.\n\n"
         + judged("cosine", "arm", **ends)
         + "\nAccuracy on the same episodes: of single votes, balanced over the labels; between steps of one task and index; and of single "
@@ -134,7 +138,7 @@ def gate(results: Results) -> str:
 
 
 def over_steps(part: slice) -> Value:
-    """The gate's cosine over some of the training steps together."""
+    """Return the gate's cosine over some of the training steps together."""
 
     def value(result: Mapping[str, Any]) -> float | None:
         sums = [[step[name] for name in GATE] for step in result["steps"][part] if GATE[0] in step]
@@ -173,7 +177,7 @@ def _accepted(result: Mapping[str, Any], thirds: int) -> float | None:
 
 
 def solved(result: Mapping[str, Any], which: str) -> float | None:
-    """The share of tasks that the independent policy solves."""
+    """Return the share of tasks that the independent policy solves."""
     rates = result["tasks"].get("solved", {}).get(which)
     return sum(wins > 0 for wins, _ in rates.values()) / len(rates) if rates else None
 

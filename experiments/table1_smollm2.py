@@ -18,7 +18,7 @@ class SmolLM2Settings(Table1Settings):
     """The arms, tasks and credit of Table 1; what follows from the model is its own."""
 
     options: ClassVar[Mapping[str, Any]] = {
-        "wording": "alfworld", "actions": "text", "answer": "whole", "labels": "progress",
+        "wording": "alfworld", "answer": "whole", "labels": "progress",
     }  # fmt: skip
     warm: WarmStart = field(
         default_factory=lambda: Pretrained(

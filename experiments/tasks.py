@@ -48,31 +48,31 @@ class Tasks:
         self.pool_id = state.id
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment."""
+        """Return a fresh environment."""
         return self._family.make(options)
 
     async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
-        """What a step plays, as the orchestrator asks env_adapter for it."""
+        """Return what a step plays, as the orchestrator asks env_adapter for it."""
         return list((await asyncio.to_thread(self._planner.plan, pool_id, wanted)).items)
 
     async def read(self, task_id: str) -> Task:
-        """A task version."""
+        """Return a task version."""
         if task_id not in self._cache:
             self._cache[task_id] = await asyncio.to_thread(self._store.task, task_id)
         return self._cache[task_id]
 
     def training(self) -> list[Task]:
-        """The tasks that are trained on, in the order of the pool."""
+        """Return the tasks that are trained on, in the order of the pool."""
         pool = self._store.tasks(self.pool_id, split="train", limit=_ALL)
         return list(pool.items)
 
     async def accepted(self) -> dict[str, Task]:
-        """The tasks by which others were replaced, replaced again or not."""
+        """Return the tasks by which others were replaced, replaced again or not."""
         made = self._store.proposals(self.pool_id, state="accepted", limit=_ALL).items
         return {str(p.candidate_id): await self.read(str(p.candidate_id)) for p in made}
 
     async def adapt(self, outcome: RunOutcome) -> None:
-        """What the job of the queue `adapt` does."""
+        """Handle an outcome as the job of the queue `adapt` does."""
         await self._adapter.handle(outcome)
 
     def counts(self) -> dict[str, Any]:

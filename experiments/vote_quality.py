@@ -25,7 +25,7 @@ _DRAWS = 8
 
 
 def rows_of(groups: Iterable[JudgedGroup]) -> list[Row]:
-    """What is kept of groups; a step without votes has none."""
+    """Return what is kept of groups; a step without votes has none."""
     return [
         {
             "task": group.played.task.id,
@@ -41,7 +41,7 @@ def rows_of(groups: Iterable[JudgedGroup]) -> list[Row]:
 
 
 def measures_of(groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """Of a step: the share of +1 among the votes on episodes that failed, and the sums of the gate; nothing without votes."""
+    """Return measures of a step: the share of +1 among the votes on episodes that failed, and the sums of the gate; nothing without votes."""
     rows = rows_of(groups)
     praised = [
         v == 1 for row in rows for outcome, _, _, vs in _steps(row) if outcome == -1 for v in vs
@@ -52,7 +52,7 @@ def measures_of(groups: Sequence[JudgedGroup]) -> dict[str, float]:
 
 
 def quality(rows: Sequence[Row]) -> dict[str, float]:
-    """What the votes of groups are worth; what cannot be measured is left out.
+    """Return what the votes of groups are worth; what cannot be measured is left out.
 
     `label` and `outcome`: accuracy of single votes, balanced over the steps of either label, or of either outcome. `within`: of
     two steps of one task and step index with different labels, how often the better one has the higher mean vote, ties half.
@@ -76,7 +76,7 @@ def quality(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def planted(row: Row, right: float, seed: int) -> Row:
-    """The group with other votes: one a step, its label with the chance `right`, else the opposite."""
+    """Return the group with other votes: one a step, its label with the chance `right`, else the opposite."""
     rng = random.Random(f"{seed} {row['task']}")  # noqa: S311 (no secret)
     votes = [
         " ".join(label if rng.random() < right else _OPPOSITE.get(label, label) for label in labels)
@@ -86,7 +86,7 @@ def planted(row: Row, right: float, seed: int) -> Row:
 
 
 def cosine_sums(rows: Iterable[Row]) -> tuple[float, float, float]:
-    """Of groups that all fail: the sums of a * l, a * a and l * l over their judged and labelled steps.
+    """Return for groups that all fail the sums of a * l, a * a and l * l over their judged and labelled steps.
 
     a is the votes' advantage, the z-score of a step's mean vote among the steps of its index; l the label. So sums of many
     steps add up, and `cosine` of them is what the gate asks for.

@@ -34,7 +34,7 @@ RULES: dict[str, dict[str, Any]] = {
     "within_index_4": {"estimator": "experiments.estimators:within_index", "lam": 0.4},
     "returns": {"estimator": "experiments.estimators:returns", "lam": 0.5},
 }
-"""Options of the arithmetic, beside those that all arms have."""
+"""Options of the arithmetic, in addition to those of all arms."""
 _TITLES = {
     BASELINE: "outcome only, whole trajectories compared",
     "outcome_index": "outcome only, steps of equal index compared",
@@ -99,7 +99,7 @@ class VotesSettings(Settings):
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
             policy_data=POLICY_DATA,
-            judge_data=QUICK.warm.judge_data,  # nobody asks it
+            judge_data=QUICK.warm.judge_data,  # not used
             judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=1),
         )
     )
@@ -109,7 +109,7 @@ class VotesSettings(Settings):
         return replace(super().warm_start(seed), generate=SHOWN | {"horizon": _HORIZON})
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """The run's configuration: the arm's rule and learning rate, the policy trained alone, no KL term, no floor."""
+        """Return the run's configuration: the arm's rule and learning rate, the policy trained alone, no KL term, no floor."""
         document = super().document(arm, seed, models)
         base = {"std_floor": 0.0, "kl_beta": 0.0, "train_reward_model": False}
         document["algorithm"]["overrides"] = base | dict(arm.config["options"])

@@ -1,4 +1,4 @@
-"""What the runs on planted votes say: one table of all arms, and one with the learning rate that suits each best."""
+"""Tables of the runs on planted votes: one of all arms, and one with the learning rate that suits each best."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(results: Results) -> str:
 
 
 def best_rates(results: Results) -> dict[str, str]:
-    """Of each rule and judge the arm whose learning rate suits it best."""
+    """Return for each rule and judge the arm with the best learning rate."""
     found: dict[str, tuple[float, str]] = {}
     for name in ARMS:
         success = summary(results, name, last("sampled"))
@@ -45,7 +45,7 @@ def best_rates(results: Results) -> dict[str, str]:
 
 
 def last(name: str) -> Value:
-    """A measure of the last evaluation."""
+    """Return a measure of the last evaluation."""
     return lambda result: float(result["evaluations"][-1][name])
 
 
@@ -75,7 +75,7 @@ def _course(results: Results, name: str) -> str:
 
 
 def _ends(results: Results, name: str, measure: str) -> str:
-    """A step measure, first and last."""
+    """Return a step measure, first and last."""
     pairs = []
     for (arm, _), run in results.items():
         values = [step[measure] for step in run["steps"] if measure in step]

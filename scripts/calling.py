@@ -1,4 +1,4 @@
-"""Starting programs and saying what they said when they failed."""
+"""Run programs; an error carries the end of their output."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def call(
     """
     done = attempt(command, environment=environment, stdin=stdin, timeout_s=timeout_s)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-_LINES:])
-        raise UnavailableError(f"{' '.join(command)}: ended with {done.returncode}:\n{said}")
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-_LINES:])
+        raise UnavailableError(f"{' '.join(command)}: ended with {done.returncode}:\n{output}")
     return done.stdout
 
 

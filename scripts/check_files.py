@@ -20,7 +20,7 @@ MAX_BYTES = (
 
 
 def tidy(text: str) -> str:
-    """The text without trailing blanks and with exactly one newline at its end (empty stays empty)."""
+    """Return the text without trailing blanks and with exactly one newline at its end (empty stays empty)."""
     lines = [line.rstrip(" \t\r") for line in text.split("\n")]
     body = "\n".join(lines).rstrip("\n")
     return body + "\n" if body else ""
@@ -41,7 +41,7 @@ def parse_problem(path: Path, text: str) -> str | None:
 
 
 def problems(path: Path, *, fix: bool) -> list[str]:
-    """What is left to mend in one file; with `fix`, its whitespace is mended in place."""
+    """Return what is left to mend in one file; with `fix`, its whitespace is mended in place."""
     data = path.read_bytes()
     found = []
     if len(data) > MAX_BYTES:

@@ -15,7 +15,7 @@ _TESTS = "tests/unit/environments/test_harbor.py"
 
 
 def main() -> int:
-    """Returns pytest's exit status, 1 where there is no engine."""
+    """Return pytest's exit status, 1 where there is no engine."""
     folder, tell = ROOT / "var" / "compose-test", partial(print, flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     try:

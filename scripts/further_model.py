@@ -40,7 +40,7 @@ class Copier:
         return self._parts.search(text) is not None
 
     def renamed(self, given: Any, field: str = "") -> Any:
-        """The same of the further model; `field` is where it stands."""
+        """Return the same of the further model; `field` is where it stands."""
         if field.endswith("_URL"):  # of the deployment's other services
             return given
         if isinstance(given, dict):
@@ -64,7 +64,7 @@ class Copier:
         )
 
     def services(self, services: dict[str, Any]) -> dict[str, Any]:
-        """Of a compose file, without ports of the host."""
+        """Return the services of a compose file, without ports of the host."""
         return {
             self.renamed(name): self.renamed(
                 {field: value for field, value in service.items() if field != "ports"}
@@ -74,7 +74,7 @@ class Copier:
         }
 
     def manifests(self, documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Of Kubernetes: what is named after the model, and every network policy that lets it through."""
+        """Return the Kubernetes objects named after the model, and every network policy that lets it through."""
         for document in documents:
             own = self.mentions(document["metadata"]["name"])
             if not own and document["kind"] != "NetworkPolicy":
@@ -87,7 +87,7 @@ class Copier:
 
 
 def copies(text: str, name: str, *, path: str, like: str = "policy") -> str:
-    """What is to be written, of a compose file or of manifests."""
+    """Return what is to be written, of a compose file or of manifests."""
     documents = [found for found in yaml.safe_load_all(text) if found]
     copier, made = Copier(name, like, path), list[dict[str, Any]]()
     composed = len(documents) == 1 and "services" in documents[0]

@@ -105,7 +105,7 @@ def _wrapped(numbers: list[float], pad: str) -> list[str]:
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """A fragment of a JSON schema in words; other types as links."""
+    """Return a fragment of a JSON schema in words; other types as links."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         if name == "Algorithm" or name.endswith("Options"):
@@ -188,12 +188,12 @@ def _paragraphs(docstring: str) -> str:
 
 
 def models_of(module: str) -> list[type[Message]]:
-    """The messages that a module defines, in their order."""
-    found = vars(import_module(module)).values()
+    """Return the messages that a module defines, in their order; not the private bases of others."""
     return [
         item
-        for item in found
+        for name, item in vars(import_module(module)).items()
         if isinstance(item, type)
+        and not name.startswith("_")
         and issubclass(item, Message)
         and item is not Message
         and item.__module__ == module
@@ -373,7 +373,7 @@ def configuration_page() -> str:
 
 
 def _options(kind: type[Options], presets: tuple[str, ...]) -> list[str]:
-    """The options of the core or of a part: limits, what each preset makes of them, what they do."""
+    """Yield the options of the core or of a part: limits, what each preset makes of them, what they do."""
 
     def rows() -> Iterator[tuple[str, ...]]:
         for name, field in kind.model_fields.items():

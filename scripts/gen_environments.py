@@ -16,12 +16,12 @@ _HEAD: Final = ("family", "what it is", "tasks", "licence", "extra", "steps/s", 
 
 def environments_page() -> str:
     """docs/environments.md with its table written anew."""
-    rows = [row(*_cells(name, said)) for name in known() if (said := about(load(name)))]
+    rows = [row(*_cells(name, facts)) for name in known() if (facts := about(load(name)))]
     return between_marks("environments.md", [row(*_HEAD), "|" + "---|" * len(_HEAD), *rows], MARKS)
 
 
-def _cells(name: str, said: About) -> tuple[str, ...]:
+def _cells(name: str, facts: About) -> tuple[str, ...]:
     link = f"[README](../environments/{name}/README.md)"
-    speed = "" if said.steps_per_s is None else f"{said.steps_per_s:,.0f}"
-    extra = f"`{said.extra}`" if said.extra else "none"
-    return f"`{name}`", said.what, said.tasks, said.licence, extra, speed, said.papers, link
+    speed = "" if facts.steps_per_s is None else f"{facts.steps_per_s:,.0f}"
+    extra = f"`{facts.extra}`" if facts.extra else "none"
+    return f"`{name}`", facts.what, facts.tasks, facts.licence, extra, speed, facts.papers, link

@@ -105,8 +105,8 @@ def _option(parameter: Any) -> str:
     default = parameter.default
     given = "" if default in (None, "", False, ()) else f" (`{default}`)"
     needed = " (required)" if parameter.required else given
-    said = (parameter.help or "").strip()
-    return f"{names}{needed}: {said if said.endswith('...') else said.removesuffix('.')}"
+    help_text = (parameter.help or "").strip()
+    return f"{names}{needed}: {help_text if help_text.endswith('...') else help_text.removesuffix('.')}"
 
 
 def row(*cells: str) -> str:
@@ -114,7 +114,7 @@ def row(*cells: str) -> str:
 
 
 def between_marks(page: str, lines: list[str], marks: tuple[str, str]) -> str:
-    """A page with what stands between two marks written anew; everything else stays as it is."""
+    """Return a page with what stands between two marks written anew; everything else stays as it is."""
     before, begin, rest = (DOCS / page).read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])
     assert begin, f"docs/{page}: the mark {marks[0]} is missing"

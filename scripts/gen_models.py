@@ -38,7 +38,7 @@ _SIZES: Final[dict[str, int]] = {
 
 
 def small(kind: str) -> PretrainedConfig:
-    """The default config of a kind of model with few and narrow layers, one of each sort."""
+    """Return the default config of a kind of model with few and narrow layers, one of each sort."""
     text = CONFIG_MAPPING[kind]().get_text_config()
     given: dict[str, Any] = {n: size for n, size in _SIZES.items() if _settable(text, n)}
     sorts = list(dict.fromkeys(getattr(text, "layer_types", None) or ()))
@@ -63,7 +63,7 @@ def looks_back_only(model: Any) -> bool:
 
 
 def tried(kind: str) -> tuple[str, str] | None:
-    """What the local engine and the learner say of a kind of model; None if it cannot be built small or looks ahead."""
+    """Return what the local engine and the learner say of a kind of model; None if it cannot be built small or looks ahead."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             config = small(kind)
@@ -77,10 +77,10 @@ def tried(kind: str) -> tuple[str, str] | None:
             made.save_pretrained(folder)
         except Exception:  # noqa: BLE001 (whatever a default config with other sizes leads to)
             return None
-        return _said(_engine, Path(folder)), _said(_learner, Path(folder))
+        return _result_of(_engine, Path(folder)), _result_of(_learner, Path(folder))
 
 
-def _said(load: Callable[[Path], str], folder: Path) -> str:
+def _result_of(load: Callable[[Path], str], folder: Path) -> str:
     try:
         return load(folder)
     except Exception:  # noqa: BLE001 (whatever a model of another kind does with one token after the other)
@@ -97,7 +97,7 @@ def _learner(folder: Path) -> str:
 
 
 def rows() -> Iterator[str]:
-    """A line for each kind of model that either of them takes, by name."""
+    """Yield a line for each kind of model that either of them takes, by name."""
     for kind, name in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()):
         found = tried(kind)
         if found is not None and found != ("no", "no"):

@@ -1,4 +1,4 @@
-"""Write what is installed beside this interpreter as constraints.txt, and from it the lock files, with hashes: requirements-*.txt.
+"""Write the packages of this interpreter's environment as constraints.txt, and from it the lock files, with hashes: requirements-*.txt.
 
 Usage: python scripts/lock.py    (needs uv, which computes the hashes: pip install uv)
 """
@@ -38,7 +38,7 @@ OF_TORCH = re.compile(r"(torch|triton|nvidia-\S+|cuda-\S+)==")
 
 
 def pins() -> list[str]:
-    """The installed distributions as `name==version`, sorted, without local version parts."""
+    """Return the installed distributions as `name==version`, sorted, without local version parts."""
     found = {
         dist.metadata["Name"]: dist.version.partition("+")[0] for dist in metadata.distributions()
     }
@@ -47,11 +47,11 @@ def pins() -> list[str]:
 
 
 def locked(extras: tuple[str, ...]) -> list[str]:
-    """What the project needs with these extras: a pin and its hashes each, as lines of a requirements file."""
+    """Return what the project needs with these extras: a pin and its hashes each, as lines of a requirements file."""
     chosen = [word for extra in extras for word in ("--extra", extra)]
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
-        sys.exit("lock: uv is not installed; expected it beside this interpreter or on PATH: pip install uv")  # fmt: skip
+        sys.exit("lock: uv is not installed; expected it next to this interpreter or on PATH: pip install uv")  # fmt: skip
     command = [
         uv, "pip", "compile", "pyproject.toml", "--quiet", "--universal", "--python-version", "3.11", "--constraint", "constraints.txt",
         "--generate-hashes", "--no-header", "--no-annotate", *chosen,

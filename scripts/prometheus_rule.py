@@ -2,7 +2,7 @@
 
     python -m scripts.prometheus_rule
 
-Kustomize reads no file from outside its folder and takes no text apart, so what is said once is copied by this.
+Kustomize reads no file from outside its folder, so this copies the rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ spec:
 
 
 def resource(rules: str) -> str:
-    """The resource of a file of rules, line by line, without its comments."""
+    """Return the resource of a file of rules, line by line, without its comments."""
     lines = [
         line.partition(" # ")[0] for line in rules.splitlines() if not line.lstrip().startswith("#")
     ]

@@ -1,4 +1,4 @@
-"""Others' packages in virtual environments of their own, beside ours and never imported by it.
+"""Others' packages in virtual environments of their own, never imported by ours.
 
 TORCH_INDEX_URL names a further package index for torch, to choose its build (as for `make setup`).
 """
@@ -22,7 +22,7 @@ _INSTALL_S = 3600.0
 def ensure(
     venv: Path, installs: Sequence[Sequence[str]], seal: bytes, python: str = sys.executable
 ) -> Path:
-    """The interpreter of a virtual environment: made on the first call (minutes), and again when `seal` changes.
+    """Return the interpreter of a virtual environment: made on the first call (minutes), and again when `seal` changes.
 
     `installs` are the words of each `pip install`, in order.
 
@@ -45,7 +45,7 @@ def ensure(
 
 
 def ensure_files(name: str, python: str = sys.executable, folder: Path = CONFORMANCE) -> Path:
-    """The same of `.venv-NAME`, with `requirements-NAME.txt`, then `requirements-NAME-alone.txt` without what it asks for."""
+    """Return the same of `.venv-NAME`, with `requirements-NAME.txt`, then `requirements-NAME-alone.txt` without what it asks for."""
     files = [folder / f"requirements-{name}{part}.txt" for part in ("", "-alone")]
     found = [file for file in files if file.is_file()]
     installs = [
@@ -56,7 +56,7 @@ def ensure_files(name: str, python: str = sys.executable, folder: Path = CONFORM
 
 
 def ensure_trl() -> Path:
-    """The interpreter that has TRL, in `TRL_VENV` or `.venv-trl` (1.5 GB).
+    """Return the interpreter that has TRL, in `TRL_VENV` or `.venv-trl` (1.5 GB).
 
     Torch and transformers are those of `constraints.txt`, so that both sides run the same kernels.
     """

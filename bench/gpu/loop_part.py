@@ -24,7 +24,7 @@ from triforge.cli.training import Training, conduct, deployment
 from triforge.clients.trainer import TrainerClient
 
 _GAMES = {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
-_TEXT = {"wording": "alfworld", "actions": "text", "answer": "whole"}
+_TEXT = {"wording": "alfworld", "answer": "whole"}
 _LIMIT_S = 420.0
 _LEARNER = {"learning_rate": 1e-5, "updates_per_step": 1, "token_budget": 16384, "max_tokens": 2048}
 

@@ -1,6 +1,6 @@
 """The parent's side of ALFWorld's engine: processes that play episodes, each episode in one of them.
 
-GeneratorOptions, from the environment:
+Variables of the environment:
     ALFWORLD_PYTHON    an interpreter that has alfworld, if ours has not
     ALFWORLD_WORKERS   processes at most; default: the number of CPU cores
 """
@@ -26,7 +26,7 @@ _CPU_S: Final = 60.0  # of one call; a large room takes the engine seconds to lo
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the engine says after a command."""
+    """The engine's answer to a command."""
 
     text: str
     commands: tuple[str, ...]
@@ -48,7 +48,7 @@ class Game:
         return _seen(worker.call("step", episode=self._episode, command=command))
 
     def plan(self) -> list[str]:
-        """Commands that win from here, by the engine's planner; empty when it finds none."""
+        """Return commands that win from here, by the engine's planner; empty when it finds none."""
         worker = self._engine.worker(self._number)
         return [
             command.strip()
@@ -57,7 +57,7 @@ class Game:
         ]
 
     def end(self) -> None:
-        """Give the engine back. Idempotent, and quiet when its process is gone."""
+        """Give the engine back. Idempotent; ignores a process that is gone."""
         if self._ended:
             return
         self._ended = True
@@ -65,7 +65,7 @@ class Game:
 
 
 class Engine:
-    """All processes with the engine. They start when they are first needed and end with ours."""
+    """The processes with the engine; they start when they are first needed and end with ours."""
 
     def __init__(
         self, *, memo: bool = True, processes: int | None = None, python: str | None = None
@@ -81,7 +81,7 @@ class Engine:
         self._python = python
 
     def start(self, **game: Any) -> Game:
-        """Begin an episode in the process that plays fewest."""
+        """Begin an episode in the process with the fewest."""
         with self._lock:
             number = min(self._load, key=lambda worker: (self._load[worker], worker))
             self._load[number] += 1
@@ -93,7 +93,7 @@ class Engine:
             raise
 
     def sources(self) -> dict[str, str]:
-        """The installed domain and grammar, as they stand in game files."""
+        """Return the installed domain and grammar, as they stand in game files."""
         answer: dict[str, str] = self._call(0, "sources")
         return answer
 
@@ -127,18 +127,16 @@ def _seen(reply: dict[str, Any]) -> Seen:
     return Seen(reply["text"], tuple(reply["commands"]), reply["won"])
 
 
-_ENGINES: dict[bool, Engine] = {}
-_ENGINES_LOCK = threading.Lock()
+_LOCK: Final = threading.Lock()
+_ENGINES: Final[list[Engine]] = []
 
 
-def engine(*, memo: bool = True) -> Engine:
-    """The engine of this process, made once for each value of `memo`."""
-    with _ENGINES_LOCK:
-        if memo not in _ENGINES:
+def engine() -> Engine:
+    """Return the engine of this process."""
+    with _LOCK:
+        if not _ENGINES:
             workers = os.environ.get("ALFWORLD_WORKERS", "")
-            _ENGINES[memo] = Engine(
-                memo=memo,
-                processes=int(workers) if workers.isdecimal() else None,
-                python=os.environ.get("ALFWORLD_PYTHON") or None,
-            )
-        return _ENGINES[memo]
+            processes = int(workers) if workers.isdecimal() else None
+            python = os.environ.get("ALFWORLD_PYTHON") or None
+            _ENGINES.append(Engine(processes=processes, python=python))
+        return _ENGINES[0]

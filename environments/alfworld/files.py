@@ -1,7 +1,4 @@
-"""Game files: a user's, which lie anywhere below the folder `ALFWORLD_DATA`, and those that we write in the same layout.
-
-Games are `game.tw-pddl` files, with a `traj_data.json` beside them in the official data.
-"""
+"""Game files below the folder `ALFWORLD_DATA`: `game.tw-pddl`, in the official data with a `traj_data.json`."""
 
 from __future__ import annotations
 
@@ -15,13 +12,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from environments.alfworld.games import TASK_TYPES, problem
 from environments.alfworld.pddl import Room, read_room
-from environments.household.wording import announce
-from environments.household.world import World
+from environments.household.catalogue import GoalType
 from triforge.errors import ConfigError, InputError
 
 GAME: Final = "game.tw-pddl"
+SPLIT: Final = "json_2.1.1/train"
+TASK_TYPES: Final[dict[GoalType, str]] = {
+    "place": "pick_and_place_simple", "look": "look_at_obj_in_light",
+    "clean": "pick_clean_then_place_in_recep", "heat": "pick_heat_then_place_in_recep",
+    "cool": "pick_cool_then_place_in_recep", "two": "pick_two_obj_and_place",
+}  # fmt: skip
+"""ALFWorld's names of the types of goal."""
 _FIELDS: Final = ("pddl_domain", "grammar", "pddl_problem")
 _TASK: Final = re.compile(r"Your task is to: ([^\"\n\\]+?)\.?\"")
 _BY_TYPE: Final = {name: goal for goal, name in TASK_TYPES.items()}
@@ -29,7 +31,7 @@ _BY_TYPE: Final = {name: goal for goal, name in TASK_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class GameFile:
-    """One game file, its task's sentence, and the type of its goal in the household's words ("" when nothing says so)."""
+    """One game file, its sentence, and the type of its goal in the household's words ("" if unknown)."""
 
     path: Path
     task: str
@@ -38,33 +40,38 @@ class GameFile:
 
 
 def data_folder() -> Path:
-    """The folder that `ALFWORLD_DATA` names."""
+    """Return the folder that `ALFWORLD_DATA` names."""
     named = os.environ.get("ALFWORLD_DATA", "")
     if not named:
         raise ConfigError(
             "alfworld: no game files, ALFWORLD_DATA is not set; `alfworld-download` fetches the official ones "
-            "(ALFWORLD_DATA=~/.cache/alfworld), `python -m environments.alfworld --out DIR` makes others"
+            "(ALFWORLD_DATA=~/.cache/alfworld)"
         )
     folder = Path(named).expanduser()
     if not folder.is_dir():
         raise ConfigError(
-            f"alfworld: ALFWORLD_DATA is {named!r}, which is not a folder; `ALFWORLD_DATA={named} alfworld-download` makes it"
+            f"alfworld: ALFWORLD_DATA: given {named!r}, which is not a folder; `ALFWORLD_DATA={named} alfworld-download` makes it"
         )
     return folder
 
 
-def list_games(under: str) -> list[str]:
-    """Every game file below a folder of the data, as paths relative to the data, sorted."""
+def list_games(under: str, goals: Sequence[GoalType]) -> list[str]:
+    """Return every game file below a folder of the data, as paths relative to the data, sorted.
+
+    Of less than all types of goal, files of unknown type are left out.
+    """
     data = data_folder()
     folder = _inside(data, under)
-    found = sorted(str(path.relative_to(data)) for path in folder.rglob(GAME))
+    names = sorted(str(path.relative_to(data)) for path in folder.rglob(GAME))
     # ALFWorld's own loader leaves these out: they carry things in things or need slices
-    found = [path for path in found if "movable" not in path and "Sliced" not in path]
-    if not found:
+    names = [name for name in names if "movable" not in name and "Sliced" not in name]
+    if not names:
         raise InputError(
             f"alfworld options: field folder: there is no {GAME} below {folder}; `alfworld-download` fetches the official games"
         )
-    return found
+    if set(goals) == set(TASK_TYPES):
+        return names
+    return [name for name in names if read_game(name).sort in goals]
 
 
 def read_game(name: str) -> GameFile:
@@ -90,11 +97,11 @@ def _read(path: Path, changed_ns: int, size: int) -> GameFile:  # noqa: ARG001  
             f"alfworld params: field file: {path} has no {', '.join(missing)}; expected a game as `alfworld-generate` writes it"
         )
     if game.get("solvable") is False:
-        raise InputError(f"alfworld params: field file: {path} says itself that it is unsolvable")
-    found = _TASK.search(game["grammar"])
-    if found is None:
+        raise InputError(f"alfworld params: field file: {path} is marked as unsolvable")
+    sentence = _TASK.search(game["grammar"])
+    if sentence is None:
         raise InputError(f"alfworld params: field file: {path} announces no task in its grammar")
-    return GameFile(path, found[1], _sort(path), hashlib.sha256(raw).hexdigest())
+    return GameFile(path, sentence[1], _sort(path), hashlib.sha256(raw).hexdigest())
 
 
 @lru_cache(maxsize=64)
@@ -103,16 +110,16 @@ def _room(path: Path, sha256: str) -> Room:  # noqa: ARG001  a file that changed
 
 
 def room_of(file: GameFile) -> Room:
-    """The room of a game file, and its goal."""
+    """Return the room of a game file, and its goal."""
     return _room(file.path, file.sha256)
 
 
 def _sort(path: Path) -> str:
     try:
-        beside: Any = json.loads((path.parent / "traj_data.json").read_text())
+        described: Any = json.loads((path.parent / "traj_data.json").read_text())
     except (OSError, ValueError):
         return ""
-    return _BY_TYPE.get(str(_field_of(beside, "task_type")), "")
+    return _BY_TYPE.get(str(_field_of(described, "task_type")), "")
 
 
 def _field_of(value: Any, field: str) -> Any:
@@ -123,45 +130,4 @@ def _inside(data: Path, name: str) -> Path:
     path = (data / name).resolve()
     if not path.is_relative_to(data.resolve()):
         raise InputError(f"alfworld: {name!r} leads out of the data folder {data}")
-    return path
-
-
-def chosen(names: Sequence[str], goals: Sequence[str]) -> list[str]:
-    """The games whose goal is of one of these types; those that say no type are left out."""
-    return [name for name in names if read_game(name).sort in goals]
-
-
-SPLIT: Final = "json_2.1.1/train"
-
-
-def write_game(out: Path, number: int, seed: int, world: World, sources: dict[str, str]) -> Path:
-    """Write one game that was proved solvable, below `out`, which `ALFWORLD_DATA` will name; returns the game file.
-
-    `number` stands where official games name their scene; `sources` are the engine's `domain` and `grammar`.
-    """
-    goal, task = world.goal, announce(world)
-    lamp = goal.type == "look"
-    name = f"{TASK_TYPES[goal.type]}-{goal.object}-None-{goal.target}-{number}"
-    folder = out / SPLIT / name / f"trial_{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    described = {
-        "task_type": TASK_TYPES[goal.type],
-        "pddl_params": {
-            "object_target": goal.object,
-            "parent_target": "" if lamp else goal.target,
-            "toggle_target": goal.target if lamp else "",
-            "mrecep_target": "",
-            "object_sliced": False,
-        },
-        "turk_annotations": {"anns": [{"task_desc": task}]},
-    }
-    (folder / "traj_data.json").write_text(json.dumps(described, indent=1) + "\n")
-    game = {
-        "pddl_domain": sources["domain"],
-        "grammar": sources["grammar"].replace("UNKNOWN GOAL", task),
-        "pddl_problem": problem(world),
-        "solvable": True,
-    }
-    path = folder / GAME
-    path.write_text(json.dumps(game) + "\n")  # last: a folder without it is no game
     return path

@@ -1,4 +1,4 @@
-"""What a game file says of its room and its goal, read from its PDDL, and the same game with another goal. Standard library only.
+"""The room and the goal of a game file, read from its PDDL, and the same game with another goal. Standard library only.
 
 Names are read in small letters, as the planner reads them; a kind is a type without its ending ("mug" of MugType).
 """
@@ -36,23 +36,23 @@ class Room:
     goal: Wanted | None
 
     def of_kind(self, kind: str, mark: str = "pickupable") -> list[str]:
-        """The objects of a kind that have a mark."""
+        """Return the objects of a kind that have a mark."""
         return [
             thing for thing, its in self.kinds.items() if its == kind and thing in self.marks[mark]
         ]
 
     def shut(self, place: str) -> bool:
-        """Whether a receptacle is closed."""
+        """Return whether a receptacle is closed."""
         return place in self.marks["openable"] and place not in self.marks["opened"]
 
     def goals(self, sort: str) -> list[Wanted]:
-        """Every goal of a type that can be reached here and is not true yet."""
+        """Return every goal of a type that can be reached here and is not true yet."""
         kinds, targets = sorted(set(self.kinds.values())), sorted(self._targets(sort))
         every = [(sort, kind, target) for kind in kinds for target in targets]
         return [goal for goal in every if self.reachable(goal) and not self.true(goal)]
 
     def reachable(self, goal: Wanted) -> bool:
-        """Whether kinds and marks allow it: things to carry that may take the state, the device, a target for them."""
+        """Return whether kinds and marks allow a goal: things that may take the state, the device, a target for them."""
         sort, kind, target = goal
         held = [
             one for one in self.of_kind(kind) if one in self.marks[SUITS.get(sort, "pickupable")]
@@ -64,13 +64,13 @@ class Room:
         )
 
     def _targets(self, sort: str) -> set[str]:
-        """Kinds of lamp or of receptacle."""
+        """Return the kinds of lamp or of receptacle."""
         if sort != "look":
             return set(self.places.values())
         return {self.kinds[one] for one in self.marks["toggleable"] if one in self.kinds}
 
     def true(self, goal: Wanted) -> bool:
-        """Whether a goal without a state holds at reset; nothing is clean, hot, cool, held or lit then."""
+        """Return whether a goal holds at reset, when nothing is clean, hot, cool, held or lit."""
         sort, kind, target = goal
         at = [self.inside.get(one, "") for one in self.kinds if self.kinds[one] == kind]
         at = [place for place in at if self.places.get(place) == target]
@@ -79,7 +79,7 @@ class Room:
         return sort == "place" and bool(at)
 
     def difficulty(self, goal: Wanted) -> tuple[int, int]:
-        """How far it is out of sight (the object in something closed, the target closed), then how rare the object is."""
+        """Return how much of a goal is out of sight (object, target), then how rare the object is."""
         sort, kind, target = goal
         things = self.of_kind(kind)
         hidden = all(self.shut(self.inside.get(one, "")) for one in things)
@@ -90,7 +90,7 @@ class Room:
 
 
 def read_room(problem: str) -> Room:
-    """The room of a problem; facts that nothing here reads are left out."""
+    """Read the room of a problem."""
     start, goal, _ = _cut(problem)
     facts: dict[str, list[Fact]] = defaultdict(list)
     for name, rest in _ATOM.findall(start.lower()):
@@ -132,20 +132,20 @@ def _wanted(goal: str) -> Wanted | None:
 
 
 def _cut(problem: str) -> tuple[str, str, str]:
-    """What stands before the goal, its formula, and what stands after it."""
-    found = _GOAL.search(problem)
-    if found is None:
+    """Return the text before the goal, its formula, and the text after it."""
+    match = _GOAL.search(problem)
+    if match is None:
         return problem, "", ""
     depth = 0
-    for place in range(found.start(), len(problem)):
+    for place in range(match.start(), len(problem)):
         depth += {"(": 1, ")": -1}.get(problem[place], 0)
         if depth == 0:
-            return problem[: found.start()], problem[found.end() : place], problem[place + 1 :]
+            return problem[: match.start()], problem[match.end() : place], problem[place + 1 :]
     return problem, "", ""
 
 
 def with_goal(game: dict[str, Any], formula: str, task: str) -> dict[str, Any]:
-    """The same game with another goal and its announcement; everything else stays as it is."""
+    """Return the game with another goal and its announcement."""
     before, _, after = _cut(game["pddl_problem"])
-    grammar = _TASK.sub(lambda found: f"{found[1]}{task}{found[2]}", game["grammar"])
+    grammar = _TASK.sub(lambda match: f"{match[1]}{task}{match[2]}", game["grammar"])
     return {**game, "pddl_problem": f"{before}(:goal {formula}){after}", "grammar": grammar}

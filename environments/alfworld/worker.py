@@ -1,8 +1,8 @@
 """The process that holds ALFWorld's engine: `python -m environments.alfworld.worker`.
 
-It is the only place where alfworld and TextWorld are imported, and it imports nothing of triforge beside the loop that
-answers questions and pddl.py; so it runs under any interpreter that has alfworld (`ALFWORLD_PYTHON`). With `memo` it remembers what the
-engine computes again and again from equal input (parsed templates, translated problems); what is answered stays the same.
+Only this module imports alfworld and TextWorld, and of triforge it imports only the loop that answers questions and pddl.py; so it
+runs under any interpreter that has alfworld (`ALFWORLD_PYTHON`). Unless `ALFWORLD_MEMO` is 0, it remembers the engine's parsed
+templates and translated problems; its answers stay the same.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from triforge.environments.worker_loop import Handlers, Refused, serve
 
 _TASK: Final = "UNKNOWN GOAL"  # the place of the task in ALFWorld's grammar
 _TRANSLATED: Final = 64  # problems whose translations are remembered
-_PARSED: Final = (
-    4096  # templates, and again queries: those of the grammar and of some hundred tasks
-)
+_PARSED: Final = 4096  # templates, and again queries: of the grammar and of some hundred tasks
 
 
 class Games:
@@ -65,24 +63,24 @@ class Games:
         try:
             outer.load(data)
             state = outer.reset()
-        except Exception as error:  # noqa: BLE001  the engine says no to a game in many ways
+        except Exception as error:  # noqa: BLE001  the engine refuses a game in many ways
             raise Refused(
                 f"the engine cannot load the game ({type(error).__name__}: {error})"
             ) from None
-        episode = uuid4().hex  # a process that took the place of another must not know its episodes
+        episode = uuid4().hex  # a new process must not know the episodes of an old one
         self._playing[episode] = made
-        return {"episode": episode, **_told(state)}
+        return {"episode": episode, **_seen(state)}
 
     def step(self, episode: str, command: str) -> dict[str, Any]:
         outer, _ = self._playing[episode]
         state, _, _ = outer.step(command)
-        return _told(state)
+        return _seen(state)
 
     def plan(self, episode: str) -> list[str]:
-        """Commands that win from here, by the engine's own planner; empty when it finds none."""
+        """Return commands that win from here, by the engine's own planner; empty when it finds none."""
         _, inner = self._playing[episode]
-        found: list[str] = inner._pddl_state.replan(inner._entity_infos)
-        return found
+        commands: list[str] = inner._pddl_state.replan(inner._entity_infos)
+        return commands
 
     def end(self, episode: str) -> bool:
         """Forget an episode; its engine is used again."""
@@ -99,7 +97,7 @@ class Games:
         return self._named(inner), inner
 
 
-def _told(state: Any) -> dict[str, Any]:
+def _seen(state: Any) -> dict[str, Any]:
     return {
         "text": state["feedback"],
         "commands": list(state["admissible_commands"]),
@@ -108,7 +106,7 @@ def _told(state: Any) -> dict[str, Any]:
 
 
 def _remember() -> None:
-    """Put memory round the engine's parsers of templates and queries, and round its translator."""
+    """Remember the results of the engine's parsers of templates and queries, and of its translator."""
     logic = import_module("textworld.envs.pddl.logic")
     textgen = import_module("textworld.envs.pddl.textgen")
     rule = import_module("textworld.logic").Rule
@@ -121,9 +119,9 @@ def _remember() -> None:
 
 
 def copied(parse: Callable[..., Any], most: int) -> Callable[..., Any]:
-    """`parse`, which computes the `most` texts that were asked for last only once.
+    """Return `parse` with a memory of the `most` last texts.
 
-    What it has parsed is filled in by the engine, so each caller gets a copy.
+    The engine fills in what it has parsed, so each caller gets a copy.
     """
     parsed: OrderedDict[str, Any] = OrderedDict()
 

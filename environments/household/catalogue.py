@@ -1,13 +1,14 @@
-"""What there is in a household and what can be done with it: the six goals, and one closed list a set of rules.
+"""The kinds of objects and receptacles of a household, and the six types of goals.
 
-A kind is one lower-case word, the same in all wordings. `SIMPLE` are the rules of the small rooms, where anything can be put
-anywhere; `ALFWORLD` are ALFWorld's, which also draw whole rooms (`ROOMS`).
+A kind is one lower-case word, the same in all wordings. Under `SIMPLE` rules anything can be put anywhere; `ALFWORLD` has
+ALFWorld's rules, for rooms that are drawn by `ROOMS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 GoalType = Literal["place", "look", "clean", "heat", "cool", "two"]
@@ -15,7 +16,7 @@ Rules = Literal["simple", "alfworld"]
 RoomKind = Literal["kitchen", "livingroom", "bedroom", "bathroom"]
 
 GOAL_TYPES: Final[tuple[GoalType, ...]] = ("place", "look", "clean", "heat", "cool", "two")
-"""All goals, commonest first; the place in the list is the rank that "rarer" means in a rewrite."""
+"""All goals, commonest first; the place in the list is the rank of a goal in the order of difficulty."""
 ROOM_KINDS: Final[tuple[RoomKind, ...]] = ("kitchen", "livingroom", "bedroom", "bathroom")
 
 LAMP: Final = "desklamp"
@@ -28,22 +29,22 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _homes(table: str) -> dict[str, tuple[str, ...]]:
-    """Kinds of object, each with its places; a line whose name is in capitals names a group of places."""
+    """Read the places of each kind of object from a table; a line in capitals names a group of places."""
     groups: dict[str, tuple[str, ...]] = {}
     homes: dict[str, tuple[str, ...]] = {}
     for line in table.strip().splitlines():
         names, _, places = line.partition(":")
-        found = tuple(place for word in places.split() for place in groups.get(word, (word,)))
-        (groups if names.isupper() else homes).update(dict.fromkeys(names.split(), found))
+        listed = tuple(place for word in places.split() for place in groups.get(word, (word,)))
+        (groups if names.isupper() else homes).update(dict.fromkeys(names.split(), listed))
     return homes
 
 
 OPENABLE: Final = frozenset(_words("cabinet drawer fridge microwave safe"))
 CONTAINERS: Final = frozenset(_words("bowl box cup mug pan plate pot"))
-"""Kinds of object that could hold others; under ALFWorld's rules they read differently when examined."""
+"""Kinds of object that could hold others; under ALFWorld's rules they are examined in other words."""
 SLICEABLE: Final = frozenset(_words("apple bread egg lettuce potato tomato"))
 KNIVES: Final = frozenset(_words("butterknife knife"))
-"""Under ALFWorld's rules these cut what is sliceable."""
+"""Under ALFWorld's rules these cut sliceable objects."""
 _TREATED: Final = {
     "clean": _words(
         "mug plate apple potato knife cup bowl tomato fork spoon pan pot egg lettuce cloth soapbar dishsponge butterknife "
@@ -59,64 +60,52 @@ class Catalogue:
     """The kinds of one set of rules.
 
     Attributes:
-        objects: kinds of object that can be carried, commonest first.
-        homes: where a kind of object, or a lamp, is usually found or put, likeliest first. Under ALFWorld's rules nothing
-            else holds an object; a lamp, which nobody moves, may stand anywhere.
-        suits: goal type -> kinds of object for which it makes sense. Under ALFWorld's rules only these can be cleaned,
-            heated or cooled.
+        homes: where a kind of object, or a lamp, is usually found or put, likeliest first; kinds stand commonest first. Under
+            ALFWorld's rules nothing else holds an object; a lamp, which is never moved, may stand anywhere.
+        look: kinds of object that a goal `look` may be about; all kinds if empty.
         most: the highest number of one kind in a room.
     """
 
     rules: Rules
     receptacles: tuple[str, ...]
-    objects: tuple[str, ...]
     homes: Mapping[str, tuple[str, ...]]
-    suits: Mapping[str, frozenset[str]]
-    lamps: tuple[str, ...]
     most: int
+    look: tuple[str, ...] = ()
+    lamps: tuple[str, ...] = (LAMP,)
 
     @property
     def strict(self) -> bool:
         """Whether things can only be put where they belong, and treated where it makes sense."""
         return self.rules == "alfworld"
 
+    @cached_property
+    def objects(self) -> tuple[str, ...]:
+        """Kinds of object that can be carried, commonest first."""
+        return tuple(kind for kind in self.homes if kind not in self.lamps)
+
+    @cached_property
+    def suits(self) -> Mapping[str, frozenset[str]]:
+        """Kinds of object by the type of goal that may be about them."""
+        objects = self.objects
+        suits = {"place": objects, "look": self.look or objects, "two": objects, **_TREATED}
+        return {goal: frozenset(kinds) for goal, kinds in suits.items()}
+
     def fits(self, kind: str, place: str) -> bool:
-        """Whether an object of `kind` can be in a receptacle of kind `place`."""
+        """Return whether an object of `kind` can be in a receptacle of kind `place`."""
         return not self.strict or kind in self.lamps or place in self.homes[kind]
 
     def can_be(self, goal_type: str, kind: str) -> bool:
-        """Whether objects of `kind` can be cleaned, heated or cooled (by the type of the goal that asks for it)."""
+        """Return whether objects of `kind` can be cleaned, heated or cooled."""
         return not self.strict or kind in self.suits[goal_type]
 
 
-def _catalogue(
-    rules: Rules,
-    receptacles: Iterable[str],
-    homes: Mapping[str, tuple[str, ...]],
-    most: int,
-    look: Iterable[str] | None = None,
-    lamps: tuple[str, ...] = (LAMP,),
-) -> Catalogue:
-    objects = tuple(kind for kind in homes if kind not in lamps)
-    suits = {"place": objects, "look": look or objects, "two": objects, **_TREATED}
-    return Catalogue(
-        rules=rules,
-        receptacles=tuple(receptacles),
-        objects=objects,
-        homes=homes,
-        suits={goal: frozenset(kinds) for goal, kinds in suits.items()},
-        lamps=lamps,
-        most=most,
-    )
-
-
-SIMPLE: Final = _catalogue(
-    "simple",
-    _words(
+SIMPLE: Final = Catalogue(
+    rules="simple",
+    receptacles=_words(
         "cabinet drawer fridge microwave safe sinkbasin countertop stoveburner diningtable garbagecan shelf desk dresser "
         "sidetable bed sofa"
     ),
-    _homes("""
+    homes=_homes("""
 DISHES: cabinet countertop diningtable sinkbasin shelf microwave fridge
 FOOD: fridge countertop diningtable microwave sinkbasin garbagecan
 PAPERS: desk sidetable drawer shelf dresser bed sofa diningtable
@@ -211,21 +200,22 @@ papertowel: TABLES shelf cart toilet garbagecan
 toiletpaperroll: toiletpaperhanger SUPPLIES dresser
 desklamp floorlamp: desk sidetable dresser shelf diningtable coffeetable
 """)
-# What fits where is ALFWorld's own (`tests/contract/alfworld/constants.json`), which says nothing of lamps; a toaster takes
-# slices only, a paintinghanger nothing.
+_HOUSE_PLACES: Final = {at for homes in _HOUSE_HOMES.values() for at in homes}
+# The places are ALFWorld's own (`tests/contract/alfworld/constants.json`), except of lamps, for which it has none; a toaster
+# takes slices only, a paintinghanger nothing.
 
-ALFWORLD: Final = _catalogue(
-    "alfworld",
-    sorted({"paintinghanger", "toaster", *(at for homes in _HOUSE_HOMES.values() for at in homes)}),
-    _HOUSE_HOMES,
+ALFWORLD: Final = Catalogue(
+    rules="alfworld",
+    receptacles=tuple(sorted({"paintinghanger", "toaster", *_HOUSE_PLACES})),
+    homes=_HOUSE_HOMES,
     most=30,
     lamps=(LAMP, "floorlamp"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Furniture:
-    """How a kind of room is furnished: receptacles that it always has, how many of a kind it may have, objects that lie about."""
+class RoomPlan:
+    """A kind of room: receptacles that it always has, how many of a kind it may have, and objects that lie about."""
 
     always: tuple[str, ...]
     most: dict[str, int]
@@ -233,13 +223,13 @@ class Furniture:
     lamps: bool
 
 
-def _room(always: str, most: str, objects: str, *, lamps: bool = False) -> Furniture:
+def _room(always: str, most: str, objects: str, *, lamps: bool = False) -> RoomPlan:
     pairs = (entry.split() for entry in most.split(","))
     counts = {kind: int(number) for kind, number in pairs}
-    return Furniture(_words(always), counts, _words(objects), lamps)
+    return RoomPlan(_words(always), counts, _words(objects), lamps)
 
 
-ROOMS: Final[dict[RoomKind, Furniture]] = {
+ROOMS: Final[dict[RoomKind, RoomPlan]] = {
     "kitchen": _room(
         "cabinet countertop drawer fridge garbagecan microwave sinkbasin",
         "cabinet 16, drawer 10, countertop 3, stoveburner 4, shelf 3, diningtable 2, sidetable 1, coffeemachine 1, "

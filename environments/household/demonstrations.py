@@ -1,7 +1,7 @@
 """Careless demonstrations for a supervised warm start: `python -m environments.household.demonstrations --out DIR`.
 
-The demonstrator is careless in a systematic way: in some episodes it forgets to clean, heat or cool and carries the
-object to the goal as it is; at some steps it gives a random command. Every text is exactly what the environment says.
+The demonstrator is careless in a systematic way: in some episodes it forgets to clean, heat or cool and carries the object to
+the goal as it is; at some steps it gives a random command. All texts are the environment's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from environments.household.params import PlayOptions, world_of
 from environments.household.planner import Expert
 from environments.household.wording import announce, vocabulary
 from environments.household.world import TREATMENTS, Command, Goal, Verb
-from triforge.environments.kit import parse_model, wrapped
+from triforge.environments.kit import parse_model
 from triforge.errors import TriforgeError
 from triforge.types import Params, Task
 
@@ -35,8 +35,8 @@ class Demonstration:
     """One played episode as a chat.
 
     `messages` are role/content dicts: an optional system message, then user (observation) and assistant (response) in
-    turn, ending with the last observation. `labels[i]` is the environment's label of response i, `noisy[i]` whether it
-    was given at random. `forgetful` tells whether this episode forgot the treatment.
+    turn, ending with the last observation. `labels[i]` is the environment's label of response i, `noisy[i]` whether it is
+    random. `forgetful` is whether this episode forgot the treatment.
     """
 
     params: Params
@@ -106,7 +106,7 @@ def _demonstrate(
 
 
 def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:
-    """What the demonstrator thinks right; once it believes the task done, it wanders about."""
+    """Return the expert's response; once it believes the task done, it wanders about."""
     done = episode.world.won(episode.state, goal)
     command = None if done else expert.act(episode.state)
     if command is not None:
@@ -116,18 +116,16 @@ def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:
 
 
 def _at_random(episode: Episode, rng: Random, inadmissible_share: float) -> str:
-    """A random command, admissible or not."""
-    options, admissible = episode.options, episode.commands()
+    """Return a random command, admissible or not."""
+    admissible = episode.commands()
     if rng.random() >= inadmissible_share:
         return episode.response(rng.choice(admissible))
-    if options.actions == "numbered":
-        return wrapped(str(len(admissible) + rng.randint(1, 9)), options.answer)
     wrong = [text for text in _all_commands(episode) if text not in admissible]
-    return wrapped(rng.choice(wrong), options.answer)
+    return episode.response(rng.choice(wrong))
 
 
 def _all_commands(episode: Episode) -> list[str]:
-    """Commands over the room's nouns that are well formed, whether or not they are admissible now."""
+    """Return all well-formed commands over the room's nouns, admissible or not."""
     world = episode.world
     places = range(len(world.receptacles))
     things = [i for i in range(len(world.objects)) if not world.lamps >> i & 1]
@@ -147,17 +145,17 @@ def write_demonstrations(
     reference: bool = False,
     **rates: float,
 ) -> dict[str, float]:
-    """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse) to `folder`.
+    """Play `count` generated tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
 
-    Returns the number of chats and the share of episodes that succeeded. `rates` are those of `demonstrations`; `flip_rate` of
-    the transcripts' labels are wrong, and with `reference` each of them has a solution of its task.
+    Return the number of chats and the share of successes. `rates` are those of `demonstrations`; `flip_rate` of the transcripts'
+    labels are wrong, and with `reference` each transcript has a solution of its task.
     """
     terse = parse_model(PlayOptions, options, "household options").wording == "terse"
     words = vocabulary(options) if terse else []
     tasks = FAMILY.generate(count=count, seed=seed, options=generate)
     played = list(demonstrations(tasks, seed=seed, options=options, **rates))
     flips = Random(seed)  # noqa: S311 (label noise, not a secret)
-    # a chat ends with its last response: what follows is not answered and teaches nothing
+    # a chat ends with its last response: the observation after it trains nothing
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
     if reference:
@@ -191,7 +189,7 @@ def _transcript(shown: Demonstration, flips: Random, flip_rate: float) -> dict[s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write them and print what was played."""
+    """Write demonstrations and print their counts."""
     parser = argparse.ArgumentParser(
         prog="python -m environments.household.demonstrations", description=__doc__
     )
@@ -203,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
-    add("--reference", action="store_true", help="a solution beside each transcript")
+    add("--reference", action="store_true", help="a solution with each transcript")
     add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))

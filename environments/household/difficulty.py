@@ -1,15 +1,14 @@
-"""How hard a game is: a total order over games, so that "harder" and "easier" mean something before anything is played.
+"""Difficulty of a game: a total order, so that "harder" and "easier" are known before a game is played.
 
 The order compares, one after the other:
 
     load         expected commands of an agent that searches, as a share of the horizon
     look-alikes  objects of other kinds that the same type of goal could be about
-    place        how unlikely the likeliest place of the object is (its rank among the usual places)
+    place        the rank of the object's likeliest place among its usual places
     goal, object ranks of the goal's type and of the kind of object (common ones are low)
 
-Expected commands are the shortest plan, which knows where everything is, and the search: each receptacle that holds nothing
-that is sought is looked into with the chance that a search in random order comes to it too early, for one command, for two
-where its door is closed. A hint saves the search for what it names.
+Expected commands are the shortest plan and the search: each receptacle without a sought object costs one command (two where its
+door is closed), times the chance that a search in random order comes to it too early. A hint saves the search for its object.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Difficulty = tuple[Fraction, int, int, int, int]
 
 
 def difficulty(world: World, steps: int) -> Difficulty:
-    """The place of a game in the order; `steps` is the length of its shortest plan."""
+    """Return the place of a game in the order; `steps` is the length of its shortest plan."""
     goal, catalogue = world.goal, world.catalogue
     things = list(zip(world.objects, world.where, strict=True))
     suits = catalogue.suits[goal.type] - {goal.object}
@@ -41,8 +40,8 @@ def difficulty(world: World, steps: int) -> Difficulty:
 
 
 def search(world: World) -> Fraction:
-    """Expected commands spent on receptacles that hold nothing sought, in a search in random order."""
-    goal, told = world.goal, hinted(world)
+    """Return the expected commands spent on receptacles without a sought object, in a search in random order."""
+    goal, hint = world.goal, hinted(world)
     at = {
         kind: {
             place
@@ -51,13 +50,13 @@ def search(world: World) -> Fraction:
         }
         for kind in {goal.object, goal.target}
     }
-    unknown = at[goal.object] - {told}
-    wanted = goal.copies - (told is not None)
+    unknown = at[goal.object] - {hint}
+    wanted = goal.copies - (hint is not None)
     if goal.type == "look":
-        lamps = at[goal.target] - {told}
+        lamps = at[goal.target] - {hint}
         wanted += bool(lamps)
         unknown = unknown | lamps
     start = world.start()
-    idle = set(range(len(world.receptacles))) - unknown - {told}
+    idle = set(range(len(world.receptacles))) - unknown - {hint}
     spent = sum(1 if world.is_open(start, place) else 2 for place in idle)
     return Fraction(max(0, min(wanted, len(unknown))) * spent, len(unknown) + 1)

@@ -1,4 +1,4 @@
-"""One episode: reads a response, plays it, says what is seen, labels the step."""
+"""One episode of a game."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from environments.household.params import PlayOptions
 from environments.household.planner import Expert, plan
 from environments.household.wording import Alfworld, Exact, Terse, Wording
 from environments.household.world import Command, World
+from triforge.environments.kit import wrapped
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
 
@@ -17,13 +18,13 @@ _EXACT: Final = Exact()
 
 
 def wording_of(world: World, options: PlayOptions) -> Wording:
-    """The words in which a game is played: those of the options, except that ALFWorld's rules have ALFWorld's words."""
+    """Return the wording of a game: that of the options, except that ALFWorld's rules have ALFWorld's words."""
     if not world.catalogue.strict:
         return WORDINGS[options.wording]
     if options.wording != "alfworld":
         raise InputError(
-            f"household options: field wording: was {options.wording!r}, but games under ALFWorld's rules read as 'alfworld' "
-            'only; change it, or generate games with rules = "simple"'
+            f"household options: field wording: given {options.wording!r}, expected 'alfworld' for games under ALFWorld's rules; "
+            'change it, or generate games with rules = "simple"'
         )
     return _EXACT
 
@@ -51,8 +52,7 @@ class Episode:
         return Reset(observation=self._observation(text), system=system)
 
     def play(self, response: str) -> StepResult:
-        exact = self.world.catalogue.strict
-        action = self.options.action(response, self.commands(), exact=exact)
+        action = self.options.action(response, exact=self.world.catalogue.strict)
         command = self._offered.get(action)
         label = self.label(action) if self.options.labels == "sensible" else -1
         self.steps += 1
@@ -83,18 +83,18 @@ class Episode:
         )
 
     def label(self, action: str) -> Literal[-1, 1]:
-        """+1 when the command `action` makes sense for what has been seen so far, else -1."""
+        """Return +1 when the command `action` makes sense for what has been seen so far, else -1."""
         if action not in self._offered:
             return -1
         return 1 if action in self.sensible() else -1
 
     def _commands_left(self) -> float:
-        """Length of the shortest plan from here, which knows where everything is."""
+        """Return the length of the shortest plan from here, which knows where everything is."""
         steps = plan(self.world, state=self.state)
         return inf if steps is None else len(steps)
 
     def sensible(self) -> set[str]:
-        """The texts of all commands that make sense for what has been seen so far."""
+        """Return the texts of all commands that make sense for what has been seen so far."""
         options = self._expert.options(self.state)
         return {self._wording.command(self.world, command) for command in options}
 
@@ -105,11 +105,8 @@ class Episode:
         return self._wording.command(self.world, command)
 
     def response(self, action: str) -> str:
-        """The response that plays the admissible command `action` under these options."""
-        return self.options.response(action, self.commands())
+        """Return the response that plays the command `action`."""
+        return wrapped(action, self.options.answer)
 
     def _observation(self, text: str) -> Observation:
-        commands = self.commands()
-        if self.options.actions == "numbered":
-            text += self._wording.numbered(commands)
-        return Observation(text=text, admissible=commands)
+        return Observation(text=text, admissible=self.commands())

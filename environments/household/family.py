@@ -1,4 +1,4 @@
-"""The household as an environment family: what the rest of triforge sees of it."""
+"""The household as an environment family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triforge.types import Params
 
 
 class HouseholdFamily(Family[World, PlayOptions]):
-    """The family `household`; see README.md beside this file for the options."""
+    """The family `household`; README.md explains it."""
 
     name = "household"
     about = About(
@@ -55,7 +55,7 @@ class HouseholdFamily(Family[World, PlayOptions]):
             raise InputError("household params: field goal: no plan reaches it")
         if len(steps) > given.horizon:
             raise InputError(
-                f"household params: field horizon: was {given.horizon}, the shortest plan has {len(steps)} commands"
+                f"household params: field horizon: given {given.horizon}, the shortest plan has {len(steps)} commands"
             )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
@@ -83,7 +83,7 @@ class HouseholdFamily(Family[World, PlayOptions]):
     sub_goals = staticmethod(progress.sub_goals)
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too."""
+        """Return the options for games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too."""
         commands: list[JsonValue] = [0 if level == 0 else level + 4, level + 4]
         return {**options, "commands": commands}
 

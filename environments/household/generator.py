@@ -1,4 +1,4 @@
-"""Seeded games of both sets of rules: rooms drawn under the options, each proved solvable and not won at reset."""
+"""Seeded games of both sets of rules: rooms drawn under the options, each solvable and not won at reset."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from environments.household.catalogue import (
     ROOMS,
     SIMPLE,
     Catalogue,
-    Furniture,
     GoalType,
+    RoomPlan,
 )
 from environments.household.params import GeneratorOptions, HouseOptions, listed
 from environments.household.planner import plan
@@ -31,8 +31,6 @@ TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for
 
 def generate(*, count: int, seed: int, options: Params) -> list[World]:
     """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same."""
-    if count < 0:
-        raise InputError(f"household generate: count was {count}, expected 0 or more")
     draw, wanted = drawn_by(options)
     seeded = (Random(f"household {seed} {index}") for index in range(count))  # noqa: S311
     return [solvable_game(rng, wanted, draw) for rng in seeded]
@@ -41,7 +39,7 @@ def generate(*, count: int, seed: int, options: Params) -> list[World]:
 def drawn_by(
     options: Params,
 ) -> tuple[Callable[[Random], World | None], GeneratorOptions | HouseOptions]:
-    """What draws one room under these options, solvable or not, and the options themselves."""
+    """Return the function that draws one room under these options, solvable or not, and the options."""
     if options.get("rules") == "alfworld":
         house = parse_model(HouseOptions, options, "household options")
         return (lambda rng: _draw_house(rng, house)), house
@@ -72,7 +70,7 @@ def solvable_game(
 
 
 def _draw(rng: Random, wanted: GeneratorOptions) -> World | None:
-    """A room, or None when the drawn parts do not go together."""
+    """Draw a room, or return None when the drawn parts do not go together."""
     goal = _draw_goal(rng, wanted)
     kinds = None if goal is None else _draw_kinds(rng, wanted, goal)
     if goal is None or kinds is None:
@@ -108,7 +106,7 @@ def _draw_goal(rng: Random, wanted: GeneratorOptions) -> Goal | None:
 
 
 def _draw_kinds(rng: Random, wanted: GeneratorOptions, goal: Goal) -> list[str] | None:
-    """The kinds of the room's receptacles: those that the goal needs, then others up to the drawn number."""
+    """Draw the kinds of the room's receptacles: those that the goal needs, then others up to the drawn number."""
     homes = SIMPLE.homes[goal.object]
     sources = [home for home in homes if home in wanted.kinds and home != goal.target]
     if not sources:
@@ -141,7 +139,7 @@ def _draw_kinds(rng: Random, wanted: GeneratorOptions, goal: Goal) -> list[str] 
 def _distractors(
     rng: Random, wanted: GeneratorOptions, goal: Goal, receptacles: Sequence[Thing]
 ) -> list[tuple[str, int]]:
-    """(kind, receptacle) of objects that play no part in the goal."""
+    """Draw (kind, receptacle) of objects that the goal does not need."""
     places = {kind: _homes(SIMPLE, receptacles, kind) for kind in wanted.objects}
     others = [kind for kind in wanted.objects if kind != goal.object and places[kind]]
     out: list[tuple[str, int]] = []
@@ -158,7 +156,7 @@ def _distractors(
 
 
 def _draw_house(rng: Random, wanted: HouseOptions) -> World | None:
-    """A room, or None when the drawn parts do not go together."""
+    """Draw a room, or return None when the drawn parts do not go together."""
     goal_type = rng.choice(wanted.goals)
     rooms = [ROOMS[kind] for kind in wanted.rooms if _goal_fits(ROOMS[kind], goal_type)]
     if not rooms:
@@ -168,7 +166,7 @@ def _draw_house(rng: Random, wanted: HouseOptions) -> World | None:
     if drawn is None:
         return None
     goal, source = drawn
-    receptacles = _numbered(_furniture(rng, room, wanted, goal, source), listed)
+    receptacles = _numbered(_receptacle_kinds(rng, room, wanted, goal, source), listed)
     lamps = wanted.lamps if room.lamps else None
     lamp = goal.target if goal_type == "look" else rng.choice(ALFWORLD.lamps)
     things = _goal_objects(rng, ALFWORLD, goal, receptacles, lamp, lamps=lamps)
@@ -188,14 +186,14 @@ def _draw_house(rng: Random, wanted: HouseOptions) -> World | None:
     )
 
 
-def _goal_fits(room: Furniture, goal_type: GoalType) -> bool:
+def _goal_fits(room: RoomPlan, goal_type: GoalType) -> bool:
     if goal_type == "look":
         return room.lamps
     return goal_type not in DEVICE or DEVICE[goal_type] in room.most
 
 
-def _house_goal(rng: Random, room: Furniture, goal_type: GoalType) -> tuple[Goal, str] | None:
-    """The goal, and a kind of receptacle where its object may lie at reset."""
+def _house_goal(rng: Random, room: RoomPlan, goal_type: GoalType) -> tuple[Goal, str] | None:
+    """Draw the goal, and a kind of receptacle where its object may lie at reset."""
     kinds = [kind for kind in room.objects if kind in ALFWORLD.suits[goal_type]]
     if not kinds:
         return None
@@ -210,10 +208,10 @@ def _house_goal(rng: Random, room: Furniture, goal_type: GoalType) -> tuple[Goal
     return Goal(goal_type, kind, target), rng.choice([home for home in homes if home != target])
 
 
-def _furniture(
-    rng: Random, room: Furniture, wanted: HouseOptions, goal: Goal, source: str
+def _receptacle_kinds(
+    rng: Random, room: RoomPlan, wanted: HouseOptions, goal: Goal, source: str
 ) -> list[str]:
-    """Kinds of receptacle: what such a room always has, what the goal needs, and others up to the drawn number."""
+    """Draw kinds of receptacle: those of every such room, those of the goal, and others up to the drawn number."""
     target = goal.target
     if goal.type == "look":
         target = rng.choice([home for home in ALFWORLD.homes[target] if home in room.most])
@@ -225,7 +223,7 @@ def _furniture(
 
 def _fill(
     rng: Random,
-    room: Furniture,
+    room: RoomPlan,
     wanted: HouseOptions,
     goal: Goal,
     receptacles: Sequence[Thing],
@@ -250,7 +248,7 @@ def _fill(
 def _homes(
     catalogue: Catalogue, receptacles: Sequence[Thing], kind: str, but: str = ""
 ) -> list[int]:
-    """The receptacles where objects of a kind may lie."""
+    """Return the receptacles where objects of a kind may lie."""
     homes = catalogue.homes[kind]
     return [i for i, thing in enumerate(receptacles) if thing.kind in homes and thing.kind != but]
 
@@ -264,7 +262,7 @@ def _goal_objects(
     *,
     lamps: float | None,
 ) -> list[tuple[str, int]] | None:
-    """(kind, receptacle) of the goal's objects, which do not lie in its target, and of a lamp; None when they have no place.
+    """Draw (kind, receptacle) of the goal's objects, outside its target, and of a lamp; None when they have no place.
 
     `lamps` is the share of rooms with a `lamp` that the goal does not need, None for a room that has none.
     """
@@ -281,7 +279,7 @@ def _goal_objects(
 def _numbered(
     kinds: Iterable[str], order: Callable[[Thing], Any] | None = None
 ) -> tuple[Thing, ...]:
-    """The kinds as things with numbers; by kind and number, or as ALFWorld's engine lists them."""
+    """Return the kinds as things with numbers, sorted by kind and number, or as ALFWorld's engine lists them."""
     counts: Counter[str] = Counter()
     out = []
     for kind in kinds:
@@ -291,6 +289,6 @@ def _numbered(
 
 
 def _opened(rng: Random, receptacles: Sequence[Thing], closed: float) -> int:
-    """Which receptacles are open at reset, as a bit mask."""
+    """Draw the receptacles that are open at reset, as a bit mask."""
     at_reset = enumerate(receptacles)
     return sum(1 << i for i, r in at_reset if r.kind in OPENABLE and rng.random() >= closed)

@@ -1,4 +1,4 @@
-"""The options of the family, and a task's parameters: the whole room as compact JSON, so that a task needs nothing beside itself.
+"""Options of the family, and the parameters of a task: the whole room as compact JSON.
 
     {"receptacles": {"fridge 1": "closed", "shelf 1": "open", "sinkbasin 1": "open"},
      "objects": {"mug 1": "fridge 1"},
@@ -6,7 +6,7 @@
      "horizon": 24, "hint": false}
 
 A game under ALFWorld's rules has `"rules": "alfworld"`, no hint, and `"phrase"`: which of two sentences announces its goal.
-The order of keys carries no meaning: everything is sorted by kind and number, under ALFWorld's rules as its engine lists things.
+The order of keys carries no meaning: things are sorted by kind and number, under ALFWorld's rules as its engine lists them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from environments.household.catalogue import (
     Catalogue,
     GoalType,
     RoomKind,
+    Rules,
 )
 from environments.household.world import NOWHERE, Goal, Thing, World
 from triforge.environments import kit
-from triforge.environments.kit import ORDERED, Strict, parse_model, part_of, wrapped
+from triforge.environments.kit import ORDERED, Strict, parse_model, part_of
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -65,7 +66,7 @@ class _RoomOptions(Strict):
 
 
 class GeneratorOptions(_RoomOptions):
-    """What games are generated under the simple rules; README.md explains each option."""
+    """Options of the generator under the simple rules; README.md explains each."""
 
     rules: Literal["simple"] = "simple"
     receptacles: Span = Field(default_factory=lambda: [5, 8])
@@ -84,7 +85,7 @@ class GeneratorOptions(_RoomOptions):
 
 
 class HouseOptions(_RoomOptions):
-    """What games are generated under ALFWorld's rules; README.md explains each option."""
+    """Options of the generator under ALFWorld's rules; README.md explains each."""
 
     rules: Literal["alfworld"]
     rooms: list[RoomKind] = Field(default_factory=lambda: list(ROOM_KINDS), min_length=1)
@@ -96,37 +97,23 @@ class HouseOptions(_RoomOptions):
 
 
 class AnswerOptions(kit.AnswerOptions):
-    """How a response is read: as a command's text, or as its number in the list that the observation ends with."""
-
-    actions: Literal["text", "numbered"] = "text"
+    """How a response is read."""
 
     def explained(self) -> str:
-        """The system message that explains commands and answers (never in terse)."""
-        return self.system(
-            GUIDE, "the command" if self.actions == "text" else "the number of the command"
-        )
+        """Return the system message, which explains commands and answers."""
+        return self.system(GUIDE, "the command")
 
-    def action(self, response: str, commands: Sequence[str], *, exact: bool) -> str:
-        """The command text that a response means, or the response's own words when it means none.
+    def action(self, response: str, *, exact: bool) -> str:
+        """Return the command of a response.
 
         Case does not matter; blanks between words do where commands are `exact`, as in ALFWorld's engine.
         """
-        said = part_of(response, self.answer).lower()
-        said = said.strip() if exact else " ".join(said.split())
-        if self.actions == "text":
-            return said
-        if re.fullmatch(r"[0-9]{1,4}", said) and 1 <= int(said) <= len(commands):
-            return commands[int(said) - 1]
-        return f"[{said}]"
-
-    def response(self, action: str, commands: Sequence[str]) -> str:
-        """The response that plays the admissible command `action`."""
-        said = action if self.actions == "text" else str(commands.index(action) + 1)
-        return wrapped(said, self.answer)
+        text = part_of(response, self.answer).lower()
+        return text.strip() if exact else " ".join(text.split())
 
 
 class PlayOptions(AnswerOptions):
-    """How a game is put into words: full sentences, or single words for tiny models; and how responses are read."""
+    """Options of a run: full sentences, or single words for tiny models."""
 
     wording: Literal["alfworld", "terse"] = "alfworld"
     labels: Literal["sensible", "progress"] = "sensible"
@@ -143,37 +130,23 @@ class GoalParams(Strict):
 class GameParams(Strict):
     """One game as JSON; see the module's example."""
 
-    receptacles: dict[str, Literal["open", "closed"]] = Field(min_length=1, max_length=64)
-    objects: dict[str, str] = Field(min_length=1, max_length=64)
-    goal: GoalParams
-    horizon: int = Field(default=24, ge=1, le=1000)
-    hint: bool = False
-
-
-class HouseParams(Strict):
-    """One game under ALFWorld's rules as JSON."""
-
-    rules: Literal["alfworld"]
+    rules: Rules = "simple"
     receptacles: dict[str, Literal["open", "closed"]] = Field(min_length=1, max_length=64)
     objects: dict[str, str] = Field(min_length=1, max_length=128)
     goal: GoalParams
     phrase: Literal[0, 1] = 0
-    horizon: int = Field(default=50, ge=1, le=1000)
+    horizon: int | None = Field(default=None, ge=1, le=1000)
+    hint: bool = False
 
 
 def world_of(params: Params) -> World:
     """Read and check a game."""
-    if "rules" in params:
-        house = parse_model(HouseParams, params, "household params")
-        return _world(house, ALFWORLD, phrase=house.phrase)
     game = parse_model(GameParams, params, "household params")
-    return _world(game, SIMPLE, hint=game.hint)
-
-
-def _world(
-    game: GameParams | HouseParams, catalogue: Catalogue, *, hint: bool = False, phrase: int = 0
-) -> World:
+    catalogue = ALFWORLD if game.rules == "alfworld" else SIMPLE
+    foreign = "hint" if catalogue.strict else "phrase"
     problems: list[str] = []
+    if foreign in params:
+        problems.append(f"field {foreign}: unknown under the rules {game.rules!r}")
     carried = (*catalogue.objects, *catalogue.lamps)
     receptacles = _things(
         "receptacles", game.receptacles, catalogue.receptacles, catalogue, problems
@@ -194,23 +167,23 @@ def _world(
             if thing.kind in OPENABLE and game.receptacles[thing.name] == "open"
         ),
         goal=Goal(game.goal.type, game.goal.object, game.goal.target),
-        horizon=game.horizon,
-        hint=hint,
+        horizon=game.horizon or (50 if catalogue.strict else 24),
+        hint=game.hint,
         catalogue=catalogue,
-        phrase=phrase,
+        phrase=game.phrase,
     )
 
 
 def listed(thing: Thing) -> tuple[str, int]:
-    """The key by which ALFWorld's engine sorts things of a room: by the id behind the name, highest number first.
+    """Return the key by which ALFWorld's engine sorts things of a room: by the id behind the name, highest number first.
 
-    The ids of basins begin with the sink or the bathtub that they belong to.
+    The ids of basins begin with their sink or bathtub.
     """
     return f"{thing.kind.removesuffix('basin')}_", -thing.number
 
 
 def params_of(world: World) -> Params:
-    """The JSON of a game; `world_of` reads it back to an equal world."""
+    """Return the JSON of a game; `world_of` reads it back to an equal world."""
     strict, names = world.catalogue.strict, [thing.name for thing in world.receptacles]
     first: Params = {"rules": world.catalogue.rules} if strict else {}
     last: Params = {"phrase": world.phrase} if strict else {"hint": world.hint}
@@ -241,18 +214,18 @@ def _things(
     catalogue: Catalogue,
     problems: list[str],
 ) -> tuple[Thing, ...]:
-    """The named things in their order; what is wrong with a name is added to `problems`."""
+    """Return the named things in their order; faults of names are added to `problems`."""
     out: list[Thing] = []
     for name in names:
-        found = _NAME.fullmatch(name)
-        if found is None or int(found[2]) > catalogue.most:
+        match = _NAME.fullmatch(name)
+        if match is None or int(match[2]) > catalogue.most:
             problems.append(
                 f"field {field}.{name}: a name is a kind and a number 1..{catalogue.most}"
             )
-        elif found[1] not in kinds:
+        elif match[1] not in kinds:
             problems.append(f"field {field}.{name}: unknown kind, known are {', '.join(kinds)}")
         else:
-            out.append(Thing(found[1], int(found[2])))
+            out.append(Thing(match[1], int(match[2])))
     if not catalogue.strict:
         return tuple(sorted(out))
     counts = Counter(thing.kind for thing in out)  # ALFWorld's engine numbers them without gaps
@@ -264,9 +237,7 @@ def _things(
     return tuple(sorted(out, key=listed))
 
 
-def _place_problems(
-    game: GameParams | HouseParams, catalogue: Catalogue, places: dict[str, int]
-) -> list[str]:
+def _place_problems(game: GameParams, catalogue: Catalogue, places: dict[str, int]) -> list[str]:
     out = []
     for name, state in game.receptacles.items():
         if state == "closed" and name.partition(" ")[0] not in OPENABLE:

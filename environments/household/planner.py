@@ -1,7 +1,7 @@
-"""Who solves games: a planner that knows where everything is, and an expert that knows only what was seen.
+"""Solvers of games: a planner that knows where everything is, and an expert that knows only what was seen.
 
 `plan` is A* over the engine's own states; moves that cannot shorten any plan are left out (objects do not block one another,
-and a receptacle never fills up). `Expert.options` lists what an agent with its knowledge might well do next; it labels steps.
+and a receptacle never fills up). `Expert.options` lists the sensible next commands; they label steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_EXPANSIONS = 20_000
 def plan(
     world: World, goal: Goal | None = None, state: State | None = None
 ) -> list[Command] | None:
-    """A shortest list of commands that makes `goal` true (empty if it holds already), or None when there is none."""
+    """Return a shortest list of commands that makes `goal` true (empty if it holds already), or None when there is none."""
     goal = goal or world.goal
     start = state or world.start()
     if not _possible(world, goal):
@@ -60,7 +60,7 @@ def _possible(world: World, goal: Goal) -> bool:
 
 
 def _useful_places(world: World, goal: Goal, start: State) -> list[int]:
-    """The receptacles that can play a part: sources, devices, targets, lamps; one open place to drop a wrong object."""
+    """Return the receptacles that can play a part: sources, devices, targets and places of lamps."""
     played = {goal.target, DEVICE.get(goal.type)}
     out = {i for i, thing in enumerate(world.receptacles) if thing.kind in played}
     sought = {goal.object, goal.target} if goal.type == "look" else {goal.object}
@@ -97,7 +97,7 @@ def _moves(world: World, goal: Goal, state: State, places: list[int]) -> list[Co
 
 
 def _bound(world: World, goal: Goal, state: State) -> int:
-    """A lower bound of the commands still needed: each manipulation, and each place one must still reach."""
+    """Return a lower bound of the commands still needed: each manipulation, and each place to be reached."""
     held = state.held
     holds = held != NOTHING and world.objects[held].kind == goal.object
     if goal.type == "look":
@@ -127,10 +127,10 @@ def _bound_two(world: World, goal: Goal, state: State, holds: bool, at_target: b
 
 
 class Expert:
-    """An agent that knows only what it was shown: call `see` once for every state that is reached, then ask.
+    """An agent that knows only what it has seen: call `see` once for every state that is reached, then ask for commands.
 
-    Nobody else moves things, so what was seen once stays known. `goal` lets a demonstrator pursue something else than the task
-    asks for (it forgets to clean, say).
+    Only the agent moves things, so an object seen once stays known. A demonstrator may pursue another `goal` than the task's (it
+    forgets to clean, for example).
     """
 
     def __init__(self, world: World, goal: Goal | None = None) -> None:
@@ -144,10 +144,7 @@ class Expert:
             self._seen.add(state.at)
 
     def options(self, state: State) -> list[Command]:
-        """The commands that make sense now. Empty when nothing is left to try.
-
-        Any receptacle not looked into is a sensible place to search; otherwise only the next right manipulation counts.
-        """
+        """Return the sensible commands: search any receptacle not looked into, else the next right manipulation."""
         world, held, goal = self._world, state.held, self._goal
         if held == NOTHING:
             return self._fetch(state)
@@ -166,7 +163,7 @@ class Expert:
         return self._at(state, targets, [Command("put", held, state.at)])
 
     def act(self, state: State) -> Command | None:
-        """The command the expert gives, or None when it knows of nothing left to try."""
+        """Return the command of the expert, or None when nothing is left to try."""
         options = self.options(state)
         return min(options, key=lambda command: self._rank(state, command)) if options else None
 
@@ -177,7 +174,7 @@ class Expert:
         return place == self._hinted and self._world.objects[obj].kind == self._world.goal.object
 
     def _at(self, state: State, places: list[int], do: list[Command]) -> list[Command]:
-        """Go to one of the places; there, open it; then do."""
+        """Return the next of: go to one of the places, open it, do the rest."""
         if state.at not in places:
             return [Command("go", rec=rec) for rec in places]
         return do if self._world.is_open(state, state.at) else [Command("open", rec=state.at)]
@@ -211,7 +208,7 @@ class Expert:
         return self._at(state, sorted({state.where[obj] for obj in lamps}), here)
 
     def _placed(self, state: State) -> int | None:
-        """For `two`: the object that already lies where it should stay."""
+        """Return, for a goal `two`, the object that already lies where it should stay."""
         if self._goal.type != "two":
             return None
         targets = self._world.of_kind(self._goal.target)
@@ -222,7 +219,7 @@ class Expert:
         return None
 
     def _rank(self, state: State, command: Command) -> tuple[int, int]:
-        """Likeliest homes first, then the order of the room."""
+        """Rank the likeliest homes first, then by the order of the room."""
         if command.verb != "go":
             return 0, command.obj
         kind = self._world.receptacles[command.rec].kind

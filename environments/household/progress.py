@@ -1,4 +1,4 @@
-"""How far an episode got: find the object, take it, treat it, bring it; read from the game that is played once more."""
+"""Progress of an episode: find the object, take it, treat it, bring it; found by playing its actions again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ Test = Callable[[State], bool]
 
 
 def sub_goals(task: Task, actions: Sequence[str], options: Params) -> list[SubGoal]:
-    """The sub-goals of a game in order, each with the number of actions after which it first held."""
+    """Return the sub-goals of a game in order, each with the number of actions after which it first held."""
     world = world_of(task.params)
-    given = parse_model(PlayOptions, options, "household options")
-    play = given.model_copy(update={"actions": "text", "answer": "whole"})
-    episode = Episode(world, play, task.instruction)
+    play = parse_model(PlayOptions, options, "household options")
+    episode = Episode(world, play.model_copy(update={"answer": "whole"}), task.instruction)
     states = [episode.state]
     for action in actions:
         if episode.done:

@@ -1,10 +1,8 @@
-"""Rewriting a task: closed choices of a change in the room, a hint, or another goal, and the proofs that one is true.
+"""Rewriting a task: closed choices of a change in the room, a hint, or another goal, and the proofs of the result.
 
-Everything a rewriter may answer is enumerated, planned and compared beforehand, so a decoder that is held to
-`combinations` cannot write an impossible task. The choices come in the order of how little they change: the room or the hint
-first, then another object or target of the same type of goal, then another type. `check` proves a candidate once more from the
-stored task alone, and reads the announced sentence back by its own grammar: a goal that was changed without its instruction
-does not pass.
+All answers are enumerated, planned and compared beforehand, so a decoder that is held to `combinations` cannot write an
+impossible task. They are ordered by how little they change: the room or the hint first, then another object or target of the
+same type of goal, then another type. `check` proves a candidate once more from the stored task alone.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from environments.household.catalogue import DEVICE, GOAL_TYPES
 from environments.household.difficulty import Difficulty, difficulty
@@ -20,8 +18,9 @@ from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
 from environments.household.room_changes import MAX_CHANGES, room_changes, spread
-from environments.household.wording import announce, place_name, read_announcement, series
-from environments.household.world import Goal, World
+from environments.household.wording import announce, series
+from environments.household.world import Command, Goal, World
+from triforge.environments.kit import closed_menu, expect_fields, proofs
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
@@ -29,13 +28,13 @@ from triforge.types import CheckResult, Direction, Params, Task
 Answer = dict[str, str]
 
 FIELDS: Final = ("goal", "object", "target", "hint", "room")
-SAME: Final = "same"  # of the field `room`: as it is
+SAME: Final = "same"  # the field `room` of an unchanged room
 OTHER_GOALS: Final = 12  # of the same type of goal, and of other types
 MAX_COMBINATIONS: Final = MAX_CHANGES + 1 + 2 * OTHER_GOALS
 
 MEANING: Final[dict[str, str]] = {
     "place": "bring the object to the target",
-    "look": "hold the object beside the lit target",
+    "look": "hold the object beside the lit target",  # words: keep
     "clean": "wash the object in the sinkbasin, then bring it to the target",
     "heat": "heat the object with the microwave, then bring it to the target",
     "cool": "cool the object with the fridge, then bring it to the target",
@@ -44,25 +43,24 @@ MEANING: Final[dict[str, str]] = {
 
 
 def menu(task: Task, direction: Direction) -> RewriteMenu:
-    """The closed choices for one direction, at most `MAX_COMBINATIONS`; every one is solvable and differs from the task.
+    """Return the closed choices of one direction, at most `MAX_COMBINATIONS`; each is solvable and differs from the task.
 
     harder: later in the order of `difficulty`, never with a new hint, never of a commoner type of goal. easier: the reverse.
-    ALFWorld's rules know no hints and no changes of the room.
+    Under ALFWorld's rules there are no hints and no changes of the room.
     """
     world = world_of(task.params)
-    combinations = (*same_goal(world, direction), *_other_goals(world, direction))
+    answers = (*same_goal(world, direction), *_other_goals(world, direction))
+    offered = closed_menu(describe(world), answers)
     ranks: dict[str, Sequence[str]] = {"goal": GOAL_TYPES, "object": world.catalogue.objects}
-    fields: dict[str, tuple[str, ...]] = {}
-    for name in FIELDS if combinations else ():
-        values = list(dict.fromkeys(answer[name] for answer in combinations))
-        if name in ranks:  # from common to rare
-            values.sort(key=ranks[name].index)
-        fields[name] = tuple(values)
-    return RewriteMenu(description=describe(world), fields=fields, combinations=combinations)
+    sorted_fields = {  # from common to rare
+        name: tuple(sorted(offered.fields.get(name, ()), key=rank.index))
+        for name, rank in ranks.items()
+    }
+    return replace(offered, fields={**offered.fields, **sorted_fields} if answers else {})
 
 
 def describe(world: World) -> str:
-    """The room, the goal and what goals mean, in compact English for a language model."""
+    """Describe the room, the goal and the types of goals in compact English for a language model."""
     lines = []
     for rec, thing in enumerate(world.receptacles):
         things = [world.objects[o].name for o, place in enumerate(world.where) if place == rec]
@@ -82,7 +80,7 @@ def describe(world: World) -> str:
 
 
 def goals_of(world: World) -> Iterator[Goal]:
-    """Every goal that makes sense in this room: kinds at hand, device at hand, target a usual place for the object."""
+    """Yield every sensible goal in this room: kinds at hand, device at hand, target a usual place for the object."""
     catalogue = world.catalogue
     copies = Counter(thing.kind for thing in world.objects)
     places = list(dict.fromkeys(thing.kind for thing in world.receptacles))
@@ -99,7 +97,7 @@ def goals_of(world: World) -> Iterator[Goal]:
 
 
 def same_goal(world: World, direction: Direction) -> Iterator[Answer]:
-    """The choices that keep the goal: one change of the room, or the hint; the smallest change first.
+    """Yield the choices that keep the goal: one change of the room, or the hint; the smallest change first.
 
     A longer horizon is offered where nothing else is easier: a run's `env_adapter.max_steps` may make it useless.
     """
@@ -120,7 +118,7 @@ def same_goal(world: World, direction: Direction) -> Iterator[Answer]:
 
 
 def _other_goals(world: World, direction: Direction) -> Iterator[Answer]:
-    """The choices that change the goal in the room as it is: those of the same type, then others."""
+    """Yield the choices that change the goal in the room as it is: those of the same type, then others."""
     present = _placed(world)
     if present is None:
         return
@@ -136,13 +134,13 @@ def _other_goals(world: World, direction: Direction) -> Iterator[Answer]:
         if _is(direction, present, _placed(replace(world, goal=goal, hint=False))):
             (same if kept else other).extend(_answer(goal, hint=hint) for hint in hints)
     now = _answer(world.goal, hint=world.hint)
-    for found in (same, other):
-        found.sort(key=lambda answer: sum(answer[name] != now[name] for name in FIELDS))
-        yield from spread(found, OTHER_GOALS)
+    for answers in (same, other):
+        answers.sort(key=lambda answer: sum(answer[name] != now[name] for name in FIELDS))
+        yield from spread(answers, OTHER_GOALS)
 
 
 def _placed(world: World) -> Difficulty | None:
-    """How hard a game is; None if it is won at reset or cannot be won within its horizon."""
+    """Return the difficulty of a game; None if it is won at reset or cannot be won within its horizon."""
     steps = plan(world)
     return difficulty(world, len(steps)) if steps and len(steps) <= world.horizon else None
 
@@ -159,60 +157,44 @@ def _answer(goal: Goal, *, hint: bool, room: str = SAME) -> Answer:
 
 
 def apply(task: Task, answer: Answer) -> TaskDraft:
-    """The task that follows from an answer: the room changed, the new goal, the instruction written anew."""
-    if set(answer) != set(FIELDS):
-        raise InputError(
-            f"household rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
-        )
+    """Return the task of an answer: the room changed, the new goal, the instruction made anew."""
+    expect_fields(answer, FIELDS, "household rewrite")
     hint, room = answer["hint"], answer["room"]
-    if hint not in ("yes", "no"):
-        raise InputError(f"household rewrite: field hint was {hint!r}, expected yes or no")
     before = world_of(task.params)
+    if hint not in (("no",) if before.catalogue.strict else ("yes", "no")):
+        raise InputError(
+            f"household rewrite: field hint: given {hint!r}, expected yes or no, and no under ALFWorld's rules"
+        )
     games = {SAME: params_of(before), **room_changes(before)}
     if room not in games:
         known = ", ".join(games)
-        raise InputError(f"household rewrite: field room was {room!r}, expected one of {known}")
-    goal = {"type": answer["goal"], "object": answer["object"], "target": answer["target"]}
-    params: Params = {**games[room], "goal": dict(goal)}
-    if not before.catalogue.strict:
-        params["hint"] = hint == "yes"
-    elif hint == "yes":
-        raise InputError(
-            "household rewrite: field hint was 'yes', but ALFWorld's rules know no hint"
-        )
-    world = world_of(params)
+        raise InputError(f"household rewrite: field room: given {room!r}, expected one of {known}")
+    goal: Params = {"type": answer["goal"], "object": answer["object"], "target": answer["target"]}
+    hinted: Params = {} if before.catalogue.strict else {"hint": hint == "yes"}
+    world = world_of({**games[room], "goal": goal, **hinted})
     return TaskDraft(params=params_of(world), instruction=announce(world), kind=world.goal.type)
 
 
 def drift(root: Params, candidate: Params) -> float:
-    """The edit distance of two tasks as a share: goal, object, target, hint and room count a fifth each.
+    """Return the edit distance of two tasks as a share: goal, object, target, hint and room count a fifth each.
 
     The room counts by the share of its doors, places of objects and horizon that differ.
     """
-    before, after = _parts(root), _parts(candidate)
-    goal = _differ(before.goal, after.goal)[0]
-    changed, facts = _differ(before.room, after.room)
-    return (goal + (before.hint != after.hint) + changed / facts) / len(FIELDS)
+    one: dict[str, Any] = dict(root)
+    two: dict[str, Any] = dict(candidate)
+    goal, _ = _differ(one["goal"], two["goal"])
+    rooms = ({**g["receptacles"], **g["objects"], "horizon": g["horizon"]} for g in (one, two))
+    changed, facts = _differ(*rooms)
+    hint = bool(one.get("hint")) != bool(two.get("hint"))
+    return (goal + hint + changed / facts) / len(FIELDS)
 
 
 def _differ(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
-    """How many entries differ, and of how many."""
+    """Return how many entries differ, and of how many."""
     names = before.keys() | after.keys()
     missing = object()
     differ = [n for n in names if before.get(n, missing) != after.get(n, missing)]
     return len(differ), len(names)
-
-
-class _Parts(NamedTuple):
-    goal: dict[str, Any]
-    hint: bool
-    room: dict[str, Any]
-
-
-def _parts(params: Params) -> _Parts:
-    game: dict[str, Any] = dict(params)
-    room = {**game["receptacles"], **game["objects"], "horizon": game["horizon"]}
-    return _Parts(game["goal"], bool(game.get("hint")), room)
 
 
 def _horizon(params: Params) -> int:
@@ -225,48 +207,31 @@ def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
     try:
         before, world = world_of(parent.params), world_of(candidate.params)
     except InputError as error:
-        return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
+        return proofs(("well_formed", False, error.detail))
     games = {SAME: params_of(before), **room_changes(before)}
     room = params_of(replace(world, goal=before.goal, hint=before.hint))
     change = next((name for name, game in games.items() if game == room), None)
     steps = plan(world)
     fits = steps is not None and len(steps) <= world.horizon
     length = "none" if steps is None else str(len(steps))
-    agrees, detail = _agrees(world, candidate.instruction)
-    results = (
-        ("well_formed", True, ""),
+    announced = announce(world)
+    agrees = candidate.instruction == announced and _wins(world, announced, steps or [])
+    return proofs(
+        ("well_formed", True),
         ("differs", world != before, candidate.instruction),
         ("known_room", change is not None, f"room: {change}" if change else "more than one change"),
-        ("not_satisfied_at_reset", not world.won(world.start()), ""),
+        ("not_satisfied_at_reset", not world.won(world.start())),
         ("solvable", fits, f"shortest plan {length}, horizon {world.horizon}"),
-        ("instruction_agrees", agrees, detail),
+        (
+            "instruction_agrees",
+            agrees,
+            f"the goal is announced by {announced!r} and won by its plan",
+        ),
     )
-    return [CheckResult(name=name, passed=ok, detail=said) for name, ok, said in results]
 
 
-def _agrees(world: World, text: str) -> tuple[bool, str]:
-    """Read the announced sentence back, plan for it alone and play that plan: the verifier must pay at its last step."""
-    announced = read_announcement(text, world)
-    if announced is None:
-        return False, f"the instruction {text!r} announces no known goal"
-    goal, place = announced.goal, announced.place
-    if goal != world.goal:
-        return False, f"the instruction announces {goal}, the verifier rewards {world.goal}"
-    if (place is not None) != world.hint or place not in _hint_places(world):
-        return False, f"the hint {place!r} is not where the object is or was not asked for"
-    steps = plan(world, goal)
-    if not steps:
-        return False, "there is no plan for what the instruction announces"
-    episode = Episode(world, PlayOptions(wording="alfworld"), text)
-    for index, command in enumerate(steps):
-        result = episode.play(episode.say(command))
-        if result.done and index + 1 < len(steps):
-            return False, f"the episode ended after {index + 1} of {len(steps)} announced steps"
-    return episode.success, f"playing the announced task wins: {episode.success}"
-
-
-def _hint_places(world: World) -> set[str | None]:
-    if not world.hint:
-        return {None}
-    pairs = zip(world.objects, world.where, strict=True)
-    return {place_name(world, place) for thing, place in pairs if thing.kind == world.goal.object}
+def _wins(world: World, announced: str, steps: list[Command]) -> bool:
+    """Play a plan; return whether the verifier pays at its last step and not before."""
+    episode = Episode(world, PlayOptions(wording="alfworld"), announced)
+    won = [bool(episode.play(episode.say(step)).success) for step in steps if not episode.done]
+    return len(won) == len(steps) and won[-1:] == [True]

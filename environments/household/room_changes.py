@@ -1,7 +1,7 @@
-"""What a rewrite may change in a room while its goal stays: doors, where the object lies, distractors, receptacles, horizon.
+"""Changes of a room by a rewrite that keeps its goal: doors, places of the object, distractors, receptacles, horizon.
 
-A change has a name that a language model can write. There are at most `MAX_CHANGES` of a room, a few of each sort, and none
-needs a kind that is not at home with the goal's object: a policy that was trained on few kinds meets no word that it has never read.
+A change has a name that a language model can write. There are at most `MAX_CHANGES` of a room, a few of each sort. New kinds are
+usual with the goal's object, so a policy that was trained on few kinds meets no unknown word.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MAX_CHANGES: Final = 2 * (DOORS + 1 + THINGS + PLACES) + 1 + MOVES + 3
 
 
 def room_changes(world: World) -> dict[str, Params]:
-    """Every change of the room by name, as the game that follows; none under ALFWorld's rules, whose rooms stay."""
+    """Return the game after every change of the room, by name; none under ALFWorld's rules, whose rooms stay."""
     if world.catalogue.strict:
         return {}
     now = params_of(world)
     sorts: tuple[Callable[[World], Named], ...] = (_doors, _moves, _things, _places, _horizons)
-    found = chain.from_iterable(sort(world) for sort in sorts)
-    return {name: {**now, **part} for name, part in found}
+    changes = chain.from_iterable(sort(world) for sort in sorts)
+    return {name: {**now, **part} for name, part in changes}
 
 
 def _receptacles(world: World) -> Params:
@@ -49,7 +49,7 @@ def _sources(world: World) -> list[int]:
 
 
 def _played(world: World) -> set[int]:
-    """The receptacles that play a part: those of the goal's objects, its device, its target, and a lamp that it needs."""
+    """Return the receptacles of the goal: those of its objects, its device, its target, and a lamp that it needs."""
     kinds = {world.goal.target, DEVICE.get(world.goal.type)}
     places = {i for i, thing in enumerate(world.receptacles) if thing.kind in kinds}
     sought = {world.goal.object, world.goal.target}
@@ -58,7 +58,7 @@ def _played(world: World) -> set[int]:
 
 
 def _doors(world: World) -> Named:
-    """One door, first those that play a part, or all of them."""
+    """Open or close one door, first those of the goal, or all of them."""
     now, played = _receptacles(world), _played(world)
     order = sorted(range(len(world.receptacles)), key=lambda i: (i not in played, i))
     doors = [i for i in order if world.receptacles[i].kind in OPENABLE]
@@ -72,20 +72,20 @@ def _doors(world: World) -> Named:
 
 
 def _moves(world: World) -> Named:
-    """An object of the goal's kind to another of its usual places."""
+    """Move an object of the goal's kind to another of its usual places."""
     now, homes = _objects(world), world.catalogue.homes[world.goal.object]
-    found = [
+    moves = [
         (world.object_names[obj], thing.name)
         for obj in _sources(world)[:2]
         for place, thing in enumerate(world.receptacles)
         if thing.kind in homes and place != world.where[obj]
     ]
-    for name, place in spread(found, MOVES):
+    for name, place in spread(moves, MOVES):
         yield f"{name} to {place}", {"objects": {**now, name: place}}
 
 
 def _things(world: World) -> Named:
-    """One more object, beside the goal's, that the same goal could be about; or one less."""
+    """Add an object that the same goal could be about, where the goal's object lies, or remove one."""
     goal, catalogue, now = world.goal, world.catalogue, _objects(world)
     suits = catalogue.suits[goal.type] - {goal.object}
     place = world.receptacle_names[world.where[_sources(world)[0]]]
@@ -100,7 +100,7 @@ def _things(world: World) -> Named:
 
 
 def _places(world: World) -> Named:
-    """One more receptacle where the object might lie; or one less, with what is in it, or all that play no part."""
+    """Add a receptacle where the object might lie; or remove one with its objects, or all that the goal does not need."""
     now, objects = _receptacles(world), _objects(world)
     kinds = [thing.kind for thing in world.receptacles]
     numbered = [kind for kind in kinds if kinds.count(kind) > 1]  # numbers are words here already
@@ -123,7 +123,7 @@ def _places(world: World) -> Named:
 
 
 def _horizons(world: World) -> Named:
-    """Half or a quarter of what the horizon leaves beyond the shortest plan; or half as much again as it was."""
+    """Leave half or a quarter of the slack beyond the shortest plan, or lengthen the horizon by half."""
     steps = plan(world)
     if steps is None or len(steps) > world.horizon:
         return
@@ -137,13 +137,13 @@ def _horizons(world: World) -> Named:
 
 
 def _free(kind: str, names: Params, most: int) -> str | None:
-    """The first name of a kind that is not taken."""
+    """Return the first free name of a kind."""
     names_of = (f"{kind} {number}" for number in range(1, most + 1))
     return next((name for name in names_of if name not in names), None)
 
 
 def spread(items: list[T], count: int) -> list[T]:
-    """At most `count` of the items, evenly over the list, in their order."""
+    """Return at most `count` of the items, evenly over the list, in their order."""
     if len(items) <= count:
         return items
     return [items[i * len(items) // count] for i in range(count)]

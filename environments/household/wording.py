@@ -1,19 +1,16 @@
-"""How a game reads: its instruction, its commands and its observations, and the way back from an instruction to its goal.
+"""The words of a game: its instruction, its commands and its observations.
 
-The way back uses no table of the way there, so a goal that was changed without its sentence is caught. `terse` are single
-words for tiny models, `alfworld` full sentences; games under ALFWorld's rules read word for word as ALFWorld 0.4 says it.
+`Terse` has single words for tiny models, `Alfworld` full sentences; `Exact` has word for word those of ALFWorld 0.4.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from environments.household.catalogue import CONTAINERS, LAMP, SIMPLE, GoalType, Rules
+from environments.household.catalogue import CONTAINERS, LAMP, SIMPLE, GoalType
 from environments.household.params import PlayOptions
-from environments.household.world import NOTHING, NOWHERE, Command, Goal, State, World
+from environments.household.world import NOTHING, NOWHERE, Command, State, World
 from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
@@ -43,7 +40,7 @@ _ALFWORLD: Final[dict[GoalType, tuple[str, str]]] = {
 
 
 def announce(world: World) -> str:
-    """The instruction of a game; with its hint, where the first object of the goal's kind lies at reset."""
+    """Return the instruction of a game; a hint names where the first object of the goal's kind lies at reset."""
     goal, strict = world.goal, world.catalogue.strict
     shape = _ALFWORLD[goal.type][world.phrase] if strict else _SIMPLE[goal.type]
     text = shape.format(object=goal.object, target=goal.target)
@@ -54,90 +51,39 @@ def announce(world: World) -> str:
 
 
 def hinted(world: World) -> int | None:
-    """The receptacle that the hint names, or None for a game without a hint."""
+    """Return the receptacle that the hint names, or None for a game without a hint."""
     pairs = zip(world.objects, world.where, strict=True)
-    found = (at for thing, at in pairs if thing.kind == world.goal.object and at != NOWHERE)
-    return next(found, None) if world.hint else None
+    places = (at for thing, at in pairs if thing.kind == world.goal.object and at != NOWHERE)
+    return next(places, None) if world.hint else None
 
 
 def place_name(world: World, rec: int) -> str:
-    """A receptacle's short name: its kind, with its number only where the room has several of the kind."""
+    """Return the short name of a receptacle: its kind, with its number only where the room has several of the kind."""
     thing = world.receptacles[rec]
     return thing.name if len(world.of_kind(thing.kind)) > 1 else thing.kind
 
 
-_FORMS: Final[dict[Rules, tuple[str, ...]]] = {
-    "simple": (
-        r"put (?P<how>some|clean|hot|cool|two) (?P<object>\w+) in (?P<target>\w+)"
-        r"( hint (?P<hinted>\w+) in (?P<place>\w+( \d)?))?",
-        r"(?P<how>look) at (?P<object>\w+) under (?P<target>\w+)"
-        r"( hint (?P<hinted>\w+) in (?P<place>\w+( \d)?))?",
-    ),
-    "alfworld": (
-        r"(?P<how>clean|heat|cool) some (?P<object>\w+) and put it in (?P<target>\w+)",
-        r"put a (?P<how>clean|hot|cool) (?P<object>\w+) in (?P<target>\w+)",
-        r"put (?P<how>a) (?P<object>\w+) in (?P<target>\w+)",
-        r"put (?P<how>some) (?P<object>\w+) on (?P<target>\w+)",
-        r"(?:put|find) (?P<how>two) (?P<object>\w+) (?:and put them )?in (?P<target>\w+)",
-        r"(?P<how>look) at (?P<object>\w+) under the (?P<target>\w+)",
-        r"(?P<how>examine) the (?P<object>\w+) with the (?P<target>\w+)",
-    ),
-}
-_HOW: Final[dict[str, GoalType]] = {
-    "a": "place", "some": "place", "look": "look", "examine": "look", "clean": "clean",
-    "heat": "heat", "hot": "heat", "cool": "cool", "two": "two",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """What a sentence tells the agent: the goal, and where the hint says the object is ("fridge", "cabinet 2")."""
-
-    goal: Goal
-    place: str | None = None
-
-
-def read_announcement(text: str, world: World | None = None) -> Announced | None:
-    """What an instruction announces under the rules of a game, or None when the sentence is not one of ours."""
-    catalogue = world.catalogue if world is not None else SIMPLE
-    sentence = " ".join(text.lower().split()).removesuffix(".")
-    matches = (re.fullmatch(form, sentence) for form in _FORMS[catalogue.rules])
-    found = next(filter(None, matches), None)
-    if found is None:
-        return None
-    parts = found.groupdict()
-    goal = Goal(_HOW[parts["how"]], parts["object"], parts["target"])
-    targets = catalogue.lamps if goal.type == "look" else catalogue.receptacles
-    known = goal.object in catalogue.objects and goal.target in targets
-    if not known or parts.get("hinted") not in (None, goal.object):
-        return None
-    return Announced(goal, parts.get("place"))
-
-
 # ---- single words -----------------------------------------------------------------------------------------------
-
-MAX_NUMBERED: Final = 50
-"""The longest numbered list whose numbers are words of the terse vocabulary."""
 
 
 class Terse:
     """Two-word commands and few-word observations over a closed vocabulary (`vocabulary`).
 
-    Numbers appear only on receptacles whose kind the room has several of. Objects have no numbers: `take mug` takes the
-    mug that was changed by the agent, if one lies here, else the first. Looking around has no words here.
+    Receptacles have numbers only where the room has several of a kind. Objects have none: `take mug` takes a mug that the agent
+    has changed, if one lies here, else the first. There are no commands to look around.
     """
 
     nothing = "fail"
 
     def command(self, world: World, command: Command) -> str:
-        """Verb and noun, as in "go fridge" or "take mug"."""
+        """Return verb and noun, as in "go fridge" or "take mug"."""
         verb, obj, rec = command
         if verb in ("go", "open", "close"):
             return f"{verb} {place_name(world, rec)}"
         return f"{verb} {world.objects[obj].kind}"
 
     def offered(self, world: World, state: State) -> dict[str, Command]:
-        """The admissible commands by text; of objects that read alike, only one can be meant."""
+        """Return the admissible commands by text; one of several objects of the same name."""
         changed = state.clean | state.hot | state.cold
         out: dict[str, Command] = {}
         for command in world.admissible(state):
@@ -149,12 +95,12 @@ class Terse:
         return out
 
     def first(self, world: World, text: str) -> str:
-        """As in "task put clean mug in shelf room fridge shelf sinkbasin"."""
+        """Return, for example, "task put clean mug in shelf room fridge shelf sinkbasin"."""
         room = " ".join(place_name(world, i) for i in range(len(world.receptacles)))
         return f"task {text} room {room}"
 
     def after(self, world: World, command: Command, state: State) -> str:
-        """What lies here after going or opening ("empty", "closed"), else "ok"."""
+        """Return the objects here after going or opening ("empty", "closed"), else "ok"."""
         if command.verb not in ("go", "open"):
             return "ok"
         if not world.is_open(state, state.at):
@@ -162,25 +108,21 @@ class Terse:
         return " ".join(world.objects[i].kind for i in world.here(state)) or "empty"
 
     def won(self, text: str) -> str:
-        """The word for success, beside what the last command showed unless that was "ok"."""
+        """Add the word for success to the last observation, or put it in the place of "ok"."""
         return "done" if text == "ok" else f"{text} done"
-
-    def numbered(self, commands: Sequence[str]) -> str:
-        """As in " 1 go fridge 2 go shelf"."""
-        return "".join(f" {i} {text}" for i, text in enumerate(commands, start=1))
 
 
 def vocabulary(options: Params | None = None) -> list[str]:
-    """Every word that can occur in the terse wording, sorted: texts are these words with single blanks between."""
-    given: Params = {"wording": "terse"} if options is None else options
-    play = parse_model(PlayOptions, given, "household options")
+    """Return every word of the terse wording, sorted: texts are these words with single blanks between."""
+    terse: Params = {"wording": "terse"}
+    play = parse_model(PlayOptions, options or terse, "household options")
     if play.wording != "terse" or play.answer in ("boxed", "tag"):
         raise InputError(
             "household vocabulary: only wording 'terse' without boxed or tagged answers is closed"
         )
     verbs = ("go", "open", "close", "take", "put", "clean", "heat", "cool", "use")
     answers = ("task", "room", "empty", "closed", "ok", "fail", "done")
-    numbers = range(1, (MAX_NUMBERED if play.actions == "numbered" else SIMPLE.most) + 1)
+    numbers = range(1, SIMPLE.most + 1)
     kinds = (*SIMPLE.objects, LAMP, *SIMPLE.receptacles)
     return sorted({*verbs, *answers, *WORDS, *kinds, *map(str, numbers)})
 
@@ -194,7 +136,7 @@ _COMMANDS: Final = {
     "clean": ("clean ", " with "),
     "heat": ("heat ", " with "),
     "cool": ("cool ", " with "),
-}  # what stands before the thing, and between it and the place; of the others: the verb, and the one of both that there is
+}  # the words before the thing, and between it and the place; other commands are the verb and one of the two
 _AFTER: Final = {
     "go": "You arrive at {place}. {sight}",
     "open": "You open the {place}. {sight}",
@@ -210,7 +152,7 @@ _AFTER: Final = {
 
 
 def series(names: Sequence[str]) -> str:
-    """A list in English, as in "a mug 1, and a pen 2"; "nothing" when empty."""
+    """Return a list in English, as in "a mug 1, and a pen 2"; "nothing" when empty."""
     parts = [f"a {name}" for name in names]
     if len(parts) < 2:
         return parts[0] if parts else "nothing"
@@ -223,7 +165,7 @@ class Alfworld:
     nothing = "Nothing happens."
 
     def command(self, world: World, command: Command) -> str:
-        """As in "go to fridge 1", "move mug 1 to shelf 2" or "clean mug 1 with sinkbasin 1"."""
+        """Return, for example, "go to fridge 1", "move mug 1 to shelf 2" or "clean mug 1 with sinkbasin 1"."""
         verb, obj, rec = command
         thing = world.object_names[obj] if obj != NOTHING else ""
         place = world.receptacle_names[rec] if rec != NOWHERE else ""
@@ -260,11 +202,6 @@ class Alfworld:
 
     def won(self, text: str) -> str:
         return f"{text} You have done your task."
-
-    def numbered(self, commands: Sequence[str]) -> str:
-        """One line a command, as in "1: go to fridge 1"."""
-        lines = "".join(f"\n{i}: {text}" for i, text in enumerate(commands, start=1))
-        return f"\n\nCommands:{lines}"
 
     def _sight(self, world: World, state: State) -> str:
         place = world.receptacles[state.at].name
@@ -310,7 +247,7 @@ class Exact(Alfworld):
     """ALFWorld's own sentences, its order of things and its order of commands."""
 
     def offered(self, world: World, state: State) -> dict[str, Command]:
-        """All admissible commands by their text, sorted by it. Cutting names the knife in hand."""
+        """Return the admissible commands by their text, sorted by it. Cutting names the knife in hand."""
         texts: dict[str, Command] = {}
         for command in world.admissible(state):
             text = self.command(world, command)
@@ -331,12 +268,12 @@ class Exact(Alfworld):
         return super().after(world, command, state)
 
     def won(self, text: str) -> str:
-        """The last observation; ALFWorld says no more."""
+        """Return the last observation, to which ALFWorld adds nothing."""
         return text
 
     def _around(self, world: World, state: State) -> str:
         if state.at == NOWHERE:
-            return _MIDDLE.format(series([]))  # the room is told at reset only
+            return _MIDDLE.format(series([]))  # the room is described at reset only
         place = world.receptacles[state.at].name
         return f"You are facing the {place}. Next to it, you see nothing."
 

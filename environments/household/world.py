@@ -1,7 +1,4 @@
-"""The engine: one room, its rules and its goal, as pure functions over an immutable state.
-
-`World` is what never changes in an episode, `State` is what does. Nothing here knows a wording.
-"""
+"""The engine: one room, its rules and its goal, as pure functions over an immutable state; it knows no wording."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ Verb = Literal[
 NOWHERE: Final = -1
 NOTHING: Final = -1
 TREATMENTS: Final[dict[str, Verb]] = {"clean": "clean", "heat": "heat", "cool": "cool"}
-"""The verb that makes an object what a goal of this type asks for."""
+"""The verb that treats an object as a goal of this type requires."""
 
 
 class Command(NamedTuple):
@@ -39,10 +36,10 @@ class Command(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that changes. Sets of receptacles or objects are bit masks over their indices.
+    """The changing part of a game. Sets of receptacles or objects are bit masks over their indices.
 
     `at` and `held` are -1 for nowhere and nothing; `where[o]` is the receptacle of object o, -1 while it is held. `lit` are
-    the lamps that were used, `sliced` what was cut.
+    the lamps that were used, `sliced` the objects that were cut.
     """
 
     at: int
@@ -56,13 +53,13 @@ class State(NamedTuple):
     sliced: int = 0
 
     def move(self, obj: int, place: int) -> State:
-        """The same with object `obj` at `place`."""
+        """Return the state with object `obj` at `place`."""
         return self._replace(where=(*self.where[:obj], place, *self.where[obj + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins. `target` is a kind of receptacle, or of lamp for `look`."""
+    """A goal; `target` is a kind of receptacle, or of lamp for `look`."""
 
     type: GoalType
     object: str
@@ -70,7 +67,7 @@ class Goal:
 
     @property
     def copies(self) -> int:
-        """How many objects of its kind it needs."""
+        """The number of objects that it needs."""
         return 2 if self.type == "two" else 1
 
 
@@ -90,11 +87,11 @@ class World:
     """A room and its goal; lamps are objects that stay.
 
     Attributes:
-        receptacles: sorted by kind and number; under ALFWorld's rules as that lists them (`params.listed`).
+        receptacles: sorted by kind and number; under ALFWorld's rules as ALFWorld lists them (`params.listed`).
         opened: the openable receptacles that are open at reset, as a bit mask.
         horizon: steps until the episode ends as a failure.
-        hint: whether the instruction says where the object lies (simple rules only).
-        phrase: which of the sentences for its goal the instruction is (ALFWorld's rules only).
+        hint: whether the instruction names the place of the object (simple rules only).
+        phrase: the number of the sentence that announces the goal (ALFWorld's rules only).
     """
 
     receptacles: tuple[Thing, ...]
@@ -133,32 +130,32 @@ class World:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def start(self) -> State:
-        """The state at reset: in the middle of the room, hands empty."""
+        """Return the state at reset: in the middle of the room, hands empty."""
         return State(NOWHERE, NOTHING, self.where, self.opened)
 
     def of_kind(self, kind: str) -> list[int]:
         return [i for i, thing in enumerate(self.receptacles) if thing.kind == kind]
 
     def is_open(self, state: State, rec: int) -> bool:
-        """Whether one can see into and reach into receptacle `rec` (what cannot be opened is always open)."""
+        """Return whether one sees and reaches into receptacle `rec`; one without a door is always open."""
         return bool((state.opened | ~self.openable) >> rec & 1)
 
     def here(self, state: State) -> list[int]:
-        """The objects one sees now; none when nowhere or before a closed door."""
+        """Return the objects one sees now; none when nowhere or before a closed door."""
         at = state.at
         if at == NOWHERE or not self.is_open(state, at):
             return []
         return [i for i, place in enumerate(state.where) if place == at]
 
     def lamps_here(self, state: State) -> list[int]:
-        """The lamps that one can use and that shine on one now; under ALFWorld's rules also behind a closed door."""
+        """Return the lamps that one can use now; under ALFWorld's rules also behind a closed door."""
         if not self.catalogue.strict:
             return [i for i in self.here(state) if self.lamps >> i & 1]
         places = enumerate(state.where)
         return [i for i, at in places if at == state.at != NOWHERE and self.lamps >> i & 1]
 
     def meets(self, state: State, obj: int, goal: Goal | None = None) -> bool:
-        """Whether object `obj` is of the goal's kind and has been treated as the goal asks."""
+        """Return whether object `obj` is of the goal's kind and treated as the goal requires."""
         goal = goal or self.goal
         if self.objects[obj].kind != goal.object:
             return False
@@ -166,7 +163,7 @@ class World:
         return mask is None or bool(mask >> obj & 1)
 
     def won(self, state: State, goal: Goal | None = None) -> bool:
-        """Whether `goal` (the world's own by default) holds.
+        """Return whether `goal` (the world's own by default) holds.
 
         place/clean/heat/cool: a fitting object lies in a receptacle of the target kind. two: two objects of the kind lie
         in one receptacle of the target kind. look: a fitting object is held where a lit lamp of the target kind stands.
@@ -189,11 +186,11 @@ class World:
     # ---- acting ------------------------------------------------------------------------------------------------
 
     def apply(self, state: State, command: Command) -> State | None:
-        """The state after `command`, or None when it is inadmissible and nothing happens."""
+        """Return the state after `command`, or None when it is inadmissible and nothing happens."""
         return _RULES[command.verb](self, state, command)
 
     def admissible(self, state: State) -> list[Command]:
-        """Every command that does something now, in a fixed order."""
+        """Return every admissible command, in a fixed order."""
         at, held = state.at, state.held
         out = [command for command in self._ways if command.rec != at]
         if at != NOWHERE:
@@ -231,7 +228,7 @@ class World:
         return out
 
     def fits(self, obj: int, rec: int) -> bool:
-        """Whether object `obj` may be put into receptacle `rec`."""
+        """Return whether object `obj` may be put into receptacle `rec`."""
         return self.catalogue.fits(self.objects[obj].kind, self.receptacles[rec].kind)
 
     def _treats(self, verb: Verb, obj: int, rec: int) -> bool:
@@ -239,7 +236,7 @@ class World:
         return device and self.catalogue.can_be(verb, self.objects[obj].kind)
 
     def _cuts(self, state: State, obj: int) -> bool:
-        """Whether the held thing cuts object `obj`, which lies here, even behind a closed door."""
+        """Return whether the held thing cuts object `obj`, which lies here, even behind a closed door."""
         return (
             self.catalogue.strict
             and state.where[obj] == state.at != NOWHERE
@@ -268,7 +265,7 @@ class World:
         return state.move(obj, NOWHERE)._replace(held=obj)
 
     def _holds(self, state: State, command: Command) -> bool:
-        """Whether the command is about the held object and the place where one is."""
+        """Return whether the command names the held object and the present place."""
         return state.held == command.obj != NOTHING and state.at == command.rec != NOWHERE
 
     def _put(self, state: State, command: Command) -> State | None:
@@ -307,7 +304,7 @@ class World:
         return state._replace(sliced=state.sliced | 1 << command.obj)
 
     def _look(self, state: State, command: Command) -> State | None:
-        """Look around or at what one carries, or ask for help."""
+        # also the inventory and help
         return state if self.catalogue.strict or command.verb != "help" else None
 
 

@@ -1,4 +1,4 @@
-"""Two agents with tables of logits cross small grids: AT-GRPO's tree of candidates beside whole rollouts, of equal samples."""
+"""Two agents with tables of logits cross small grids: AT-GRPO's tree of candidates compared with whole rollouts, at equal samples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tasks() -> list[Task]:
 
 
 async def play(policy: Generate, strategy: Strategy, seed: int, **how: Any) -> list[JudgedGroup]:
-    """A group of each grid."""
+    """Return a group of each grid."""
     found = []
     for task in tasks():
         played_so = EnvAdapterSection(strategy=strategy, max_steps=20)
@@ -89,7 +89,7 @@ async def training(
 
 
 async def success(policy: Generate) -> float:
-    """Of 48 episodes that train nothing."""
+    """Return the success of 48 episodes that train nothing."""
     found = [
         g for seed in range(4) for g in await play(policy, "group", 1000 + seed, purpose="evaluate")
     ]
@@ -98,10 +98,10 @@ async def success(policy: Generate) -> float:
 
 
 def options(algorithm: Algorithm) -> SampleOptions:
-    """Of a run without limits."""
+    """Return the options of a run without limits."""
     return SampleOptions(
-        algorithm=algorithm, policy_version=1, reward_version=1, policy_limits=EVERYTHING,
-        reward_limits=EVERYTHING, seed=1,
+        algorithm=algorithm, players={"policy": (1, EVERYTHING)}, judging={"reward": (1, EVERYTHING)},
+        seed=1,
     )  # fmt: skip
 
 

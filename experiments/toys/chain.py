@@ -1,6 +1,6 @@
-"""iStar beside RLOO on chains whose end alone is rewarded, learnt by tables of logits in the place of policy and reward model.
+"""iStar compared with RLOO on chains whose end alone is rewarded, learnt by tables of logits in the place of policy and reward model.
 
-Of four words one leads a place on, one a place back and two nowhere; who does not come to the end in time has failed. Pair loss,
+Of four words one leads a place on, one a place back and two nowhere; an episode that does not reach the end in time fails. Pair loss,
 scores and advantages are the product's own.
 """
 
@@ -21,7 +21,7 @@ PLACES, MOVES, WORDS, TASKS, ROLLOUTS = 5, 12, 4, 3, 8
 _BETA, _JUDGE_RATE = 0.05, 20.0
 State = tuple[int, int]  # task and place
 Table = defaultdict[State, list[float]]
-Said = list[tuple[State, int]]  # states and the word in each
+Path_ = list[tuple[State, int]]  # states and the word in each
 
 
 def _table() -> Table:
@@ -33,22 +33,22 @@ def _chances(table: Table, state: State) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _play(table: Table, task: int, rng: Random) -> tuple[Said, bool]:
+def _play(table: Table, task: int, rng: Random) -> tuple[Path_, bool]:
     way = Random(1_000 + task)  # noqa: S311 (a reproducible draw, not a secret)
     turns = [way.sample(range(WORDS), 2) for _ in range(PLACES)]
-    place, said = 0, Said()
+    place, path_taken = 0, Path_()
     for _ in range(MOVES):
         (word,) = rng.choices(range(WORDS), _chances(table, (task, place)))
-        said.append(((task, place), word))
+        path_taken.append(((task, place), word))
         on, back = turns[place]
         place = place + 1 if word == on else max(0, place - (word == back))
         if place == PLACES:
-            return said, True
-    return said, False
+            return path_taken, True
+    return path_taken, False
 
 
 def _push(table: Table, pushes: Sequence[tuple[State, int, float]]) -> None:
-    """A step along the gradient of the sum of amount * log p(word)."""
+    """Take a step along the gradient of the sum of amount * log p(word)."""
     before = {state: _chances(table, state) for state, *_ in pushes}
     for state, word, amount in pushes:
         for other, chance in enumerate(before[state]):
@@ -70,9 +70,9 @@ def curve(
             scores = [
                 [
                     math.log(_chances(judge, state)[word] / _chances(policy, state)[word])
-                    for state, word in said
+                    for state, word in path_taken
                 ]
-                for said, _ in group
+                for path_taken, _ in group
             ]
             rollouts = [
                 Rollout(
@@ -82,16 +82,16 @@ def curve(
                         JudgedStep(
                             response=Sample(), action=str(word), score=score if implicit else None
                         )
-                        for (_, word), score in zip(said, row, strict=True)
+                        for (_, word), score in zip(path_taken, row, strict=True)
                     ],
                 )
-                for (said, success), row in zip(group, scores, strict=True)
+                for (path_taken, success), row in zip(group, scores, strict=True)
             ]
             credit_steps(rollouts, algorithm)
             taught += [
                 (state, word, rate * step.response.advantage / ROLLOUTS)
-                for (said, _), rollout in zip(group, rollouts, strict=True)
-                for (state, word), step in zip(said, rollout.steps, strict=True)
+                for (path_taken, _), rollout in zip(group, rollouts, strict=True)
+                for (state, word), step in zip(path_taken, rollout.steps, strict=True)
             ]
             pairs = pair_loss(
                 [_BETA * sum(row) for row in scores], [won for _, won in group], [0] * ROLLOUTS
@@ -99,8 +99,8 @@ def curve(
             right += [pairs.right] * (pairs.pairs > 0)
             lessons += [
                 (state, word, -_JUDGE_RATE * _BETA * slope)
-                for (said, _), slope in zip(group, pairs.slopes, strict=True)
-                for state, word in said
+                for (path_taken, _), slope in zip(group, pairs.slopes, strict=True)
+                for state, word in path_taken
             ]
         yield {"success": fmean(won for group in groups for _, won in group)} | (
             {"right": fmean(right)} if implicit and right else {}

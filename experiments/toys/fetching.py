@@ -64,20 +64,20 @@ class Writer:
     """Writes a verb, then a noun: a row of logits for each task, observation and word so far."""
 
     def __init__(self, shown: Iterable[Chat]) -> None:
-        said = [text.split() for chat in shown for _, text in chat]
-        self.words = [sorted({pair[place] for pair in said}) for place in (0, 1)]
+        written = [text.split() for chat in shown for _, text in chat]
+        self.words = [sorted({pair[place] for pair in written}) for place in (0, 1)]
         self.logits: defaultdict[tuple[int, ...], Row] = defaultdict(lambda: np.zeros(0))
         self.prompts: dict[str, int] = {}
 
     def chances(self, context: tuple[int, ...]) -> Row:
-        """Of the words that may follow: a context of task and observation, and perhaps a verb."""
+        """Return the probabilities of the next words: a context of task and observation, and perhaps a verb."""
         if not len(self.logits[context]):
             self.logits[context] = np.zeros(len(self.words[len(context) - 2]))
         found = np.exp(self.logits[context] - self.logits[context].max())
         return np.asarray(found / found.sum())
 
     def prompt(self, text: str) -> int:
-        """The id that stands for an observation."""
+        """Return the id that stands for an observation."""
         return self.prompts.setdefault(text, _PROMPT + len(self.prompts))
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
@@ -88,13 +88,13 @@ class Writer:
         last = max(i for i, token in enumerate(ids) if token >= _PROMPT)
         for number in range(request.n):
             rng = np.random.default_rng(sample_seed(request.sampling.seed or 0, number))
-            said, logprobs = [*head], list[float]()
-            while len(said) < 2:
-                chances = self.chances((ids[0], ids[last], *said))
-                said.append(int(rng.choice(len(chances), p=chances)))
-                logprobs.append(float(np.log(chances[said[-1]])))
-            new = tuple(said[len(head) :])
-            text = " ".join(self.words[place][word] for place, word in enumerate(said))
+            written, logprobs = [*head], list[float]()
+            while len(written) < 2:
+                chances = self.chances((ids[0], ids[last], *written))
+                written.append(int(rng.choice(len(chances), p=chances)))
+                logprobs.append(float(np.log(chances[written[-1]])))
+            new = tuple(written[len(head) :])
+            text = " ".join(self.words[place][word] for place, word in enumerate(written))
             spans = (VersionSpan(version=1, start=0, end=len(new)),)
             outputs.append(
                 GenerateOutput(text=text, ids=new, logprobs=tuple(logprobs), versions=spans, finish="stop")
@@ -102,7 +102,7 @@ class Writer:
         return GenerateReply(prompt_ids=ids, outputs=tuple(outputs))
 
     def imitate(self, context: tuple[int, ...], word: int, share: float) -> None:
-        """A step along the gradient of `share * log p(word)`."""
+        """Take a step along the gradient of `share * log p(word)`."""
         step = -self.chances(context)
         step[word] += 1.0
         self.logits[context] += share * step
@@ -121,9 +121,9 @@ class Writer:
         """Imitate demonstrations a little: every word of theirs."""
         for chat in shown:
             seen = [self.prompt(observation) for observation, _ in chat]
-            for prompt, (_, said) in zip(seen, chat, strict=True):
+            for prompt, (_, written) in zip(seen, chat, strict=True):
                 verb, noun = (
-                    words.index(w) for words, w in zip(self.words, said.split(), strict=True)
+                    words.index(w) for words, w in zip(self.words, written.split(), strict=True)
                 )
                 self.imitate((seen[0], prompt), verb, 0.5)
                 self.imitate((seen[0], prompt, verb), noun, 0.5)
@@ -139,30 +139,30 @@ def demonstrated(seed: int) -> list[Chat]:
 async def play(
     policy: Generate, seed: int, step: int, critic: CriticEnsemble | None = None
 ) -> Samples:
-    """A group of each task, by the policy or by the critic's choice among what it says, credited."""
+    """Return a group of each task, by the policy or by the critic's choice among what it says, credited."""
     found = []
     for n, params in enumerate(PARAMS):
-        said, part = FAMILY.validate(params).instruction, CONFIG.env_adapter
+        written, part = FAMILY.validate(params).instruction, CONFIG.env_adapter
         task = Task(
             id=f"t{n}",
             pool_id="p",
             slot=f"t{n}",
             family="household",
-            instruction=said,
+            instruction=written,
             params=params,
         )
         asked = GroupTask(
             group_id=f"{seed}-{step}-{n}", run_id="toy", step=step, task_id=task.id, purpose="train", rollouts=8,
             seed=derive_seed(seed, step, n), sampling=Sampling(max_new_tokens=2), env_adapter=part,
         )  # fmt: skip
-        acting = BestOfK(policy, critic, said, part.candidates, part.edits) if critic else policy
+        acting = BestOfK(policy, critic, written, part.candidates, part.edits) if critic else policy
         played = await run_group(lambda: FAMILY.make(_PLAY), acting, task, asked)
         found.append(JudgedGroup(played=played, votes=(None,) * 8))
     return build_samples(found, options(CONFIG.algorithm.resolved))
 
 
 async def _success(policy: Generate, seed: int) -> float:
-    """Of the policy alone."""
+    """Return the success of the policy alone."""
     found = (await play(policy, seed, 1_000)).lines
     return fmean(line["outcome"] == 1 for line in found)
 

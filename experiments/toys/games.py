@@ -35,13 +35,13 @@ _HARDEST, _DISTINCT, _EPOCHS = 0.9, 8, 4  # of RLoop
 
 
 class Policy(Protocol):
-    """What says a word in a state, and learns."""
+    """A policy over words in a state."""
 
     def reads(self, text: str) -> str:
-        """The state, of an observation."""
+        """Return the state, of an observation."""
 
     def chances(self, state: str, words: tuple[str, ...]) -> list[float]:
-        """Of each word."""
+        """Return the probability of each word."""
 
     def learn(self, steps: Steps, rate: float) -> None:
         """One step along the gradient of the mean of advantage * log p(word)."""
@@ -51,11 +51,11 @@ class Table(defaultdict[tuple[str, str], float]):
     """Logits of words in a state, and everywhere."""
 
     def reads(self, text: str) -> str:
-        """What follows the first line."""
+        """Return what follows the first line."""
         return text.partition("\n")[2]
 
     def chances(self, state: str, words: tuple[str, ...]) -> list[float]:
-        """Of a softmax of what is known of each word here and everywhere."""
+        """Return the softmax of the logits of each word here and everywhere."""
         weights = [math.exp(self[state, word] + self["", word]) for word in words]
         return [weight / sum(weights) for weight in weights]
 
@@ -70,7 +70,7 @@ class Table(defaultdict[tuple[str, str], float]):
 
 
 def play(family: Any, params: Params, policy: Policy, seed: int, rng: Random) -> Episode:
-    """An episode of the policy."""
+    """Return an episode of the policy."""
     given = family.read(params)
     game = family.begin(given, family.play_options(), family.instruction(given), seed)
     seen, found = game.start().observation, Episode()

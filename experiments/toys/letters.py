@@ -78,7 +78,7 @@ class Judge:
         self.seen: list[str] = []
 
     def features(self, text: str) -> Floats:
-        """Of each word after a prompt, [words, weights]: a verdict of +1 is as likely as the first shown answer seems right."""
+        """Return the features of each word after a prompt, [words, weights]: a verdict of +1 is as likely as the first shown answer seems right."""
         lines = [line.removeprefix("| ") for line in text.splitlines()]
         first = int(next(line for line in lines if line.startswith("question")).split()[1])
         shown = [line for line in lines if line and line in LETTERS]
@@ -94,7 +94,7 @@ class Judge:
         return found
 
     def chances(self, prompt: int) -> Floats:
-        """Of each word: letters where an answer is asked for, else verdicts."""
+        """Return the probability of each word: letters where an answer is asked for, else verdicts."""
         rows = self.rows[prompt]
         logits = rows @ self.weights
         judges = self.seen[prompt].startswith("Lines")
@@ -115,7 +115,7 @@ class Judge:
         return GenerateReply(prompt_ids=(prompt,), outputs=(output,))
 
     def learn(self, rows: Sequence[TrainRow], rate: float = 0.3) -> None:
-        """A step of policy gradient."""
+        """Take a step of policy gradient."""
         step = np.zeros_like(self.weights)
         for row in rows:
             prompt, word = row.ids
@@ -132,7 +132,7 @@ async def play(policy: Judge, asked: GroupTask) -> JudgedGroup:
 
 
 async def played(policy: Judge, number: int, **how: Any) -> list[JudgedGroup]:
-    """A group of each question."""
+    """Return a group of each question."""
     given: dict[str, Any] = {
         "purpose": "train",
         "rollouts": 4,
@@ -148,11 +148,11 @@ async def played(policy: Judge, number: int, **how: Any) -> list[JudgedGroup]:
 
 
 def samples_of(groups: Sequence[JudgedGroup]) -> Samples:
-    """What is trained on."""
+    """Return what is trained on."""
     everything = Limits(max_tokens=99, max_rows=0, response=1)
     options = SampleOptions(
-        algorithm=resolve("spark"), policy_version=1, reward_version=1, policy_limits=everything,
-        reward_limits=everything, seed=1,
+        algorithm=resolve("spark"), players={"policy": (1, everything)}, judging={"reward": (1, everything)},
+        seed=1,
     )  # fmt: skip
     return build_samples(groups, options)
 
@@ -164,7 +164,7 @@ def success(groups: Sequence[JudgedGroup]) -> float:
 
 
 async def trained(mode: str, seed: int, steps: int) -> AsyncIterator[tuple[Judge, float]]:
-    """The policy and its success after each update, of episodes that train nothing."""
+    """Yield the policy and its success after each update, of episodes that train nothing."""
     policy = Judge()
     for number in range(1_000 * seed, 1_000 * seed + steps):
         groups = await played(policy, number)

@@ -1,4 +1,4 @@
-"""RLoop beside plain RL in a softmax maze: ways from a corner to eight goals, by a policy that shares what it knows between them."""
+"""RLoop compared with plain RL in a softmax maze: ways from a corner to eight goals, by a policy that shares what it knows between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def policy() -> Policy:
 
 
 def copied(of: Policy) -> Policy:
-    """The same."""
+    """Return the same."""
     return {place: list(logits) for place, logits in of.items()}
 
 
@@ -52,7 +52,7 @@ def _play(of: Policy, goal: int, rng: Random) -> tuple[Path, bool]:
 
 
 def _push(of: Policy, goal: int, path: Path, weight: float) -> None:
-    """A step along the gradient of `weight * log p(path)`."""
+    """Take a step along the gradient of `weight * log p(path)`."""
     for cell, turn in path:
         for other, chance in enumerate(_chances(of, goal, cell)):
             for place in ((goal, cell), (-1, cell)):

@@ -46,12 +46,12 @@ class Reader:
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         logits = self._model(input_ids=ids).logits
         return [
-            log_softmax(logits[n, len(row) - 1, self._encode(said)], dim=0)
-            for n, (row, said) in enumerate(zip(rows, words, strict=True))
+            log_softmax(logits[n, len(row) - 1, self._encode(word_scores)], dim=0)
+            for n, (row, word_scores) in enumerate(zip(rows, words, strict=True))
         ]
 
     def chances(self, state: str, words: tuple[str, ...]) -> list[float]:
-        """Of each word; its share of all that the model could say counts nothing."""
+        """Return the probability of each admissible word, normalised over these words."""
         if (state, words) not in self._known:
             with torch.no_grad():
                 (found,) = self._scores([state], [words])
@@ -59,18 +59,18 @@ class Reader:
         return self._known[state, words]
 
     def learn(self, steps: Steps, rate: float) -> None:
-        """A step of Adam."""
+        """Take a step of Adam."""
         if not steps:
             return
         scores = self._scores(
             [e.states[turn] for e, turn, _ in steps], [e.choices[turn] for e, turn, _ in steps]
         )
-        said = [
+        word_scores = [
             a * found[e.choices[turn].index(e.words[turn])]
             for found, (e, turn, a) in zip(scores, steps, strict=True)
         ]
         self._optimiser.zero_grad()
-        loss = -rate * torch.stack(said).mean()
+        loss = -rate * torch.stack(word_scores).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimiser.step()

@@ -22,7 +22,7 @@ class Table:
         self._prompts: dict[str, int] = {}
 
     def probabilities(self, prompt: int) -> npt.NDArray[np.float64]:
-        """Of each word."""
+        """Return the probability of each word."""
         logits = self.logits.get(prompt, np.zeros(len(self.words)))
         found = np.exp(logits - logits.max())
         return np.asarray(found / found.sum())

@@ -36,11 +36,11 @@ class Steering:
         return np.clip(self.rng.normal(mean, self.sigma, (count, 1)), -1.0, 1.0)
 
     def features(self, s: float, actions: Floats) -> Floats:
-        """Of state and actions."""
+        """Return the features of state and actions."""
         return np.concatenate([np.full_like(actions, s), actions, s * actions], axis=1)
 
     def improved(self, s: float) -> tuple[Floats, list[float]]:
-        """The best of K, then steps upwards within the bounds, each the best on its way; and their values."""
+        """Return the best of K, then steps upwards within the bounds, each the best on its way; and their values."""
 
         def q(actions: Floats) -> Floats:
             return self.critic.values(self.features(s, actions))
@@ -54,7 +54,7 @@ class Steering:
         return best, [*q(best)]
 
     def episode(self, act: object = None) -> list[Transition]:
-        """What was done and earned, by the policy or by the data's."""
+        """Return what was done and earned, by the policy or by the data's."""
         s = float(self.rng.uniform(-1, 1))
         states, rows, rewards = (s, -s), [], []
         for state in states:
@@ -77,13 +77,13 @@ class Steering:
         ]  # fmt: skip
 
     def learn(self, updates: int) -> float:
-        """Updates of the critic; returns by how much it overestimates."""
+        """Return updates of the critic; returns by how much it overestimates."""
         for _ in range(updates):
             found = self.critic.update(self.replay.draw(32, 0.5, self.rng), self.rng)
         return found["overestimate"]
 
     def distil(self) -> None:
-        """The likeliest mean of the selected actions: the supervised loss of a Gaussian."""
+        """Fit the mean to the selected actions: the supervised loss of a Gaussian."""
         states = self.rng.uniform(-1, 1, 25)
         chosen = []
         for s in states:
@@ -92,12 +92,12 @@ class Steering:
         self.clone(states, np.array(chosen))
 
     def clone(self, states: Floats, actions: Floats) -> None:
-        """The likeliest line through actions."""
+        """Fit the likeliest line through actions."""
         over = np.stack([np.ones_like(states), states], axis=1)
         self.slope = np.asarray(np.linalg.lstsq(over, actions, rcond=None)[0], dtype=np.float64)
 
     def reward(self) -> float:
-        """Expected reward of a turn of the policy."""
+        """Return expected reward of a turn of the policy."""
         states = np.linspace(-1, 1, 41)
         miss = self.slope[0] + self.slope[1] * states - 0.9 * states
         return float(1.0 - (miss**2).mean() - self.sigma**2)
@@ -106,7 +106,7 @@ class Steering:
 def rounds(seed: int, *, improves: bool = True) -> Iterator[tuple[float, float]]:
     """Reward of a turn after cloning, after distilling from the offline critic, and after each of two rounds online.
 
-    Beside each by how much the critic overestimates. One that does not improve clones what it has played instead, of equal samples.
+    Each with the overestimation of the critic. One that does not improve clones what it has played instead, of equal samples.
     """
     world, data = Steering(seed), list[Transition]()
     for _ in range(80):
@@ -135,5 +135,5 @@ def rounds(seed: int, *, improves: bool = True) -> Iterator[tuple[float, float]]
 
 
 def curve(seed: int, *, improves: bool) -> list[float]:
-    """The rewards of `rounds`."""
+    """Return the rewards of `rounds`."""
     return [reward for reward, _ in rounds(seed, improves=improves)]

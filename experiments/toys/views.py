@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 
 def view(at: Place) -> bytes:
-    """The squares around a place from above: green near the goal, red elsewhere."""
+    """Return the squares around a place from above: green near the goal, red elsewhere."""
     near = range(-VIEW, VIEW + 1)
     green = [
         max(abs(at[0] + x - GOAL[0]), abs(at[1] + y - GOAL[1])) <= VIEW for y in near for x in near
@@ -38,7 +38,7 @@ IMAGES = {at: describe(view(at)).id for at in PLACES}
 
 
 async def scores() -> dict[str, float]:
-    """What the product's encoder and contrast make of each image."""
+    """Return what the product's encoder and contrast make of each image."""
     held = {(ref := describe(view(at))).id: (ref, view(at)) for at in PLACES}
 
     async def get(ref: ImageRef) -> bytes:
@@ -50,7 +50,7 @@ async def scores() -> dict[str, float]:
 
 
 def curve(seed: int, *, contrast: bool, updates: int = 45) -> Iterator[float]:
-    """Success in each update. The policy is a table by image; without the contrast it is told success alone."""
+    """Success in each update. The policy is a table by image; without the contrast it sees success alone."""
     known = asyncio.run(scores()) if contrast else {}
     rng = np.random.default_rng(seed)
     changes = {"use_votes": True, "use_outcome": False} if known else {}

@@ -42,12 +42,12 @@ async def play(both: Services, python: Path, agent: Path, folder: Path) -> list[
     )  # fmt: skip
     try:
         async with asyncio.timeout(_LIMIT_S):
-            said = (await process.communicate())[0].decode(errors="replace")
+            printed = (await process.communicate())[0].decode(errors="replace")
     except TimeoutError:
         process.kill()
         return [f"it did not end within {_LIMIT_S:.0f} s"]
     parents = [turn.parent for turn in await both.turns(made)]
-    wrong = [] if _ANSWER in said else [f"it said {said[-1500:]}"]
+    wrong = [] if _ANSWER in printed else [f"it printed {printed[-1500:]}"]
     return wrong + ([] if parents == [None, "1.0"] else [f"its turns continue {parents}"])
 
 

@@ -51,7 +51,7 @@ def environments(url: str) -> dict[str, tuple[Env, list[str], dict[str, Any], in
 
 
 def _toml(value: Env, name: str = "") -> str:
-    """A table with its tables; keys of ours are bare words, values JSON and TOML alike."""
+    """Return a table with its tables; keys of ours are bare words, values JSON and TOML alike."""
     plain = [f"{key} = {_value(one)}" for key, one in value.items() if not isinstance(one, dict)]
     inner = [
         _toml(one, f"{name}.{key}".lstrip("."))
@@ -70,7 +70,7 @@ def _value(one: Any) -> str:
 
 
 async def play(both: Services, python: Path, env: Env, says: list[str], folder: Path) -> tuple[Any, int]:  # fmt: skip
-    """The reward of one episode, played as `triforge agent run --keep` has it played, and how many turns were sampled."""
+    """Return the reward of one episode, played as `triforge agent run --keep` has it played, and how many turns were sampled."""
     made = await both.begin()
     both.says(*says)
     (folder / "env.toml").write_text(_toml(env))
@@ -88,15 +88,15 @@ async def play(both: Services, python: Path, env: Env, says: list[str], folder: 
     )  # fmt: skip
     try:
         async with asyncio.timeout(_LIMIT_S):
-            said, _ = await process.communicate(json.dumps(given).encode() + b"\n")
+            printed, _ = await process.communicate(json.dumps(given).encode() + b"\n")
     finally:
         if process.returncode is None:
             process.kill()
-    return json.loads(said or '{"error": "it ended before it answered"}'), len(await both.turns(made))  # fmt: skip
+    return json.loads(printed or '{"error": "it ended before it answered"}'), len(await both.turns(made))  # fmt: skip
 
 
 async def hosted(folder: Path) -> list[str]:
-    """What is wrong with each environment; nothing where it held."""
+    """Return what is wrong with each environment; nothing where it held."""
     python = ensure_files("verifiers")
     wrong = []
     with served("sokoban") as url:
@@ -106,7 +106,7 @@ async def hosted(folder: Path) -> list[str]:
             async with services(place) as both:
                 found, sampled = await play(both, python, env, says, place)
             fine = sampled == turns and reward.items() <= found.items()
-            said = "held" if fine else f"{found} after {sampled} turns, expected {reward} after {turns}"  # fmt: skip
-            print(f"verifiers, {name}: {said}", flush=True)
+            printed = "held" if fine else f"{found} after {sampled} turns, expected {reward} after {turns}"  # fmt: skip
+            print(f"verifiers, {name}: {printed}", flush=True)
             wrong += [] if fine else [name]
     return wrong

@@ -143,7 +143,7 @@ def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offlin
 
 @contextlib.contextmanager
 def _by_itself(part: str, record: Record) -> Iterator[None]:
-    """A part that fails fails the test, and does not keep what follows from being looked at."""
+    """Yield a part that fails fails the test, and does not keep what follows from being looked at."""
     try:
         yield
     except TriforgeError as error:
@@ -153,7 +153,7 @@ def _by_itself(part: str, record: Record) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _standing(stack: Stack, folder: Path, record: Record) -> Iterator[None]:
-    """The project's containers and volumes are there for the body, and gone afterwards; their output is kept."""
+    """Yield the project's containers and volumes are there for the body, and gone afterwards; their output is kept."""
     stack.down()  # of a test that was killed
     try:
         yield
@@ -192,14 +192,14 @@ def _restore(
 ) -> None:
     """Back up, lose everything, restore."""
     record.tell("backup while a run trains, everything deleted, restore")
-    said, facts = lose_everything(stack, course, folder, within_s=options.end)
+    restored, facts = lose_everything(stack, course, folder, within_s=options.end)
     quiet_since = stack.started_at(stack.services())
-    record.note("restored", **said, checks=judge(facts, quiet_since=quiet_since), totals=totals(facts))  # fmt: skip
-    record.tell(f"restored: {said}")
+    record.note("restored", **restored, checks=judge(facts, quiet_since=quiet_since), totals=totals(facts))  # fmt: skip
+    record.tell(f"restored: {restored}")
 
 
 def _watch(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:
-    """A run that Grafana and a collector of traces look at."""
+    """Play a run that Grafana and a collector of traces observe."""
     record.tell("--profile watch and traces")
     with watching.watched(stack) as up_s:
         limits = Limits.of(options.limit, up_s=up_s)
@@ -214,7 +214,7 @@ def _watch(stack: Stack, folder: Path, options: argparse.Namespace, record: Reco
 
 
 def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:
-    """A fresh stack with the file for programs."""
+    """Play programs on a fresh stack with the file for programs."""
     from scripts.compose_test.reading import lay_ready  # torch
 
     record.tell("programs of a model, with docker-compose.code.yml")
@@ -245,12 +245,12 @@ def _tell_newest(folder: Path) -> int:
     if path is None:
         sys.stdout.write(f"no record in {folder}\n")
         return 1
-    told = story(path)
-    wrong = failures(told)
-    if ended := told.get("ended", {"failed": "it was killed"}).get("failed"):
+    notes = story(path)
+    wrong = failures(notes)
+    if ended := notes.get("ended", {"failed": "it was killed"}).get("failed"):
         wrong.insert(0, ended)
     verdict = "\n".join(["FAILED", *wrong]) if wrong else "passed"
-    sys.stdout.write(f"\n{report(told)}\n\n{verdict}; the record: {path}\n")
+    sys.stdout.write(f"\n{report(notes)}\n\n{verdict}; the record: {path}\n")
     return int(bool(wrong))
 
 

@@ -18,7 +18,7 @@ PORT, ROUTE = 4318, "/v1/traces"
 
 
 def spans_of(body: bytes) -> Iterator[dict[str, Any]]:
-    """What one request brings: who sent it, name, ids, what it links to, attributes that are text."""
+    """Yield what one request brings: who sent it, name, ids, what it links to, attributes that are text."""
     for part in ExportTraceServiceRequest.FromString(body).resource_spans:
         resource = {item.key: item.value.string_value for item in part.resource.attributes}
         for span in (span for scope in part.scope_spans for span in scope.spans):
@@ -48,7 +48,7 @@ def serve(path: Path) -> None:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     path.touch()
     ThreadingHTTPServer(("", PORT), Api).serve_forever()

@@ -52,7 +52,7 @@ class Docker:
 
 @contextlib.contextmanager
 def docker_engine(folder: Path, tell: Tell) -> Iterator[Docker]:
-    """The engine that answers; if none does, one of our own with everything it keeps in `folder`, stopped at the end.
+    """Yield the engine that answers; if none does, one of our own with everything it keeps in `folder`, stopped at the end.
 
     Raises:
         UnavailableError: something is not installed; nothing is installed by this.

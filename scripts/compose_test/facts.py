@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def job_of(message: str) -> dict[str, str]:
-    """Which job a message in a queue is: its queue, run, group, its own name, by which it is leased, and when it is due."""
+    """Return the job of a message in a queue: its queue, run, group, its own name, by which it is leased, and when it is due."""
     document = json.loads(message)
     arguments, *_ = json.loads(base64.b64decode(document["body"]))
     job: dict[str, Any] = json.loads(arguments[0])
@@ -73,11 +73,10 @@ def job_of(message: str) -> dict[str, str]:
 
 
 def deliveries(broker: Any) -> list[dict[str, Any]]:
-    """What workers have taken and not acknowledged: which job, when (seconds since 1970), and how it stands.
+    """Return what workers have taken and not acknowledged: which job, when (seconds since 1970), and how it stands.
 
-    The broker keeps such a delivery for an hour after whoever took it has died, or has lost its connection; then it comes
-    again. `dealt with`, `settled`, `ended`, `judged`: the work is done, and who takes it then drops it. `held`: somebody is
-    at it. `put off`: a worker keeps it until it is due. `open`: it is still to be done.
+    The broker keeps a delivery for an hour after its worker has died or lost its connection; then it comes again.
+    `dealt with`, `settled`, `ended`, `judged`: the work is done, and the next worker drops it. `held`: a worker has it. `put off`: a worker keeps it until it is due. `open`: it is still to be done.
     """
     found = []
     for tag, at in broker.zrange("unacked_index", 0, -1, withscores=True):
@@ -126,12 +125,12 @@ def row(found: Base) -> dict[str, Any]:
 
 
 def of(found: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """Some columns of a row, and its state."""
+    """Return some columns of a row, and its state."""
     return {name: found[name] for name in columns} | {"standing": found["state"]}
 
 
 def files_of(root: Path, run: str) -> dict[str, Any]:
-    """What the artifact store holds of a run."""
+    """Return what the artifact store holds of a run."""
     records = []
     for path in sorted((root / "runs" / run / "steps").glob("*.parquet")):
         for record in pq.read_table(path, columns=list(COLUMNS)).to_pylist():
@@ -164,7 +163,7 @@ def folder(path: Path) -> dict[str, Any]:
 
 
 def updates(path: Path) -> int:
-    """Of the optimiser up to a version, as its checkpoint counts them, skipped ones included; -1 if there is none."""
+    """Return the optimiser updates that a version's checkpoint counts, skipped ones included; -1 without a checkpoint."""
     root, (run, role, version) = path.parents[3], path.parts[-3:]
     states = (root / "checkpoints" / run / role).glob(f"{version}-*/state.json")
     counters = [json.loads(state.read_text())["counters"] for state in states]

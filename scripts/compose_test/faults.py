@@ -1,4 +1,4 @@
-"""What is done to the stack while a run is under way, and how long it takes to get over it."""
+"""Faults of the stack while a run trains, and the time to recover."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Limits:
 
     @classmethod
     def of(cls, one_s: float, *, up_s: float) -> Limits:
-        """What is killed at once starts at once: twice what the same stack took to come up in order, and no less than for one."""
+        """Return what is killed at once starts at once: twice what the same stack took to come up in order, and no less than for one."""
         return cls(one_s, max(one_s, 2 * up_s))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a fault; seconds count from the moment it struck (for a cut line, from when it was mended)."""
+    """Result of a fault; seconds count from the moment it struck (for a cut line, from when it was mended)."""
 
     what: str
     service: str
@@ -217,7 +217,7 @@ class Course:
             time.sleep(_POLL_S)
 
     def settled_facts(self, *, within_s: float) -> dict[str, Any]:
-        """What lasts, once nothing is queued any more (the adaptation counts after a step) or the time is over."""
+        """Return what lasts, once nothing is queued any more (the adaptation counts after a step) or the time is over."""
         deadline = time.monotonic() + within_s
         while True:
             facts = patiently(self._stack.facts, within_s=self._limits.all_s)
@@ -243,7 +243,7 @@ class Course:
         return found
 
     def _step(self) -> int:
-        """The run's step; one more than it can have where it has ended, and -1 while the API is away."""
+        """Return the run's step; one more than it can have where it has ended, and -1 while the API is away."""
         try:
             run = self._stack.get("runs", f"/v1/runs/{self._run}")
         except UnavailableError:

@@ -65,14 +65,14 @@ def _pulled(docker: Docker, image: str, tell: Tell) -> bool:
 
 
 def have_debian(docker: Docker, folder: Path, tell: Tell) -> str:
-    """The image of a minimal Debian with the packages that all stand-ins need, made where it is missing."""
+    """Return the image of a minimal Debian with the packages that all stand-ins need, made where it is missing."""
     if not docker.has(_DEBIAN):
         docker("import", str(fetch_debian(folder, tell)), _DEBIAN, timeout_s=_MAKE_S)
     return _DEBIAN
 
 
 def fetch_debian(folder: Path, tell: Tell) -> Path:
-    """The archive that stand-ins are made of; one that is in the folder is kept.
+    """Return the archive that stand-ins are made of; one that is in the folder is kept.
 
     Raises:
         UnavailableError: debootstrap is not installed or has failed.

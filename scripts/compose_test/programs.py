@@ -29,7 +29,7 @@ POOL: dict[str, Any] = {
 
 
 def wrong_with(steps: Sequence[Mapping[str, Any]], records: Path) -> list[str]:
-    """What two steps of programs and tests should have left and have not."""
+    """Return what two steps of programs and tests should have left and have not."""
     wrong = []
     if len(steps) != STEPS:
         wrong.append(f"{len(steps)} steps, expected {STEPS}")
@@ -55,9 +55,9 @@ def wrong_with(steps: Sequence[Mapping[str, Any]], records: Path) -> list[str]:
     for group in groups:
         programs = [by_id[name]["action"] for name in group["programs"]]
         for test in group["tests"]:
-            said = [_printed(program, test["input"]) == test["output"].strip() for program in programs]  # fmt: skip
-            if test["accepts"] != said:
-                wrong.append(f"group {group['group_id']}: a test accepted {test['accepts']}, expected {said}")  # fmt: skip
+            expected_verdicts = [_printed(program, test["input"]) == test["output"].strip() for program in programs]  # fmt: skip
+            if test["accepts"] != expected_verdicts:
+                wrong.append(f"group {group['group_id']}: a test accepted {test['accepts']}, expected {expected_verdicts}")  # fmt: skip
     return wrong
 
 

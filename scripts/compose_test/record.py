@@ -34,10 +34,10 @@ class Record:
         os.fsync(self._file.fileno())
 
     def tell(self, text: str) -> None:
-        """Say it to whoever looks on, and note it."""
+        """Print a line and note it."""
         sys.stdout.write(f"[{time.monotonic() - self._began:5.0f} s] {text}\n")
         sys.stdout.flush()
-        self.note("told", text=text)
+        self.note("line", text=text)
 
     def close(self) -> None:
         self._file.close()
@@ -53,7 +53,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """What was noted; a last line that was cut short is left out."""
+    """Yield what was noted; a last line that was cut short is left out."""
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(text)
@@ -62,7 +62,7 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def story(path: Path) -> dict[str, Any]:
-    """The last note of each kind, and under `faults` the last one of each fault, in the order in which they struck."""
+    """Return the last note of each kind, and under `faults` the last one of each fault, in the order in which they struck."""
     found: dict[str, Any] = {}
     faults: dict[int, Mapping[str, Any]] = {}
     for line in lines(path):

@@ -35,15 +35,15 @@ def lose_everything(
     last = course.end(within_s=within_s)
     after = course.settled_facts(within_s=within_s)
     shutil.rmtree(kept, ignore_errors=True)
-    said = {
+    notes = {
         "backup_s": copied_s, "restore_s": restored_s, "mb": size // 10**6, "step_when_copied": at_step,
         "step_after": came_back, "status": last["status"], "step": last["step"], "changed": changed(before, after),
     }  # fmt: skip
-    return said, after
+    return notes, after
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Which of what lasted before is not the same afterwards, by run and kind."""
+    """Return what changed of the lasting data, by run and kind."""
     there = {found["run"]["id"]: found for found in after["runs"]}
     return [
         f"run {old['run']['id']}: {kind} differ"

@@ -1,4 +1,4 @@
-"""The stack under test: a compose project of its own beside any other, its APIs, and what one can do to its containers."""
+"""The stack under test: a compose project of its own, its APIs, and what one can do to its containers."""
 
 from __future__ import annotations
 
@@ -179,21 +179,21 @@ class Stack:
         """`docker compose restart`: SIGTERM, and up again."""
         self.compose("restart", "-t", "10", service)
 
-    # ---- a container beside the stack ----
+    # ---- an extra container ----
 
-    def run_beside(self, name: str, image: str, *command: str) -> None:
+    def run_extra(self, name: str, image: str, *command: str) -> None:
         """Start a container of one of the stack's images on its network, under a name of its own."""
-        self.remove_beside(name)
+        self.remove_extra(name)
         self._docker(
             "run", "-d", "--no-healthcheck", "--name", _container(name), "--network", _NETWORK, "--network-alias", name,
             f"triforge/{image}:{self._tag}", *command,
         )  # fmt: skip
 
-    def exec_beside(self, name: str, *command: str) -> str:
+    def exec_extra(self, name: str, *command: str) -> str:
         """Run a program in it; returns what it printed."""
         return self._docker("exec", _container(name), *command)
 
-    def remove_beside(self, name: str) -> None:
+    def remove_extra(self, name: str) -> None:
         """End and remove it, if it is there."""
         with contextlib.suppress(UnavailableError):
             self._docker("rm", "-f", _container(name))
@@ -201,7 +201,7 @@ class Stack:
     # ---- what was kept ----
 
     def facts(self) -> dict[str, Any]:
-        """What the database, the artifact store, the queues and the policy services hold, read inside of the stack."""
+        """Return what the database, the artifact store, the queues and the policy services hold, read inside of the stack."""
         out = self.compose("exec", "-T", "trainer", "python", "-", stdin=_FACTS.read_text(), timeout_s=300)  # fmt: skip
         *runs, rest = (json.loads(line) for line in out.splitlines())
         return {"runs": runs, **rest}
@@ -223,9 +223,9 @@ class Stack:
         script.write_text(f"cd {self.folder}\n{walk_through.by_hand(self.ports)}")
         began = time.monotonic()
         environment = {**self._docker.environment, "TRIFORGE_KEY": self._key}
-        said = call(["bash", str(script)], environment=environment, timeout_s=within_s)
-        (self.folder / "walk_through.log").write_text(said)
-        return said.split()[-1], round(time.monotonic() - began, 1)
+        printed = call(["bash", str(script)], environment=environment, timeout_s=within_s)
+        (self.folder / "walk_through.log").write_text(printed)
+        return printed.split()[-1], round(time.monotonic() - began, 1)
 
     def get(self, api: str, path: str, *, authorization: str = "") -> Any:
         """GET of a published API, `pools`, `runs` or, with an authorization of its own, `grafana`."""
@@ -252,8 +252,8 @@ class Stack:
                 given: bytes = answer.read()
                 return given
         except urllib.error.HTTPError as error:
-            said = error.read(2000).decode(errors="replace")
-            raise UnavailableError(f"{path}: {error.code} {said}") from error
+            printed = error.read(2000).decode(errors="replace")
+            raise UnavailableError(f"{path}: {error.code} {printed}") from error
         except (OSError, http.client.HTTPException) as error:
             raise UnavailableError(f"{path}: {error}") from error
 
@@ -271,7 +271,7 @@ def patiently(ask: Callable[[], _T], *, within_s: float) -> _T:
 
 
 def _fresh_secrets(path: Path) -> dict[str, str]:
-    """What `make env` writes, new for this test."""
+    """Return what `make env` writes, new for this test."""
     path.unlink(missing_ok=True)
     call([str(ROOT / "scripts" / "write_env.sh"), str(path)])
     pairs = (line.partition("=") for line in path.read_text().splitlines() if line[:1] != "#")

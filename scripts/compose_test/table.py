@@ -1,4 +1,4 @@
-"""What a test's record comes to: a verdict, tables to read."""
+"""Verdict and tables of a test's record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def failures(story: Mapping[str, Any]) -> list[str]:
     unfinished = [] if peace == "finished" else [f"the run in peace: {peace}"]
     changed = story.get("restored", {}).get("changed", [])
     wrong = [
-        said for part in ("watched", "programs") for said in story.get(part, {}).get("wrong", [])
+        sentence
+        for part in ("watched", "programs")
+        for sentence in story.get(part, {}).get("wrong", [])
     ]
     return [*missing, *unfinished, *late, *checks, *changed, *wrong]
 
@@ -94,8 +96,8 @@ def check_table(checks: Mapping[str, Sequence[str]]) -> str:
     """Markdown: what was checked, and what was found."""
     lines = ["| checked | found |", "|---|---|"]
     for name, wrong in checks.items():
-        said = f"{len(wrong)} wrong: {wrong[0]}" if wrong else "holds"
-        lines.append(f"| {name} | {said} |")
+        sentence = f"{len(wrong)} wrong: {wrong[0]}" if wrong else "holds"
+        lines.append(f"| {name} | {sentence} |")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ def evidence(run: Mapping[str, Any]) -> Evidence:
 
 
 def judge(facts: Mapping[str, Any], *, quiet_since: float = 0.0) -> dict[str, list[str]]:
-    """What is wrong, by check; an empty list where nothing is.
+    """Return what is wrong, by check; an empty list where nothing is.
 
     Args:
         quiet_since: when the last fault was over and what it hit had started again, in seconds since 1970.

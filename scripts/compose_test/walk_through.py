@@ -15,7 +15,7 @@ curl() { command curl --fail-with-body -H "Authorization: Bearer $TRIFORGE_KEY" 
 
 
 def by_hand(ports: Mapping[str, int]) -> str:
-    """A bash script of the first lines of the section "By hand": those that ask published APIs. Ends with the run's id.
+    """Return a bash script of the first lines of the section "By hand": those that ask published APIs. Ends with the run's id.
 
     Args:
         ports: where the APIs `pools` and `runs` are published.

@@ -1,4 +1,4 @@
-"""What watches the stack, with `--profile watch` and traces on: every figure that the board asks for, and a trace a trajectory."""
+"""Monitoring of the stack, with `--profile watch` and traces on: every figure that the board asks for, and a trace a trajectory."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ Ask = Callable[[str], Any]
 
 @contextlib.contextmanager
 def watched(stack: Stack) -> Iterator[float]:
-    """The stack with Grafana and with traces that go to a collector, as an operator would have it; yields the seconds until healthy."""
+    """Yield the stack with Grafana and with traces that go to a collector, as an operator would have it; the value is the seconds until healthy."""
     text = Path(__file__).with_name("collector.py").read_text()
-    stack.run_beside(_COLLECTOR, "trainer", "python", "-c", text, _SEEN)
+    stack.run_extra(_COLLECTOR, "trainer", "python", "-c", text, _SEEN)
     stack.set(COMPOSE_PROFILES="cpu,watch", TRIFORGE_OTLP_ENDPOINT=f"http://{_COLLECTOR}:{PORT}")
     try:
         yield round(stack.up(), 1)
     finally:
         stack.compose("rm", "--stop", "--force", "grafana")
-        stack.remove_beside(_COLLECTOR)
+        stack.remove_extra(_COLLECTOR)
         stack.set(COMPOSE_PROFILES="cpu", TRIFORGE_OTLP_ENDPOINT="")
 
 
 def look(stack: Stack, run: str, folder: Path) -> dict[str, Any]:
-    """What the board, Prometheus and the collector show of a run that has ended; `wrong` names what they should and do not."""
+    """Return what the board, Prometheus and the collector show of a run that has ended; `wrong` names what they should and do not."""
     figures, wrong_figures = _patiently(lambda: figures_of(_grafana(stack)))
     path = folder / "watched.parquet"
     stack.save("runs", f"/v1/runs/{run}/export", path)
@@ -69,7 +69,7 @@ def look(stack: Stack, run: str, folder: Path) -> dict[str, Any]:
 def _patiently(
     ask: Callable[[], tuple[dict[str, Any], list[str]]],
 ) -> tuple[dict[str, Any], list[str]]:
-    """What is found when nothing is wrong any more, or the time is over."""
+    """Return what is found when nothing is wrong any more, or the time is over."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         found, wrong = ask()
@@ -123,7 +123,7 @@ def figures_of(ask: Ask) -> tuple[dict[str, Any], list[str]]:
 
 
 def expected_targets() -> int:
-    """How many processes Prometheus is told to ask, with one container a service."""
+    """Return the number of processes that Prometheus scrapes, with one container a service."""
     jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     fixed = [t for job in jobs for c in job.get("static_configs", []) for t in c["targets"]]
     named = [n for job in jobs for c in job.get("dns_sd_configs", []) for n in c["names"]]
@@ -134,7 +134,7 @@ def expected_targets() -> int:
 
 
 def _spans(stack: Stack) -> list[dict[str, Any]]:
-    lines = stack.exec_beside(_COLLECTOR, "cat", _SEEN).splitlines()
+    lines = stack.exec_extra(_COLLECTOR, "cat", _SEEN).splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -151,9 +151,9 @@ def traces_of(
     wrong = [] if trajectories else ["no trajectory is on record"]
     for name in trajectories:
         own = by_trace[f"{trace_id_of(name):032x}"]
-        beside = {trace for span in own for trace in linking[span["id"]]}
-        services = {s["service"] for s in own} | {s["service"] for t in beside for s in by_trace[t]}
-        wrong += [f"trajectory {name}: {said}" for said in _wrong_with(own, services)]
+        linked = {trace for span in own for trace in linking[span["id"]]}
+        services = {s["service"] for s in own} | {s["service"] for t in linked for s in by_trace[t]}
+        wrong += [f"trajectory {name}: {problem}" for problem in _wrong_with(own, services)]
     steps = [s for s in spans if s["name"] == "step" and s["attributes"].get("triforge.run") == run]
     learned = [s["name"] for step in steps for s in by_trace[step["trace"]] if s["name"] == "learner step"]  # fmt: skip
     if not learned:
@@ -166,7 +166,7 @@ def traces_of(
 
 
 def _wrong_with(own: Sequence[Mapping[str, Any]], services: set[str]) -> Iterator[str]:
-    """What is wrong with a trajectory's trace, given the services that worked on it there and in batches beside it."""
+    """Yield what is wrong with a trajectory's trace, given the services that worked on it there and in linked batches."""
     roots = [span for span in own if span["name"] == "trajectory" and not span["parent"]]
     if len(roots) != 1:
         yield f"{len(roots)} roots, expected 1"

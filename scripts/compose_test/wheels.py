@@ -18,7 +18,7 @@ _PORT = 18473  # the same each time: it stands in the builder's arguments, by wh
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ CHART = K8S / "helm" / "triforge"
 
 def chart() -> dict[str, str]:
     """Text of every file that is written, by its path in the chart."""
-    lines = [line for term, said in checks() for line in (f"{{{{- if {term} }}}}", f"{{{{- fail {json.dumps(said)} }}}}", "{{- end }}")]  # fmt: skip
+    lines = [line for term, sentence in checks() for line in (f"{{{{- if {term} }}}}", f"{{{{- fail {json.dumps(sentence)} }}}}", "{{- end }}")]  # fmt: skip
     files = {"templates/checks.yaml": "\n".join(lines) + "\n", "values.schema.json": json.dumps(schema(), indent=2) + "\n"}  # fmt: skip
     return files | {f"templates/{name}": text for name, text in templates().items()}
 

@@ -57,8 +57,8 @@ def _rules(outcomes: Mapping[Variant, str]) -> list[_Rule]:
     rules: list[_Rule] = []
     for names in sorted({variant[1] for variant in outcomes}, key=lambda names: (len(names), sorted(names))):  # fmt: skip
         wanted = {variant[0]: outcome for variant, outcome in outcomes.items() if variant[1] == names}  # fmt: skip
-        said = {overlay: next((rule.outcome for rule in rules if rule.holds((overlay, names))), None) for overlay in wanted}  # fmt: skip
-        wrong = {outcome for overlay, outcome in wanted.items() if said[overlay] != outcome}
+        found_by = {overlay: next((rule.outcome for rule in rules if rule.holds((overlay, names))), None) for overlay in wanted}  # fmt: skip
+        wrong = {outcome for overlay, outcome in wanted.items() if found_by[overlay] != outcome}
         usual = Counter(wanted.values()).most_common(1)[0][0]
         for outcome in sorted(wrong, key=lambda outcome: (outcome != usual, outcome)):
             where = frozenset(overlay for overlay in wanted if wanted[overlay] == outcome)

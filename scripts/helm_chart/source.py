@@ -32,7 +32,7 @@ class _Component:
 
 
 def objects() -> dict[Key, dict[Variant, Document | None]]:
-    """What each object is in each variant that can make a difference to it; None where it is absent."""
+    """Return what each object is in each variant that can make a difference to it; None where it is absent."""
     overlays = {name: {_key(d): d for d in render((name,))} for name in folders("overlays")}
     components = {name: _component(name) for name in folders("components")}
     found: dict[Key, dict[Variant, Document | None]] = {}

@@ -1,4 +1,4 @@
-"""Which part of the manifests is a value of the chart, and what the values may be."""
+"""Values of the chart, and their schema."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`make k8s-test`: every overlay and component on a real API server, placed by the real scheduler.
 
 Starts etcd, kube-apiserver, kube-controller-manager and kube-scheduler from the folder KUBEBUILDER_ASSETS on loopback, describes
-nodes (1, 4 or 8 with 8 GPUs, tainted or not, with CPU nodes beside them or without), applies each overlay and each component
+nodes (1, 4 or 8 with 8 GPUs, tainted or not, with CPU nodes or without), applies each overlay and each component
 strictly, and demands that every pod is placed and that no claim for one node is mounted on two. No kubelet runs, so no
 program does. Then the Helm chart of the same is installed, where there is helm. Without the last two programs everything is applied as a dry run, and nothing is placed. The definitions of
 others' kinds come from the folder K8S_TEST_CRDS; without one any spec of theirs is taken. Everything is stopped and removed.
@@ -23,7 +23,7 @@ from scripts.k8s_test.custom import install
 from scripts.k8s_test.trial import Verdict, try_case
 from triforge.errors import TriforgeError
 
-_TOLD = 5  # problems of a case
+_SHOWN = 5  # problems of a case
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,10 +74,10 @@ def _tell(verdict: Verdict, seconds: float) -> None:
         f"{'FAILED' if verdict.problems else 'ok'} {verdict.case}: {verdict.objects} objects, {verdict.pods} pods"
         f"{' (' + where + ')' if where else ''}, {seconds:.0f} s"
     )
-    for problem in verdict.problems[:_TOLD]:
+    for problem in verdict.problems[:_SHOWN]:
         _say(f"    {problem}")
-    if len(verdict.problems) > _TOLD:
-        _say(f"    and {len(verdict.problems) - _TOLD} more")
+    if len(verdict.problems) > _SHOWN:
+        _say(f"    and {len(verdict.problems) - _SHOWN} more")
 
 
 def _say(line: str) -> None:

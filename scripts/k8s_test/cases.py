@@ -1,4 +1,4 @@
-"""What is applied where: every overlay on every cluster it is for, and every component on every overlay."""
+"""Cases: every overlay on every cluster it is for, and every component on every overlay."""
 
 from __future__ import annotations
 

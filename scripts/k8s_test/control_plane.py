@@ -23,7 +23,7 @@ _START_S = 120.0
 
 
 def binaries() -> Path:
-    """The folder that KUBEBUILDER_ASSETS names.
+    """Return the folder that KUBEBUILDER_ASSETS names.
 
     Raises:
         ConfigError: there is none, or it lacks a program.

@@ -34,12 +34,12 @@ def install(plane: ControlPlane) -> str:
             raise ConfigError(f"{_VARIABLE}: given {given}, expected a folder with CustomResourceDefinitions (*.yaml)")  # fmt: skip
         for file in files:
             plane.kubectl("apply", "--server-side", "-f", str(file))
-        said = f"custom resources: {len(files)} definitions from {given}"
+        sentence = f"custom resources: {len(files)} definitions from {given}"
     else:
         for group_version, kinds in _KINDS.items():
             for plural, kind in kinds:
                 plane.kubectl("apply", "-f", "-", given=json.dumps(_anything(group_version, plural, kind)))  # fmt: skip
-        said = f"custom resources: any spec is taken ({_VARIABLE} names no folder with the projects' own definitions)"
+        sentence = f"custom resources: any spec is taken ({_VARIABLE} names no folder with the projects' own definitions)"
     runtime = {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
@@ -47,7 +47,7 @@ def install(plane: ControlPlane) -> str:
     }
     plane.kubectl("apply", "-f", "-", given=json.dumps(runtime | {"handler": "nvidia"}))
     plane.kubectl("wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout=60s")  # fmt: skip
-    return said
+    return sentence
 
 
 def _anything(group_version: str, plural: str, kind: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def render(
 
 
 def render_chart(variant: tuple[str, ...], namespace: str) -> list[Document]:
-    """The same documents, of the Helm chart.
+    """Return the same documents, of the Helm chart.
 
     Raises:
         ConfigError: the chart refuses the values; the sentence is its own.

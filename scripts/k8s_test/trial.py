@@ -69,7 +69,7 @@ def try_case(plane: ControlPlane, case: Case, number: int) -> Verdict:
 
 
 def _not_the_chart(case: Case) -> list[str]:
-    """What the chart makes otherwise; tried with the namespace that the manifests are written for."""
+    """Return what the chart makes otherwise; tried with the namespace that the manifests are written for."""
     if not HELM:
         return []
     return differences(render(case.variant), render_chart(case.variant, "triforge"))
@@ -93,7 +93,7 @@ def _apply(plane: ControlPlane, documents: list[Document]) -> None:
     how += [] if plane.places else ["--dry-run=server"]
     levels = [d["metadata"]["labels"] for d in documents if d["kind"] == "Namespace"]
     if not any(of["pod-security.kubernetes.io/enforce"] == "privileged" for of in levels):
-        how.append("--warnings-as-errors")  # which is also how deprecated fields are told
+        how.append("--warnings-as-errors")  # which also reports deprecated fields
     text = "\n---\n".join(json.dumps(document) for document in documents)
     plane.kubectl("apply", *how, "-f", "-", given=text)
 
@@ -126,7 +126,7 @@ def expected_pods(documents: list[Document]) -> int:
 
 
 def _add_volumes(plane: ControlPlane, documents: list[Document], namespace: str) -> None:
-    """A volume for every claim, in reach of every node: where it can be mounted is not the scheduler's to know."""
+    """Add a volume for every claim, in reach of every node."""
     claims = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "PersistentVolumeClaim"}  # fmt: skip
     for document in documents:
         for template in document.get("spec", {}).get("volumeClaimTemplates", []):
@@ -150,7 +150,7 @@ def _add_volumes(plane: ControlPlane, documents: list[Document], namespace: str)
 
 
 def _settled(plane: ControlPlane, documents: list[Document], namespace: str) -> list[dict[str, Any]]:  # fmt: skip
-    """The pods, when all have a node, or when those without one have waited."""
+    """Return the pods, when all have a node, or when those without one have waited."""
     begin = time.monotonic()
     waiting: float | None = None
     while True:
@@ -174,7 +174,7 @@ def _placed(pods: list[dict[str, Any]]) -> int:
 
 
 def _why(pod: dict[str, Any]) -> str:
-    """What the scheduler says of a pod that it cannot place."""
+    """Return what the scheduler says of a pod that it cannot place."""
     if "nodeName" in pod["spec"]:
         return ""
     found = [c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"]
@@ -182,7 +182,7 @@ def _why(pod: dict[str, Any]) -> str:
 
 
 def unplaced(pods: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each pod without a node."""
+    """Return a sentence for each pod without a node."""
     return [
         f"{pod['metadata']['name']} is Pending: {_why(pod) or 'not looked at'}"
         for pod in pods

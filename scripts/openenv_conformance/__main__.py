@@ -82,19 +82,19 @@ type = "subprocess"
 
 @contextmanager
 def served(family: str) -> Iterator[str]:
-    """The address of a family behind `triforge env serve`."""
+    """Yield the address of a family behind `triforge env serve`."""
     command = [sys.executable, "-m", "triforge", "env", "serve", family, "--port", "0"]
     with _running([*command, "--count", "8"], cwd=ROOT) as server:
         assert server.stdout is not None
-        said = server.stdout.readline()
-        if " at http://" not in said:
-            raise UnavailableError(f"triforge env serve {family} did not start: {said}")
-        yield said.rpartition(" at ")[2].strip()
+        first_line = server.stdout.readline()
+        if " at http://" not in first_line:
+            raise UnavailableError(f"triforge env serve {family} did not start: {first_line}")
+        yield first_line.rpartition(" at ")[2].strip()
 
 
 @contextmanager
 def policy(folder: Path) -> Iterator[str]:
-    """The address of the policy endpoint of a deployment with tiny models."""
+    """Yield the address of the policy endpoint of a deployment with tiny models."""
     model = build_reading_model(folder / "model")
     roles = (f'[models.{role}]\npath = "{model}"\n' for role in ("policy", "reward", "rewriter"))
     (folder / "run.toml").write_text("\n".join(roles))
@@ -112,7 +112,7 @@ def policy(folder: Path) -> Iterator[str]:
 
 
 def last_words(state: Path) -> str:
-    """The end of each log of a deployment; its folder goes away with us."""
+    """Return the end of each log of a deployment; its folder goes away with us."""
     logs = sorted(state.rglob("*.log"))
     ends = (f"{log.name}: {log.read_text(errors='replace')[-400:].strip()}" for log in logs)
     return "\n".join(ends) or "it has written no log"
@@ -139,20 +139,18 @@ def validate(programs: Path, url: str) -> tuple[int, list[str]]:
     try:
         summary = json.loads(text)["summary"]
     except (ValueError, KeyError):
-        raise UnavailableError(
-            f"openenv validate said: {(done.stdout + done.stderr)[-600:]}"
-        ) from None
+        raise UnavailableError(f"openenv validate: {(done.stdout + done.stderr)[-600:]}") from None
     return int(summary["passed_count"]), list(summary["failed_criteria"])
 
 
 def ask_alone(programs: Path, folder: Path, policy: str) -> list[dict[str, Any]]:
-    """What `verifiers` recorded of sums, two answers each."""
+    """Return what `verifiers` recorded of sums, two answers each."""
     document = EVALUATION.format(policy=policy, rollouts=2) + ALONE.format(count=SUMS)
     return evaluate(programs, folder / "alone", document)
 
 
 def join(programs: Path, folder: Path, policy: str, environment: str) -> list[dict[str, Any]]:
-    """What `verifiers` recorded of its episodes."""
+    """Return what `verifiers` recorded of its episodes."""
     resets = ", ".join(f"{{seed = {seed}}}" for seed in range(EPISODES))
     world = JOINED.format(environment=environment, resets=resets, turns=TURNS)
     document = EVALUATION.format(policy=policy, rollouts=1) + world
@@ -192,7 +190,7 @@ def judged(what: str, episodes: list[dict[str, Any]], wanted: int) -> bool:
 
 
 def newer_python() -> str | None:
-    """A Python that Harbor can be installed for, if there is one here."""
+    """Return a Python that Harbor can be installed for, if there is one here."""
     names = [f"python3.{minor}" for minor in (14, 13, 12)]
     places = sorted(Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python"))
     for found in [*map(shutil.which, names), *map(str, places)]:

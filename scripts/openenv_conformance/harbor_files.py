@@ -12,8 +12,8 @@ def main() -> int:
     for name in sys.argv[1:]:
         path = Path(name)
         valid = Task.is_valid_dir(path)
-        said = Task(path).name if valid else "NOT VALID"
-        sys.stdout.write(f"harbor, {path.name}: {said}\n")
+        verdict = Task(path).name if valid else "NOT VALID"
+        sys.stdout.write(f"harbor, {path.name}: {verdict}\n")
         bad += not valid
     return 1 if bad else 0
 

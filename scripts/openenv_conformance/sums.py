@@ -10,7 +10,7 @@ class SumData(vf.TaskData):
 
 
 class SumTask(vf.Task[SumData]):
-    """Who says the sum has won."""
+    """A question whose answer is a sum."""
 
     @vf.reward(weight=1.0)
     async def right(self, trace: vf.Trace) -> float:

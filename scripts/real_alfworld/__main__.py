@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from environments.alfworld.engine import Engine
-from environments.alfworld.games import problem
 from environments.household.wording import announce
 from scripts.calling import ROOT
+from scripts.real_alfworld.game_files import problem
 from scripts.real_alfworld.install import constants, ensure
 from scripts.real_alfworld.play import commands, record, worlds
 from triforge.errors import TriforgeError

@@ -24,7 +24,7 @@ print(json.dumps({
 
 
 def ensure() -> Path:
-    """The interpreter, made on the first call and found on every later one."""
+    """Return the interpreter, made on the first call and found on every later one."""
     if named := os.environ.get("ALFWORLD_PYTHON"):
         return Path(named)
     installs = [["-r", str(REQUIREMENTS)]]

@@ -58,7 +58,7 @@ _MADE_PLAYED: Final = (
 )  # fmt: skip
 
 
-class Told(Protocol):
+class GameEngine(Protocol):
     """An engine that plays one game: the real one, or a recording of it."""
 
     @property
@@ -68,7 +68,7 @@ class Told(Protocol):
 
 
 def worlds() -> list[World]:
-    """The games: every kind of room and every type of goal, doors open and shut; and `MADE`."""
+    """Return the games: every kind of room and every type of goal, doors open and shut; and `MADE`."""
     made: list[World] = []
     for number, room in enumerate(ROOM_KINDS):
         wanted: Params = {
@@ -82,7 +82,7 @@ def worlds() -> list[World]:
 
 
 def commands(world: World, number: int) -> Iterator[str]:
-    """A sequence for game `number`: the first few do all there is to do to one thing; then `_wander`; the last is written down."""
+    """Return a sequence for game `number`: the first few do all there is to do to one thing; then `_wander`; the last is written down."""
     if number == GAMES:
         return iter(_MADE_PLAYED)
     if number < _PROBES:
@@ -113,7 +113,7 @@ def _probe(world: World, *, cut: bool) -> list[str]:
 
 
 def _wander(world: World, number: int) -> Iterator[str]:
-    """A shortest plan with noise between, the expert with slips, or random commands throughout."""
+    """Yield a shortest plan with noise between, the expert with slips, or random commands throughout."""
     rng = Random(f"commands {number}")  # noqa: S311
     episode, expert = Episode(world, PlayOptions(), announce(world)), Expert(world)
     steps = iter(plan(world) or [])
@@ -135,7 +135,7 @@ def _wander(world: World, number: int) -> Iterator[str]:
 
 
 def _any(rng: Random, episode: Episode) -> str:
-    """A random admissible command; verbs are evenly likely, so that it does more than walk about."""
+    """Return a random admissible command; verbs are evenly likely, so that it does more than walk about."""
     offered = episode.commands()
     if rng.random() < 0.8:  # these three change nothing
         offered = tuple(text for text in offered if text not in ("help", "inventory", "look"))
@@ -162,17 +162,17 @@ def _wrong(world: World) -> list[str]:
     ]
 
 
-def difference(world: World, sequence: Iterable[str], told: Told) -> str | None:
-    """The first thing in which the household and `told` differ, or None when they agree to the end."""
+def difference(world: World, sequence: Iterable[str], engine: GameEngine) -> str | None:
+    """Return the first thing in which the household and `engine` differ, or None when they agree to the end."""
     episode = Episode(world, PlayOptions(), announce(world))
     observation = episode.start().observation
-    found = _unlike("reset", Seen(observation.text, observation.admissible, False), told.first)
+    found = _unlike("reset", Seen(observation.text, observation.admissible, False), engine.first)
     for command in sequence:
         if found is not None:
             return found
         result = episode.play(command)
         seen = Seen(result.observation.text, episode.commands(), bool(result.success))
-        found = _unlike(repr(command), seen, told.step(command))
+        found = _unlike(repr(command), seen, engine.step(command))
     return found
 
 
@@ -195,7 +195,7 @@ def _unlike(command: str, ours: Seen, theirs: Seen) -> str | None:
 
 @dataclass(slots=True)
 class Recording:
-    """One game as the real engine played it; a `Told` that expects the recorded commands in their order."""
+    """One game as the real engine played it; a `GameEngine` that expects the recorded commands in their order."""
 
     params: Params
     sequence: list[str]
@@ -212,12 +212,12 @@ class Recording:
         return self.seen[self._at]
 
 
-def record(world: World, sequence: list[str], told: Told) -> dict[str, object]:
-    """Play a game in the real engine; what was said, as JSON. Commands are kept as changes of the list before."""
+def record(world: World, sequence: list[str], engine: GameEngine) -> dict[str, object]:
+    """Play a game in the real engine and return its texts as JSON. Commands are kept as changes of the list before."""
     before: tuple[str, ...] = ()
     lines = []
     for command in (None, *sequence):
-        seen = told.first if command is None else told.step(command)
+        seen = engine.first if command is None else engine.step(command)
         gone = [text for text in before if text not in seen.commands]
         new = [text for text in seen.commands if text not in before]
         lines.append([command, seen.text, seen.won, gone, new])

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from demo.warm_start import smollm2
 from scripts.calling import ROOT
-from scripts.real_sglang.folders import folders_beside
+from scripts.real_sglang.folders import folders_of
 from scripts.real_sglang.hung import hung
 from scripts.real_sglang.install import Install, Tell, ensure
 from scripts.real_sglang.loop import two_steps
@@ -79,8 +79,8 @@ async def _run(what: str, state: Path, tell: Tell) -> int:
 
 
 async def _suite(install: Install, model: Path, state: Path, tell: Tell) -> int:
-    """The contract suite in pytest, against a server of its own; pytest's exit status."""
-    folders = folders_beside(model, state)
+    """Return the contract suite in pytest, against a server of its own; pytest's exit status."""
+    folders = folders_of(model, state)
     async with serving(install, model, "policy", logs=state) as (server,):
         tell(
             f"serving {model.name} at {server.url} (log: {server.log}); running the contract suite"

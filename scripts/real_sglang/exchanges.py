@@ -59,7 +59,7 @@ class Conversation:
     client: httpx.AsyncClient
     api_key: str = ""
     admin_key: str = ""
-    told: dict[str, Exchange] = field(default_factory=dict)
+    kept: dict[str, Exchange] = field(default_factory=dict)
 
     async def ask(
         self,
@@ -81,14 +81,14 @@ class Conversation:
             status=response.status_code,
             reply=_content(response),
         )
-        self.told[name] = found
+        self.kept[name] = found
         return found
 
     async def admin(self, name: str, path: str, body: Any = None) -> Exchange:
         return await self.ask(name, path, {} if body is None else body, key="admin")
 
     async def stream(self, name: str, path: str, body: Body) -> AsyncGenerator[Any, None]:
-        """The events of a streamed reply as they come; the exchange is kept when the last one was taken."""
+        """Yield the events of a streamed reply as they come; the exchange is kept when the last one was taken."""
         events: list[Any] = []
         async with self.client.stream(
             "POST", path, json=body, headers=self._headers("api")
@@ -99,7 +99,7 @@ class Conversation:
                     continue
                 events.append(json.loads(data))
                 yield events[-1]
-            self.told[name] = Exchange(
+            self.kept[name] = Exchange(
                 name=name,
                 method="POST",
                 path=path,
@@ -122,7 +122,7 @@ def _content(response: httpx.Response) -> Any:
 
 
 async def play(talk: Conversation, folders: Folders) -> Mapping[str, Exchange]:
-    """The whole conversation; afterwards the engine serves `folders.start` as version 3 and is not paused."""
+    """Return the whole conversation; afterwards the engine serves `folders.start` as version 3 and is not paused."""
     await _information(talk)
     await _generate(talk)
     await _refused_generations(talk)
@@ -132,7 +132,7 @@ async def play(talk: Conversation, folders: Folders) -> Mapping[str, Exchange]:
     await _sessions(talk)
     if talk.api_key:
         await _keys(talk)
-    return talk.told
+    return talk.kept
 
 
 async def _information(talk: Conversation) -> None:
@@ -173,7 +173,7 @@ async def _generate(talk: Conversation) -> None:
 
 
 async def _refused_generations(talk: Conversation) -> None:
-    models = talk.told["models"].reply
+    models = talk.kept["models"].reply
     context = models["data"][0]["max_model_len"]
     refused: dict[str, Body] = {
         "generate_nothing": {"sampling_params": _GREEDY},
@@ -252,7 +252,7 @@ async def _aborts(talk: Conversation) -> None:
             await talk.admin(name, "/abort_request", order)
             async for _ in events:
                 pass
-    await talk.admin("abort_unknown", "/abort_request", {"rid": "nobody"})
+    await talk.admin("abort_unknown", "/abort_request", {"rid": "unknown"})
     whole = asyncio.create_task(talk.ask("generate_aborted", "/generate", _WHOLE))
     body = {**one, "stream": True}
     async with aclosing(talk.stream("generate_abort_both", "/generate", body)) as events:
@@ -287,7 +287,7 @@ async def _sessions(talk: Conversation) -> None:
     await talk.admin("session_begin", "/begin_weight_update")
     await talk.admin("session_begin_twice", "/begin_weight_update")
     await talk.admin("session_end", "/end_weight_update")
-    await talk.admin("group_destroy_unknown", "/destroy_weights_update_group", {"group_name": "nobody"})  # fmt: skip
+    await talk.admin("group_destroy_unknown", "/destroy_weights_update_group", {"group_name": "unknown"})  # fmt: skip
 
 
 async def _keys(talk: Conversation) -> None:

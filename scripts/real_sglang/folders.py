@@ -12,8 +12,8 @@ from scripts.real_sglang.exchanges import Folders
 WEIGHTS = "model.safetensors"
 
 
-def folders_beside(start: Path, service: Path) -> Folders:
-    """The folders of the conversation: `start`, a copy of it whose last norm is twice as large, and none."""
+def folders_of(start: Path, service: Path) -> Folders:
+    """Return the folders of the conversation: `start`, a copy of it whose last norm is twice as large, and none."""
     other = _without_weights(start, service / "other")
     tensors = load_file(start / WEIGHTS)
     tensors["model.norm.weight"] = 2 * tensors["model.norm.weight"]
@@ -22,7 +22,7 @@ def folders_beside(start: Path, service: Path) -> Folders:
 
 
 def truncated(start: Path, folder: Path) -> Path:
-    """A copy whose weight file ends in the middle."""
+    """Return a copy whose weight file ends in the middle."""
     _without_weights(start, folder)
     whole = (start / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(whole[: len(whole) // 2])

@@ -1,4 +1,4 @@
-"""A real SGLang that hangs in its update beside a local engine: versions go live without it, and it is healed when it goes on."""
+"""A real SGLang that hangs in its update next to a local engine: versions go live without it, and it is healed when it goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from scripts.real_sglang.folders import folders_beside
+from scripts.real_sglang.folders import folders_of
 from scripts.real_sglang.install import Install, Tell
 from scripts.real_sglang.loop import model_info
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving, until_ready
@@ -27,8 +27,8 @@ _ASKED = GenerateRequest(
 
 
 async def hung(install: Install, model: Path, state: Path, tell: Tell) -> int:
-    """Stop an engine in its update, publish twice, let it go on; 0 if nobody waited and it holds the newest version at the end."""
-    folders = folders_beside(model, state)
+    """Stop an engine in its update, publish twice, let it go on; 0 if no update waited for it and it holds the newest version at the end."""
+    folders = folders_of(model, state)
     local, service = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     async with serving(install, model, "policy", logs=state) as (server,):
         shared = {"TRIFORGE_API_KEY": API_KEY, "TRIFORGE_ADMIN_API_KEY": ADMIN_KEY, "TRIFORGE_ROLE": "policy"}  # fmt: skip
@@ -52,20 +52,20 @@ async def hung(install: Install, model: Path, state: Path, tell: Tell) -> int:
                 )
                 await _until(lambda: _begun(server.log))
                 os.killpg(server.group, signal.SIGSTOP)
-                said = [await first, await client.update_weights(WeightsUpdate(version=2, uri=str(folders.start)))]  # fmt: skip
+                states = [await first, await client.update_weights(WeightsUpdate(version=2, uri=str(folders.start)))]  # fmt: skip
                 seconds = time.monotonic() - begun
                 reply = await client(_ASKED)
                 versions = {span.version for output in reply.outputs for span in output.versions}
                 await asyncio.sleep(DEADLINE_S)  # so it has been given up before it goes on
-                said.append(await client.weights())
+                states.append(await client.weights())
                 os.killpg(server.group, signal.SIGCONT)
-                tell(f"with one engine stopped in its update two versions were live in {seconds:.1f} s: {said}; tokens of {versions}")  # fmt: skip
+                tell(f"with one engine stopped in its update two versions were live in {seconds:.1f} s: {states}; tokens of {versions}")  # fmt: skip
                 await _until(lambda: _both_serve(client))
                 healed = await model_info(server)
                 tell(f"{time.monotonic() - begun - seconds - DEADLINE_S:.1f} s after it went on both serve; it says version {healed['weight_version']}")  # fmt: skip
             finally:
                 await asyncio.gather(*(process.stop() for process in processes))
-    right = [(s.version, s.ready) for s in said] == [(1, 1), (2, 1), (2, 1)] and versions == {2}
+    right = [(s.version, s.ready) for s in states] == [(1, 1), (2, 1), (2, 1)] and versions == {2}
     return int(not right or healed["weight_version"] != "2" or seconds > DEADLINE_S)
 
 

@@ -33,7 +33,7 @@ def has_gpu() -> bool:
 
 
 def ensure() -> Install:
-    """The environment, made on the first call (about 3 minutes and 3.4 GB without a GPU) and found on every later one."""
+    """Return the environment, made on the first call (about 3 minutes and 3.4 GB without a GPU) and found on every later one."""
     gpu = has_gpu()
     requirements = HERE / f"requirements-{'gpu' if gpu else 'cpu'}.txt"
     venv = Path(os.environ.get("SGLANG_VENV") or ROOT / ".venv-sglang").resolve()

@@ -42,7 +42,7 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
     """Start two servers and a deployment, train two steps, look at what came of it, stop everything.
 
     Returns:
-        0 if all was right; what was wrong is told.
+        0 if all was right; faults are printed.
     """
     service = state / "loop"
     shutil.rmtree(service, ignore_errors=True)
@@ -75,7 +75,7 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
 
 
 def _wrong_with(record: Trained, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What is wrong with the steps and with the versions of what was trained on."""
+    """Yield what is wrong with the steps and with the versions of what was trained on."""
     if (record.run.status, record.run.step) != ("finished", STEPS):
         yield f"the run is {record.run.status} at step {record.run.step}: {record.run.reason}"
         return
@@ -121,7 +121,7 @@ async def _wrong_with_servers(
 
 
 async def _refuses_truncated(policy: Server, model: Path, live: int, service: Path) -> list[str]:
-    """A truncated folder would kill SGLang, so the policy service must not let it through."""
+    """Return a truncated folder would kill SGLang, so the policy service must not let it through."""
     folder = truncated(model, service / "truncated")
     url = addresses(service).policy_model_url
     async with PolicyClient(url, api_key=API_KEY, admin_api_key=ADMIN_KEY) as client:
@@ -139,7 +139,7 @@ async def _refuses_truncated(policy: Server, model: Path, live: int, service: Pa
 
 
 async def model_info(server: Server) -> dict[str, Any]:
-    """What a server says that it serves."""
+    """Return what a server says that it serves."""
     headers = {"authorization": f"Bearer {API_KEY}"}
     async with httpx.AsyncClient(base_url=server.url, headers=headers, trust_env=False) as client:
         reply = await client.get("/model_info", timeout=60)

@@ -9,7 +9,7 @@ import httpx
 
 from scripts.calling import ROOT
 from scripts.real_sglang.exchanges import Conversation, play
-from scripts.real_sglang.folders import folders_beside
+from scripts.real_sglang.folders import folders_of
 from scripts.real_sglang.install import Install
 from scripts.real_sglang.recordings import write
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving
@@ -19,10 +19,10 @@ RECORDINGS = ROOT / "tests" / "contract" / "sglang"
 
 async def record(install: Install, model: Path, service: Path, tell: Callable[[str], None]) -> None:
     """Start a server, talk, write the files, stop it."""
-    folders = folders_beside(model, service)
+    folders = folders_of(model, service)
     async with serving(install, model, "policy", logs=service) as (server,):
         tell(f"SGLang {install.version} serves; recording")
         async with httpx.AsyncClient(base_url=server.url, timeout=600, trust_env=False) as client:
-            told = await play(Conversation(client, API_KEY, ADMIN_KEY), folders)
-    write(told.values(), RECORDINGS, engine=f"SGLang {install.version}", folders=folders)
-    tell(f"{len(told)} exchanges in {RECORDINGS}")
+            exchanges = await play(Conversation(client, API_KEY, ADMIN_KEY), folders)
+    write(exchanges.values(), RECORDINGS, engine=f"SGLang {install.version}", folders=folders)
+    tell(f"{len(exchanges)} exchanges in {RECORDINGS}")

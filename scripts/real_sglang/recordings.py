@@ -49,7 +49,7 @@ def read(folder: Path) -> dict[str, Exchange]:
 
 
 def settled(exchange: Exchange, folders: Folders) -> Exchange:
-    """The exchange without what differs from one recording to the next."""
+    """Return the exchange without what differs from one recording to the next."""
     paths = {
         str(folders.start): "/models/policy/v000000",
         str(folders.other): "/models/policy/v000001",
@@ -88,7 +88,7 @@ def _settle_item(key: str, value: Any, paths: Mapping[str, str]) -> Any:
 
 
 def _thinned(events: list[Any]) -> list[Any]:
-    """The events of a stream without those that look like the one before; the last one stays."""
+    """Return the events of a stream without those that look like the one before; the last one stays."""
     kept: list[Any] = []
     for event in events[:-1]:
         if not kept or not alike(kept[-1], event):

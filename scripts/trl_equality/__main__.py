@@ -1,8 +1,8 @@
 # ruff: noqa: T201 (a command that prints)
-"""Losses and gradients beside TRL's, case by case; ends with 1 where they differ by more than rounding.
+"""Losses and gradients compared with TRL's, case by case; ends with 1 where they differ by more than rounding.
 
-python -m scripts.trl_equality            asks TRL now, and compares what it says with ours
-python -m scripts.trl_equality --record   also writes what it says to tests/contract/trl/losses.json
+python -m scripts.trl_equality            runs TRL now, and compares
+python -m scripts.trl_equality --record   also writes TRL's results to tests/contract/trl/losses.json
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="write TRL's numbers for the tests")
     record = parser.parse_args().record
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "trl.json"
+        trl_file = Path(folder) / "trl.json"
         script = Path(__file__).with_name("record.py")
-        call([str(ensure_trl()), str(script), str(said)], timeout_s=3600.0)
-        trl = json.loads(said.read_text())
+        call([str(ensure_trl()), str(script), str(trl_file)], timeout_s=3600.0)
+        trl = json.loads(trl_file.read_text())
         model = ours.write_model(Path(folder) / "model")
         reference = ours.write_model(Path(folder) / "reference", reference=True)
         print(
@@ -41,7 +41,7 @@ def main() -> int:
             worst = max(worst, found)
             print(f"  {name:<28} {found:.1e}")
         if record:
-            shutil.copy(said, GOLDEN)
+            shutil.copy(trl_file, GOLDEN)
             print(f"wrote {GOLDEN}")
     equal = worst <= ours.TOLERANCE
     print(f"{'equal' if equal else 'NOT EQUAL'} to {ours.TOLERANCE:g}; the largest is {worst:.1e}")

@@ -1,4 +1,4 @@
-"""What both sides are asked: a tiny model, a batch, and the variants of the loss. Knows neither side.
+"""Cases for both sides: a tiny model, a batch, and the variants of the loss. Knows neither side.
 
 Weights and batch are drawn by NumPy's generator, whose numbers do not change between versions.
 """
@@ -56,7 +56,7 @@ log-probabilities are the model's own."""
 
 
 def weight(name: str, shape: tuple[int, ...], *, reference: bool = False) -> np.ndarray:
-    """A parameter's values, float32, fixed by its name; those of the reference model are others."""
+    """Return a parameter's values, float32, fixed by its name; those of the reference model are others."""
     draw = np.random.default_rng([sum(ord(c) * (i + 1) for i, c in enumerate(name)), reference])
     values = draw.normal(0.0, 0.5, shape)
     return (1.0 + 0.1 * values if "norm" in name else values).astype(np.float32)

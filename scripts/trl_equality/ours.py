@@ -32,11 +32,11 @@ AGGREGATION: dict[str, Aggregation] = {
 }
 """What TRL's `loss_type` does with the tokens."""
 
-Said = dict[str, Any]
+Results = dict[str, Any]
 
 
 def write_model(folder: Path, *, reference: bool = False) -> Path:
-    """The tiny model, or its reference, as a model folder."""
+    """Return the tiny model, or its reference, as a model folder."""
     made = Qwen2ForCausalLM(Qwen2Config(**cases.CONFIG))
     with torch.no_grad():
         for name, parameter in made.named_parameters():
@@ -46,7 +46,7 @@ def write_model(folder: Path, *, reference: bool = False) -> Path:
     return folder
 
 
-def ask(case: Mapping[str, Any], folder: Path, reference: Path) -> Said:
+def ask(case: Mapping[str, Any], folder: Path, reference: Path) -> Results:
     """Loss and gradient of one case, as `record` writes them.
 
     After one update AdamW's first moment is a tenth of the gradient.
@@ -66,8 +66,8 @@ def ask(case: Mapping[str, Any], folder: Path, reference: Path) -> Said:
     return {"loss": report.metrics["loss"], "gradient": gradient}
 
 
-def difference(one: Said, other: Said) -> float:
-    """The largest difference of loss and gradient, as a share of the largest gradient of `other`.
+def difference(one: Results, other: Results) -> float:
+    """Return the largest difference of loss and gradient, as a share of the largest gradient of `other`.
 
     Raises:
         KeyError: they are of different models.
@@ -107,7 +107,7 @@ def _rows(case: Mapping[str, Any]) -> list[TrainRow]:
 
 @torch.no_grad()
 def _as_sampled(rows: list[TrainRow], learner: Learner) -> list[TrainRow]:
-    """The rows with the model's own log-probabilities."""
+    """Return the rows with the model's own log-probabilities."""
     data = StepData.from_rows(rows, max_tokens=64, vocabulary=learner.model.vocabulary, version=1)
     batch = learner.model.batch(data.sequences, range(len(rows)))
     scores, _ = learner.model.score(batch, 1.0)

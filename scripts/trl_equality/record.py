@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 def tiny(*, reference: bool) -> Qwen2ForCausalLM:
-    """The tiny model, or its reference, with fixed weights."""
+    """Return the tiny model, or its reference, with fixed weights."""
     made = Qwen2ForCausalLM(Qwen2Config(**cases.CONFIG))
     with torch.no_grad():
         for name, parameter in made.named_parameters():
@@ -35,7 +35,7 @@ def tiny(*, reference: bool) -> Qwen2ForCausalLM:
 
 
 def model(folder: str) -> Qwen2ForCausalLM:
-    """The tiny model from a folder, as people give it to TRL."""
+    """Return the tiny model from a folder, as people give it to TRL."""
     tiny(reference=False).save_pretrained(folder)
     return Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
 
@@ -80,7 +80,7 @@ def trainer(folder: str, case: dict[str, Any]) -> GRPOTrainer:
 
 
 def inputs(case: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The batch as TRL lays it out: prompts padded on the left, completions on the right."""
+    """Return the batch as TRL lays it out: prompts padded on the left, completions on the right."""
     rows = cases.batch()
     left = max(len(row["prompt"]) for row in rows)
     right = max(len(row["completion"]) for row in rows)
@@ -112,7 +112,7 @@ def inputs(case: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def reference(given: dict[str, torch.Tensor], temperature: float) -> torch.Tensor:
-    """The reference model's log-probabilities of the completions."""
+    """Return the reference model's log-probabilities of the completions."""
     ids = torch.cat([given["prompt_ids"], given["completion_ids"]], dim=1)
     mask = torch.cat([given["prompt_mask"], given["completion_mask"]], dim=1)
     logits = tiny(reference=True).eval()(input_ids=ids, attention_mask=mask).logits
@@ -122,7 +122,7 @@ def reference(given: dict[str, torch.Tensor], temperature: float) -> torch.Tenso
 
 
 def main(out: Path) -> None:
-    said: dict[str, Any] = {"trl": version("trl"), "torch": torch.__version__, "cases": {}}
+    results: dict[str, Any] = {"trl": version("trl"), "torch": torch.__version__, "cases": {}}
     for name, case in cases.CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             asked = trainer(folder, case)
@@ -134,8 +134,8 @@ def main(out: Path) -> None:
                 key: [float(f"{value:.9g}") for value in parameter.grad.flatten().tolist()]
                 for key, parameter in sorted(asked.model.named_parameters())
             }
-        said["cases"][name] = {"loss": float(loss.detach()), "gradient": gradient}
-    out.write_text(json.dumps(said, separators=(",", ":")) + "\n")
+        results["cases"][name] = {"loss": float(loss.detach()), "gradient": gradient}
+    out.write_text(json.dumps(results, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ OURS = sorted(PROJECT["entry-points"][registry.GROUP])
 OPTIONS: list[Params] = [
     {},
     {"wording": "terse"},
-    {"wording": "terse", "actions": "numbered"},
-    {"wording": "alfworld", "actions": "numbered", "answer": "boxed"},
+    {"wording": "alfworld", "answer": "boxed"},
     {"wording": "alfworld", "answer": "last_line", "guide": False},
 ]
 

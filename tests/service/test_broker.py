@@ -287,7 +287,6 @@ async def test_jobs_wait_in_their_queues(any_broker: Broker) -> None:
     assert (await any_broker.depth(ROLLOUT_QUEUE), await any_broker.depth(ADAPT_QUEUE)) == (2, 1)
     assert 0.05 <= await any_broker.oldest_s(ROLLOUT_QUEUE) < 60
     await any_broker.ping()
-    assert await any_broker.clock() > 1e9
 
 
 async def test_a_lost_outcome_is_sent_again_more_rarely_each_time_by_one_worker(

@@ -42,7 +42,7 @@ class Caller:
     """The caller of a request.
 
     Attributes:
-        name: of the key; empty where no keys are asked for.
+        name: of the key; empty where no keys are required.
         everything: whether the caller sees all tenants.
         scope: `service` includes every scope.
     """
@@ -58,9 +58,7 @@ class Caller:
         return self.everything or self.tenant == tenant
 
 
-UNRESTRICTED: Final = Caller(
-    everything=True
-)  # outside of requests, and where no keys are asked for
+UNRESTRICTED: Final = Caller(everything=True)  # outside of requests, and where no keys are required
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=UNRESTRICTED)
 
@@ -71,9 +69,9 @@ def caller() -> Caller:
 
 
 @contextlib.contextmanager
-def acting_for(who: Caller) -> Iterator[None]:
+def acting_for(new: Caller) -> Iterator[None]:
     """Set the caller inside the block."""
-    token = _caller.set(who)
+    token = _caller.set(new)
     try:
         yield
     finally:
@@ -82,5 +80,5 @@ def acting_for(who: Caller) -> Iterator[None]:
 
 def own(column: InstrumentedAttribute[Any]) -> list[ColumnElement[bool]]:
     """Return the conditions that keep the caller's rows; `column` holds tenants."""
-    who = caller()
-    return [] if who.everything else [column == who.tenant]
+    current = caller()
+    return [] if current.everything else [column == current.tenant]

@@ -114,7 +114,7 @@ class Gate:
 
     @classmethod
     def from_settings(cls, settings: Settings, database: Database | None) -> Gate:
-        """Return the gate of a service; the database is needed where keys are asked for. Raises as `require_safe`."""
+        """Return the gate of a service; the database is needed where keys are required. Raises as `require_safe`."""
         require_safe(settings)
         if not settings.keyed:
             return cls(None)
@@ -124,7 +124,7 @@ class Gate:
 
     @property
     def keyed(self) -> bool:
-        """Whether keys are asked for."""
+        """Whether keys are required."""
         return self._keys is not None
 
     def is_service(self, authorization: bytes) -> bool:
@@ -160,27 +160,27 @@ class Gate:
                 "`triforge key create` makes one"
             )
         key = await self._valid_key(self._keys, authorization)
-        who = Caller(
+        caller = Caller(
             name=key.name, key_id=key.id, tenant=key.tenant, everything=key.tenant == OPERATOR, scope=key.scope
         )  # fmt: skip
-        return _on_behalf(who, tenant) if who.everything else who
+        return _on_behalf(caller, tenant) if caller.everything else caller
 
-    def authorize(self, who: Caller, required: Requirement) -> None:
+    def authorize(self, caller: Caller, required: Requirement) -> None:
         """Accept a caller that meets the requirement, else raise ForbiddenError."""
-        if required == "public" or who.scope == "service":
+        if required == "public" or caller.scope == "service":
             return
         if required == "service":
             raise ForbiddenError(
                 "only the deployment's own services may ask for this (TRIFORGE_SERVICE_SECRET)"
             )
         if required == "operator":
-            if not (who.everything and who.scope == "admin"):
+            if not (caller.everything and caller.scope == "admin"):
                 raise ForbiddenError(
                     f"this needs a key of the tenant {OPERATOR!r} with the scope 'admin': it concerns all tenants"
                 )
-        elif SCOPES.index(who.scope) < SCOPES.index(required):
+        elif SCOPES.index(caller.scope) < SCOPES.index(required):
             raise ForbiddenError(
-                f"this needs the scope {required!r}, the key {who.key_id} has {who.scope!r}"
+                f"this needs the scope {required!r}, the key {caller.key_id} has {caller.scope!r}"
             )
 
     async def _valid_key(self, keys: KeyCache, authorization: bytes) -> Key:
@@ -208,11 +208,11 @@ class Gate:
             await asyncio.gather(*self._touching, return_exceptions=True)
 
 
-def _on_behalf(who: Caller, tenant: str) -> Caller:
+def _on_behalf(caller: Caller, tenant: str) -> Caller:
     if not tenant:
-        return who
+        return caller
     require_tenant_name(tenant)
-    return replace(who, tenant=tenant, everything=False)
+    return replace(caller, tenant=tenant, everything=False)
 
 
 VERSION_HEADER: Final = "Triforge-Version"

@@ -1,4 +1,4 @@
-"""Comparison: how much better or worse each value is than what else was tried on the same task.
+"""Comparison of each value with the others of the same task.
 
 None is unmeasured and stays out of every comparison. An entry is trained on exactly when its reason is None; all others
 have the advantage 0.0.
@@ -64,27 +64,27 @@ def standardise(
     std_floor: float = 0.0,
     ddof: int = 0,
     lone: str = "zero",
-    how: str = "std",
+    normalise: str = "std",
     eps: float = 0.0,
 ) -> Scored:
-    """Each value against the others.
+    """Compare each value with the others.
 
     Args:
         std_floor: lowest divisor of `std`; keeps a hair's breadth of difference from becoming a full-size advantage.
         ddof: 0 population, 1 sample standard deviation.
         lone: what a single value becomes: "raw" itself, "zero" nothing.
-        how: `std` is `(x - mean) / (max(std, std_floor) + eps)`, `mean` is `x - mean` (Dr. GRPO), `others` is x less the
+        normalise: `std` is `(x - mean) / (max(std, std_floor) + eps)`, `mean` is `x - mean` (Dr. GRPO), `others` is x less the
             mean of the other values (RLOO), `relative` is `(x - mean) / (mean + eps)` (MaxRL), `raw` is x.
     """
     present = [value for value in values if value is not None]
     scores, common = present, None
-    if how != "raw" and len(present) == 1:
+    if normalise != "raw" and len(present) == 1:
         common = LONE if lone == "zero" else None
-    elif how != "raw" and present:
+    elif normalise != "raw" and present:
         mean, std = mean_and_deviation(present, ddof=ddof)
         if std <= NEGLIGIBLE:
             common = ZERO_SPREAD
-        elif how == "relative" and min(present) < 0.0:
+        elif normalise == "relative" and min(present) < 0.0:
             raise InputError(
                 f"rewards: given {min(present)}, expected at least 0: normalise = 'relative' divides by their mean"
             )
@@ -94,11 +94,11 @@ def standardise(
                 "mean": 1.0,
                 "others": 1.0 - 1.0 / len(present),
                 "relative": mean + eps,
-            }[how]
+            }[normalise]
             scores = [(value - mean) / divisor for value in present]
     each = iter([(0.0, why) if (why := common or reason(s)) else (s, None) for s in scores])
-    found = [(0.0, UNMEASURED) if value is None else next(each) for value in values]
-    return Scored(tuple(score for score, _ in found), tuple(why for _, why in found))
+    scored = [(0.0, UNMEASURED) if value is None else next(each) for value in values]
+    return Scored(tuple(score for score, _ in scored), tuple(why for _, why in scored))
 
 
 def compared(
@@ -110,7 +110,7 @@ def compared(
         std_floor=algorithm.std_floor,
         ddof=algorithm.std_ddof,
         lone=lone,
-        how=algorithm.normalise,
+        normalise=algorithm.normalise,
         eps=algorithm.std_eps,
     )
 
@@ -129,7 +129,7 @@ def compared_within(
 
 
 def over_steps(rewards: Rows, scored: Scored) -> ScoredRows:
-    """The advantage of each trajectory on all its measured steps."""
+    """Return the advantage of each trajectory on all its measured steps."""
     advantages, reasons = [], []
     for row, advantage, why in zip(rewards, scored.advantages, scored.reasons, strict=True):
         advantages.append(tuple(0.0 if reward is None else advantage for reward in row))
@@ -138,7 +138,7 @@ def over_steps(rewards: Rows, scored: Scored) -> ScoredRows:
 
 
 def added(rewards: Rows, first: ScoredRows, second: ScoredRows, weight: float) -> ScoredRows:
-    """`A = A_1 + weight * A_2` on every measured step; where it is nothing, the first says why."""
+    """Return `A = A_1 + weight * A_2` on every measured step; where that is 0, with the reason of the first."""
     advantages, reasons = [], []
     parts = zip(rewards, first.advantages, second.advantages, first.reasons, strict=True)
     for row, a, b, whys in parts:
@@ -175,7 +175,7 @@ def mean_and_deviation(values: Sequence[float], *, ddof: int = 0) -> tuple[float
 
 
 def row_means(rows: Rows) -> list[float | None]:
-    """The mean of each trajectory's measured steps; None without any."""
+    """Return the mean of each trajectory's measured steps; None without any."""
     present = [[value for value in row if value is not None] for row in rows]
     return [math.fsum(values) / len(values) if values else None for values in present]
 
@@ -186,5 +186,5 @@ def reason(advantage: float, why: str = ZERO_ADVANTAGE) -> str | None:
 
 
 def frozen(rows: Iterable[Iterable[T]]) -> tuple[tuple[T, ...], ...]:
-    """Lists of lists as tuples of tuples."""
+    """Return lists of lists as tuples of tuples."""
     return tuple(tuple(row) for row in rows)

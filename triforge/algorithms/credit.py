@@ -264,7 +264,7 @@ def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
 
 
 def _apart(group: Group, algorithm: Algorithm, trust: float) -> ScoredRows:
-    """`A = A_O + weight * A_V`, outcomes and mean votes compared apart.
+    """Return `A = A_O + weight * A_V`, outcomes and mean votes compared separately.
 
     Unlike a weight inside the reward, this one also acts where all outcomes are equal: there the advantage is
     `weight * A_V` and not a full-size one.
@@ -279,5 +279,5 @@ def _apart(group: Group, algorithm: Algorithm, trust: float) -> ScoredRows:
 
 
 def vote_weight(trust: float, algorithm: CoreOptions) -> float:
-    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
+    """Return the weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
     return min(algorithm.lam * trust, algorithm.vote_share / (1.0 - algorithm.vote_share))

@@ -1,7 +1,7 @@
-"""Which groups differ enough to be trained on, and which tasks are rewritten.
+"""Filters of groups to train on, by accuracy and by spread, and the direction in which tasks are rewritten.
 
-Everything here reads the accuracy of the measured rollouts before any sample was dropped: a rollout that could not be
-measured is neither a success nor a failure, and a sample without advantage still happened.
+All of them read the accuracy of the measured rollouts before any sample is dropped: an unmeasured rollout is neither a
+success nor a failure, and samples without advantage count.
 
 Sources: arXiv 2602.02488, Algorithm 2; RAGEN (arXiv 2504.20073, 2604.06268) for the filters by spread.
 """
@@ -26,7 +26,7 @@ NO_SPREAD = 1e-8  # rounding, not information
 
 
 def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
-    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
+    """Return `reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
     if measured == 0:
         return NO_MEASUREMENT
     return None if band is None or band[0] <= successes / measured <= band[1] else reason
@@ -35,7 +35,7 @@ def in_band(successes: int, measured: int, band: Band | None, *, reason: str) ->
 def policy_filter(
     successes: int, measured: int, algorithm: CoreOptions, *, scores: Sequence[float] = ()
 ) -> str | None:
-    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does.
+    """Return why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does.
 
     Groups end alike when their `scores` do, or without scores when all or none succeed.
     """
@@ -45,25 +45,25 @@ def policy_filter(
 
 
 def alike(scores: Sequence[float]) -> bool:
-    """Whether scores differ by rounding only."""
+    """Return whether scores differ by rounding only."""
     return max(scores, default=0.0) - min(scores, default=0.0) <= NO_SPREAD
 
 
 def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
-    """Why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
+    """Return why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
     why = policy_filter(successes, measured, algorithm) if algorithm.bands == "stacked" else None
     return why or in_band(successes, measured, algorithm.reward_band, reason=OUTSIDE_REWARD_BAND)
 
 
 def reward_deviation(rewards: Rows, *, summed: bool) -> float:
-    """Standard deviation of the trajectories' rewards: the sum of each one's measured steps, or their mean. 0 of none."""
+    """Return the standard deviation of the trajectories' rewards, each the sum of its measured steps, or their mean; 0 without any."""
     measured = [[r for r in steps if r is not None] for steps in rewards]
-    found = [math.fsum(row) / (1 if summed else len(row)) for row in measured if row]
-    return mean_and_deviation(found)[1] if found else 0.0
+    totals = [math.fsum(row) / (1 if summed else len(row)) for row in measured if row]
+    return mean_and_deviation(totals)[1] if totals else 0.0
 
 
 def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[bool]:
-    """Which groups train the policy (`group_filter`, `filter_keep`); groups without spread never pass a filter.
+    """Return which groups train the policy (`group_filter`, `filter_keep`); groups without spread never pass a filter.
 
     `variance_topk` keeps the share `filter_keep` of all groups whose rewards differ most, at least one. `variance_topp`
     keeps the fewest groups, largest variance first, that together hold the share `filter_keep` of all variance, less
@@ -91,7 +91,7 @@ def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[b
 
 
 def kept_scale(kept: Sequence[bool], algorithm: CoreOptions) -> float:
-    """What the loss is multiplied with where a filter kept a part of the groups (`filter_scale`)."""
+    """Return the factor of the loss where a filter kept a part of the groups (`filter_scale`)."""
     share = sum(kept) / len(kept) if kept else 1.0
     return {"none": 1.0, "linear": share, "sqrt": math.sqrt(share)}[algorithm.filter_scale]
 
@@ -99,7 +99,7 @@ def kept_scale(kept: Sequence[bool], algorithm: CoreOptions) -> float:
 def rewrite_direction(
     successes: int, measured: int, *, band: CoreOptions
 ) -> Literal["harder", "easier"] | None:
-    """Which way a task should be rewritten: harder above `alpha_high`, easier below `alpha_low`, both strict.
+    """Return the direction in which a task should be rewritten: harder above `alpha_high`, easier below `alpha_low`, both strict.
 
     A task without a measured rollout is never rewritten: nothing is known about it.
     """
@@ -113,7 +113,7 @@ def rewrite_direction(
 
 
 def check_counts(successes: int, measured: int) -> None:
-    """Refuse counts that cannot have been measured with an InputError."""
+    """Reject impossible counts with an InputError."""
     if not 0 <= successes <= measured:
         raise InputError(
             f"counts: given {successes} successes of {measured} measured, expected 0 <= successes <= measured"

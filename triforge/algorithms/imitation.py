@@ -1,9 +1,9 @@
-"""What is imitated when the policy is not trained by a policy gradient: the jobs `ce`, `distil` and `dpo_pair`.
+"""Imitation in the place of a policy gradient: the jobs `ce`, `distil` and `dpo_pair`.
 
-What stands in the place of an advantage is how much a step is imitated (`ce`, `distil`), or which side of the pairs its
-trajectory is on (`dpo_pair`). Pairs are whole trajectories of one task, one better than the other:
+The advantage is the weight of a step in imitation (`ce`, `distil`), or the side of the pairs that its trajectory is on
+(`dpo_pair`). Pairs are whole trajectories of one task, one better than the other:
 
-    r = beta * sum over a step's tokens of (log p - log p_reference)        what the model thinks the step was worth
+    r = beta * sum over a step's tokens of (log p - log p_reference)        the implicit reward of the step
     loss = mean over pairs of -log sigmoid(sum of r over the better one - sum of r over the worse one)
 
 Sources: rejection-sampling fine-tuning (RLoop, arXiv 2511.04285); distilling the better of several candidates (PA-RL,
@@ -34,7 +34,7 @@ NO_PAIR = "no pair"
 def imitated(
     job: str, outcomes: Sequence[int | None], rewards: Rows, *, temperature: float = 1.0
 ) -> ScoredRows:
-    """How much each step of one task's rollouts is imitated.
+    """Return the weight of each step of one task's rollouts in imitation.
 
     `ce` imitates the successes, each with 1. `distil` imitates every measured trajectory with `n * softmax(reward /
     temperature)`, so that n equal ones have 1 each; its reward is the mean of its steps'. `dpo_pair` gives +1 to successes
@@ -102,9 +102,9 @@ def pair_loss(
 
 
 def best_of(values: Sequence[float], *, temperature: float = 1.0) -> list[float]:
-    """`softmax(values / temperature)`: how often each candidate is to be imitated (PA-RL, arXiv 2412.06685).
+    """Return `softmax(values / temperature)`, the weight of each candidate in imitation (PA-RL, arXiv 2412.06685).
 
-    0 imitates the best alone; ties share.
+    A temperature of 0 imitates the best alone; ties share.
     """
     if not values:
         return []

@@ -45,11 +45,11 @@ def placed_penalties(
     """
     if whole:
         return [math.fsum(steps) + end] * len(steps)
-    found = list(steps)
+    moved = list(steps)
     for i, brought in enumerate(steps) if summed else ():
         before = [r for r in rewarded if r < i]
         if i not in rewarded and before:
-            found[before[-1]] += brought
+            moved[before[-1]] += brought
     if rewarded:
-        found[rewarded[-1]] += end
-    return found
+        moved[rewarded[-1]] += end
+    return moved

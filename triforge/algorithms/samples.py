@@ -1,4 +1,4 @@
-"""What credit annotates: samples, the texts that models wrote, in the rollouts of one task."""
+"""Samples, the texts that models wrote, in the rollouts of one task; credit annotates them in place."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def count_unit_tests(outcomes: Sequence[int | None], accepts: Accepts) -> UnitTe
 
 
 def total(counts: Iterable[UnitTestCounts]) -> UnitTestCounts:
-    """The counts of several tasks together."""
+    """Return the counts of several tasks together."""
     given = list(counts)
     return UnitTestCounts(
         **{name: sum(getattr(c, name) for c in given) for name in UnitTestCounts.__slots__}

@@ -101,7 +101,10 @@ class MemoryBroker(Broker):
             while not self.queues[queue]:
                 await self._changed.wait()
             submitted = self.queues[queue].popleft()
-            job = jobs[submitted.task]
+            job = jobs.get(submitted.task)
+            if job is None:
+                Job.log.error("dropped a job of %s: no worker of %s does it", submitted.task, queue)
+                continue
             try:
                 await job.run(submitted.payload, submitted.headers)
             except (UnavailableError, StorageError) as error:
@@ -185,9 +188,6 @@ class MemoryBroker(Broker):
 
     async def last_id(self, stream: str) -> str:
         return str(len(self._streams[stream]))
-
-    async def clock(self) -> float:
-        return time.time()
 
     async def ping(self) -> None:
         return

@@ -190,10 +190,6 @@ class Broker(Protocol):
         """Return the id of a stream's newest entry, `0` when it is empty."""
 
     @abstractmethod
-    async def clock(self) -> float:
-        """Return the seconds since 1970 by the server's clock."""
-
-    @abstractmethod
     async def ping(self) -> None:
         """Raise `UnavailableError` when the server is away."""
 

@@ -184,10 +184,6 @@ class RedisBroker(Broker):
     async def ping(self) -> None:
         await self._call(self._redis.ping())
 
-    async def clock(self) -> float:
-        seconds, micros = await self._call(self._redis.time())
-        return float(seconds) + float(micros) / 1e6
-
     async def close(self) -> None:
         await self._redis.aclose()
         self._sender.shutdown(wait=False)

@@ -257,22 +257,14 @@ class AdaptationSection(Section):
     """`llm_rewrite`, `ladder`, `none` (every task stays as it is), or a method with a controller, by its name or path."""
     original_share: Share = 0.0
     """Share of the pool's slots that keep their original tasks."""
-    max_adapted: Share = 1.0
-    """Share of a step's training groups that may play rewritten tasks; the others play roots."""
     max_pending: int = Field(2, ge=0)
     """Proposals measured at the same time."""
     pairs_on_top: bool = True
     """Play the pairs that measure proposals beside `run.groups_per_step` groups, instead of in place of two of them each."""
-    adopt_pending: bool = False
-    """Go on with proposals that earlier runs left pending, instead of withdrawing them."""
     max_proposals: int = Field(0, ge=0)
     """Proposals of the whole run; 0 is no limit."""
     max_consecutive: int = Field(8, ge=0)
     """Measured rewrites of a slot in a row without a group inside the band; 0 is no limit."""
-    max_acceptance: Share = 1.0
-    """Share of the last `acceptance_window` verdicts that may be acceptances; more are rejected."""
-    acceptance_window: Positive = 20
-    """Verdicts over which that share is counted."""
     max_drift: Share = 0.75
     """Distance from the slot's root that a rewrite may have, 0 to 1."""
     keep_goal: bool = True

@@ -1,4 +1,4 @@
-"""What authors of environments build on: parameters, episodes, answers, questions, workers; and how a family is found.
+"""The base of environment packages: parameters, episodes, answers, questions, workers, and the registry of families.
 
-Empty on purpose: `worker_loop` also runs under interpreters that have none of our dependencies.
+This module imports nothing, because `worker_loop` also runs under interpreters without our dependencies.
 """

@@ -1,8 +1,8 @@
-"""What pools and runs may make the workers reach.
+"""The addresses that pools and runs may make the workers connect to.
 
-Tasks of some families name addresses, and whoever may make a pool would reach through the workers what only those reach: the
-services, the database, the machines' own metadata. `TRIFORGE_ENV_EGRESS` says what may be named. A name is looked up once, when
-it is connected to, and the address that was found is the one that is judged, so no name server can change its mind between.
+Tasks of some families name addresses. Through the workers, the author of a pool could reach addresses that only workers
+reach: the services, the database, the metadata of the machines. `TRIFORGE_ENV_EGRESS` lists the allowed addresses. A name
+is resolved once, for the connection, and the resolved address is checked, so a name server cannot change it in between.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NAME: Final = re.compile(r"(\*\.)?\w([\w.-]*\w)?")
 _PORT: Final = re.compile(r"([^:]+|\[.*\]):([0-9]{1,5})")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
-# What IANA's registries of special purposes keep from the internet, and addresses of clouds that only their machines
-# reach. Listed here, because `is_global` differs between releases of Python. Of IPv6, what is not in `_UNICAST` is not
-# public either: loopback, private, link-local, multicast, IPv4-compatible, and networks of one's own for NAT64.
+# Networks that IANA's registries of special purposes exclude from the internet, and addresses that only the machines of a
+# cloud reach. They are listed here because `is_global` differs between releases of Python. IPv6 addresses outside of
+# `_UNICAST` are not public either: loopback, private, link-local, multicast, IPv4-compatible, own networks for NAT64.
 _NOT_PUBLIC: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -49,7 +49,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One entry of the list: a host or the end of one, or a network; at one port or at all."""
+    """One entry of the list: a host, a domain or a network; with one port or all ports."""
 
     name: str
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
@@ -65,10 +65,10 @@ class _Place:
 
 
 class EgressPolicy:
-    """What may be reached.
+    """The allowed addresses.
 
-    `listed` holds `any`, `public`, `docker`, hosts (`envs`, `*.example.org`), addresses and networks (`10.1.0.0/16`), each of
-    the last three with a port if wanted (`envs:8000`), separated by commas.
+    `listed` holds `any`, `public`, `docker`, hosts (`envs`, `*.example.org`), addresses and networks (`10.1.0.0/16`), the
+    last three with an optional port (`envs:8000`), separated by commas.
     """
 
     def __init__(self, listed: str = ANY) -> None:
@@ -80,29 +80,29 @@ class EgressPolicy:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """The reach of a deployment: what is not said is everything where nobody is asked for a key, else what is public."""
+        """Return the policy of a deployment; the default is `any` in a deployment without keys, else `public`."""
         return cls(settings.env_egress or (PUBLIC if settings.keyed else ANY))
 
     def demand_docker(self, what: str) -> None:
-        """Pass where containers may be started."""
+        """Raise an InputError that names the field `what`, unless containers may be started."""
         if not (self.unbounded or self._docker):
             raise InputError(f"{what}: starts containers on the workers' machine, {_REFUSED}")
 
     def demand(self, host: str, port: int, what: str, *, looked_up: bool = True) -> None:
-        """Pass an address that may be named, else raise an `InputError` that names the field `what`.
+        """Raise an InputError that names the field `what`, unless the address is allowed.
 
-        `looked_up`: whether what a name stands for is judged again when it is connected to; else only listed names pass.
+        `looked_up`: whether the address of a name is checked again for the connection; else only listed names pass.
         """
         host = host.lower().rstrip(".")
-        found = _address(host)
-        if found is None and (host == "localhost" or host.endswith(".localhost")):
-            found = ipaddress.IPv4Address("127.0.0.1")
+        address = _address(host)
+        if address is None and (host == "localhost" or host.endswith(".localhost")):
+            address = ipaddress.IPv4Address("127.0.0.1")
         named = self.unbounded or self._names(host, port)
-        if not (named or (looked_up if found is None else self._allows(found, port))):
+        if not (named or (looked_up if address is None else self._allows(address, port))):
             raise InputError(f"{what}: given {host}:{port}, {_REFUSED}")
 
     def session(self, host: str, port: int, *, timeout_s: float) -> aiohttp.ClientSession:
-        """Connections to one server, made inside the event loop that uses them; what is out of reach is not connected to."""
+        """Open a session to one server, in the event loop that uses it; it connects to allowed addresses only."""
         self.demand(host, port, "address")
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         if self.unbounded:
@@ -118,7 +118,7 @@ class EgressPolicy:
         )
 
     async def fetch(self, url: str, *, timeout_s: float, largest: int) -> bytes:
-        """A file from the web; where it redirects to is judged likewise."""
+        """Fetch a file; addresses of redirects are checked as well."""
         try:
             at = URL(url)
             for _ in range(_HOPS):
@@ -145,19 +145,19 @@ class EgressPolicy:
             return True
         return any(p.holds(address) and p.port in (None, port) for p in self._places)
 
-    def _socket(self, found: Any) -> socket.socket:
-        family, kind, protocol, _, at = found
+    def _socket(self, info: Any) -> socket.socket:
+        family, kind, protocol, _, at = info
         address = _address(str(at[0]))
         if address is None or not self._allows(address, int(at[1])):
             raise PermissionError(errno.EACCES, f"{at[0]}:{at[1]}, {_REFUSED}")
         return socket.socket(family=family, type=kind, proto=protocol)
 
 
-_REFUSED: Final = f"which {OPTION} does not let the environments of this deployment reach; the operator may name it there"
+_REFUSED: Final = f"which {OPTION} does not allow; the operator can list it there"
 
 
 def place_of(url: str) -> tuple[str, int]:
-    """Host and port of an http(s) address, as they are connected to."""
+    """Return host and port of an http(s) address."""
     try:
         parts = URL(url)
         host, port = parts.host, parts.port
@@ -170,27 +170,27 @@ def place_of(url: str) -> tuple[str, int]:
 
 @functools.cache
 def here() -> EgressPolicy:
-    """The reach of this process's deployment."""
+    """Return the policy of this process's deployment."""
     return EgressPolicy.of(Settings.from_env())
 
 
 async def _refuse_redirect(*_: object) -> None:
-    said = f"it redirects, which is not followed where {OPTION} is bounded; name the last address"
-    raise PermissionError(errno.EACCES, said)
+    message = f"the server redirects, which {OPTION} does not follow; name the last address"
+    raise PermissionError(errno.EACCES, message)
 
 
 async def _read(answer: aiohttp.ClientResponse, largest: int) -> bytes:
-    held = bytearray()
+    body = bytearray()
     async for piece in answer.content.iter_any():
-        held += piece
-        if len(held) > largest:
+        body += piece
+        if len(body) > largest:
             raise EnvError(f"{answer.url} is larger than {largest} bytes")
-    return bytes(held)
+    return bytes(body)
 
 
 def _place(entry: str) -> _Place:
-    found = _PORT.fullmatch(entry)
-    host, port = (found[1], int(found[2])) if found else (entry, None)
+    match = _PORT.fullmatch(entry)
+    host, port = (match[1], int(match[2])) if match else (entry, None)
     host = host.strip("[]")
     try:
         return _Place("", ipaddress.ip_network(host, strict=False), port)
@@ -211,14 +211,14 @@ def _is_public(address: Address) -> bool:
 
 
 def _address(host: str) -> Address | None:
-    """A literal address, without what it is wrapped in (mapped, 6to4, NAT64); None for a name."""
+    """Return a literal address without its wrapper (mapped, 6to4, NAT64); None for a name."""
     try:
-        found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
         return None
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
-        return inner or found
-    return found
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        return inner or address
+    return address

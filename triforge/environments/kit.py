@@ -1,6 +1,6 @@
-"""What every family needs: parameters read from JSON, answers read from responses, an environment of one plain episode.
+"""The base of every family: parameters from JSON, answers from responses, an environment of one plain episode.
 
-All of it is public: `from triforge.environments.kit import ...` in a package of yours.
+All names are public: use `from triforge.environments.kit import ...` in your own package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHOWN = 60  # characters of a bad value
 
 
 class Strict(BaseModel):
-    """Base of the models that describe tasks and options: frozen, nothing unknown, nothing coerced."""
+    """Base of the models of tasks and options: frozen, no unknown fields, no coercion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -48,11 +48,11 @@ def _ordered(pair: list[int]) -> list[int]:
 
 
 ORDERED: Final = AfterValidator(_ordered)
-"""Of an option `[lowest, highest]`: `Annotated[list[int], Field(min_length=2, max_length=2), ORDERED]`."""
+"""The validator of an option `[lowest, highest]`: `Annotated[list[int], Field(min_length=2, max_length=2), ORDERED]`."""
 
 
 def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
-    """Read a JSON object as `model`, a list also as a tuple; `what` is what it is called in the sentence, such as "household params".
+    """Read a JSON object as `model`, a list also as a tuple; `what` names it in errors, such as "household params".
 
     Raises:
         InputError: names every field that is unknown, missing or out of its limits; or the value is no JSON.
@@ -72,7 +72,7 @@ def _of_json(model: type[ModelT], value: Params) -> ModelT:
     except ValidationError as error:
         if error.errors()[0]["type"] != "json_invalid":
             raise
-    return model.model_validate(value)  # names the field of what JSON has no words for
+    return model.model_validate(value)  # names the field that JSON cannot express
 
 
 def _sentence(item: ErrorDetails, known: list[str]) -> str:
@@ -81,14 +81,14 @@ def _sentence(item: ErrorDetails, known: list[str]) -> str:
         return f"field {place[0]}: unknown, known are {', '.join(known) or 'none'}"
     shown = repr(item.get("input"))
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
-    said = item["msg"].removeprefix("Value error, ")
-    return f"field {'.'.join(map(str, place)) or '(all)'}: {said} (given {shown})"
+    message = item["msg"].removeprefix("Value error, ")
+    return f"field {'.'.join(map(str, place)) or '(all)'}: {message} (given {shown})"
 
 
 def first_valid(
     choose: Callable[[], Params], validate: Callable[[Params], object], draws: int
 ) -> Params:
-    """The first of `draws` choices that can be made and that `validate` takes; the last one's `InputError` if there is none."""
+    """Return the first of `draws` choices that `validate` accepts; raise the InputError of the last one if there is none."""
     for left in reversed(range(draws)):
         try:
             params = choose()
@@ -102,7 +102,7 @@ def first_valid(
 
 
 def path_back(came: dict[StateT, tuple[StateT, T] | None], end: StateT) -> list[T]:
-    """The moves that a search took from its start to `end`: `came` says of each state which state and move led there."""
+    """Return the moves of a search from its start to `end`; `came` maps each state to the state and move before it."""
     moves: list[T] = []
     step = came[end]
     while step is not None:
@@ -122,26 +122,26 @@ HOW_TO_ANSWER: Final[dict[Answer, str]] = {
     "boxed": "Think first, then write {what} in \\boxed{{}}.",
     "tag": "Think first, then write {what} between <answer> and </answer>.",
 }
-"""The sentence that tells a policy how to answer; `what` is what it is to write."""
+"""The sentence about the form of an answer; `what` is its content."""
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _BOXED = "\\boxed{"
 
 
 class AnswerOptions(Strict):
-    """How a response is read: which part of it is the action, and whether a system message explains the task."""
+    """The reading of a response: the part that is the action, and whether a system message explains the task."""
 
     answer: Answer = "whole"
     guide: bool = True
 
     def system(self, guide: str, what: str) -> str:
-        """The system message: `guide` with `{answer}` filled in, which asks for `what`; empty without a guide."""
-        asked = HOW_TO_ANSWER[self.answer].format(what=what)
-        return guide.format(answer=asked) if self.guide else ""
+        """Return the system message: `guide` with the form of the answer for `{answer}`; empty without a guide."""
+        form = HOW_TO_ANSWER[self.answer].format(what=what)
+        return guide.format(answer=form) if self.guide else ""
 
 
 def part_of(response: str, answer: Answer) -> str:
-    """The part of a response that is the action; empty when there is none."""
+    """Return the part of a response that is the action; empty if there is none."""
     if answer == "last_line":
         lines = [line for line in response.splitlines() if line.strip()]
         return lines[-1] if lines else ""
@@ -153,15 +153,15 @@ def part_of(response: str, answer: Answer) -> str:
     return response
 
 
-def wrapped(said: str, answer: Answer) -> str:
-    """`said` as a response of which it is the action."""
+def wrapped(action: str, answer: Answer) -> str:
+    """Return a response with this action."""
     if answer == "tag":
-        return f"{_OPEN}{said}{_CLOSE}"
-    return f"\\boxed{{{said}}}" if answer == "boxed" else said
+        return f"{_OPEN}{action}{_CLOSE}"
+    return f"\\boxed{{{action}}}" if answer == "boxed" else action
 
 
 def _last_boxed(text: str) -> str:
-    r"""The content of the last `\boxed{}` whose braces balance; empty when there is none. One pass over the braces."""
+    r"""Return the content of the last `\boxed{}` whose braces balance, in one pass; empty if there is none."""
     opened: list[int] = []
     last = (0, 0)
     for brace in re.finditer(r"[{}]", text):
@@ -178,17 +178,18 @@ def _last_boxed(text: str) -> str:
 
 
 class Episode(Protocol):
-    """A game being played; its methods may be coroutines. Without `start` it begins with what the task announces.
+    """A running game; its methods may be coroutines. Without `start` it begins with the task's instruction.
 
-    One that can be copied between two steps has `fork()`, which returns the copy; in a family with `never_blocks` and without
-    `success_at` tree rollouts then need not play its responses again. One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
-    while another call is under way; `sound` is False when a call raised or still runs.
+    An episode that can be copied between two steps has `fork()`, which returns the copy; tree rollouts then need not replay
+    its responses, in a family with `never_blocks` and without `success_at`. An episode with resources has
+    `leave(*, sound: bool)`, which is called once after it is closed, from any thread, also during another call; `sound` is
+    False if a call raised or still runs.
     """
 
     done: bool
 
     def start(self) -> Reset | Awaitable[Reset]:
-        """The system message and the first observation; called once, first."""
+        """Return the system message and the first observation; called once, first."""
 
     def play(self, response: str) -> StepResult | Awaitable[StepResult]:
         """Play one response; never called when `done`."""
@@ -198,10 +199,10 @@ class OneEpisode:
     """An `Environment` that plays one `Episode`, then is used up.
 
     Args:
-        begin: makes the episode of a task and a seed; checks that the task is what it announces (`expect_announced`).
-        blocks: whether `begin` and the episode may take their time; they then run in a thread: one of these, or with True
-            one of the event loop's own. Families whose episodes share a loop bring their own, so that others are not kept
-            from the loop's.
+        begin: makes the episode of a task and a seed, after a check of the instruction (`expect_announced`).
+        blocks: whether `begin` and the episode may block; they then run in a thread of this executor, or with True of the
+            event loop's own. Families whose episodes share a loop bring their own executor, so that they do not occupy the
+            loop's.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class OneEpisode:
         self._used = self._closed = self._busy = False
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
-        """Start the task; an `EnvError` if the environment was used before, or `begin` refuses the task."""
+        """Start the task; raise EnvError if the environment was used before, or `begin` refuses the task."""
         if self._used:
             raise EnvError(
                 f"{self._name}: an environment plays one episode; make a fresh one to reset"
@@ -233,7 +234,7 @@ class OneEpisode:
         return await self._run(start)
 
     async def step(self, response: str) -> StepResult:
-        """Play one response; an `EnvError` if the episode is over, closed or was never started."""
+        """Play one response; raise EnvError if the episode is over, closed or was never started."""
         episode = self._episode
         if episode is None or episode.done:
             raise EnvError(
@@ -242,7 +243,7 @@ class OneEpisode:
         return await self._run(lambda: episode.play(response))
 
     async def fork(self) -> OneEpisode | None:
-        """A copy of an episode that makes one by its method `fork`; of any other none."""
+        """Copy an episode that has a method `fork`; return None for any other."""
         made: Callable[[], Episode] | None = getattr(self._episode, "fork", None)
         if made is None:
             return None
@@ -251,7 +252,7 @@ class OneEpisode:
         return copy
 
     async def close(self) -> None:
-        """Forget the episode and free what it holds, also under a call that was given up. Idempotent."""
+        """Free the episode's resources, also during a call that was abandoned. Idempotent."""
         self._used = self._closed = True
         episode, self._episode = self._episode, None
         if hasattr(episode, "leave"):
@@ -279,7 +280,7 @@ def _leave(episode: Episode | None, *, sound: bool) -> object:
 
 
 def expect_announced(name: str, task: Task, expected: str) -> None:
-    """Raise an `EnvError`, not to be retried, for a task that does not announce what its parameters reward."""
+    """Raise an EnvError that is not retryable if a task's instruction does not follow from its parameters."""
     if task.instruction != expected:
         error = EnvError(
             f"{name}: task {task.id} announces {task.instruction[:200]!r}, "
@@ -293,7 +294,7 @@ def expect_announced(name: str, task: Task, expected: str) -> None:
 
 
 def closed_menu(description: str, combinations: Sequence[dict[str, str]]) -> RewriteMenu:
-    """Return a menu of these answers; the values of each field stand in the order in which they first occur."""
+    """Return a menu of these answers; the values of each field are in the order of their first occurrence."""
     names = combinations[0] if combinations else ()
     return RewriteMenu(
         description=description,
@@ -311,7 +312,7 @@ def expect_fields(answer: Mapping[str, str], fields: Collection[str], what: str)
 
 
 def proofs(*results: tuple[str, bool] | tuple[str, bool, str]) -> list[CheckResult]:
-    """Return the results of checks, each given as name, whether it passed and, where it helps, a detail."""
+    """Return the results of checks, each a name, whether it passed, and an optional detail."""
     return [
         CheckResult(name=name, passed=passed, detail=" ".join(detail))
         for name, passed, *detail in results
@@ -321,36 +322,16 @@ def proofs(*results: tuple[str, bool] | tuple[str, bool, str]) -> list[CheckResu
 # ---- families ---------------------------------------------------------------------------------------------------
 
 
-class NeverRewritten:
-    """Base of families whose tasks a language model cannot change; the ladder may still replace them."""
-
-    name: str
-
-    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:  # noqa: ARG002
-        """Nothing to choose from, so no task is ever rewritten."""
-        return RewriteMenu(description=task.instruction)
-
-    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:  # noqa: ARG002
-        """Refuse with an `InputError`."""
-        raise InputError(
-            f"{self.name}: tasks are generated, not rewritten; set adaptation.controller to 'ladder' or 'none'"
-        )
-
-    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:  # noqa: ARG002
-        """Nothing is proved, so nothing passes."""
-        return [CheckResult(name="rewritable", passed=False, detail=f"{self.name} is not")]
-
-
-class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
-    """A family whose tasks are plain parameters and whose episodes are plain code; what is left to write is what differs.
+class Family(ABC, Generic[GivenT, PlayT]):
+    """A family whose tasks are plain parameters and whose episodes are plain code; a subclass writes only the differences.
 
     Attributes:
         name: as in `Task.family`.
-        params: the parameters of a task, where `read` need not do more than check them.
-        generator_options: the options of the generator, which `drawn` gets.
-        episode: makes an episode of these parameters and the options, where `begin` need not know more.
-        play_options: how a run says that episodes are played, by default without options; `begin` and `solution` get one.
-        blocks: see `OneEpisode`. With False, also say `never_blocks = True`.
+        params: the model of a task's parameters, unless `read` is overridden.
+        generator_options: the model of the generator's options, which `drawn` gets.
+        episode: makes an episode of parameters and options, unless `begin` is overridden.
+        play_options: the model of the options of episodes, by default without any; `begin` and `solution` get one.
+        blocks: see `OneEpisode`. With False, also set `never_blocks = True`.
     """
 
     name: str
@@ -361,46 +342,46 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
     blocks: bool | Executor = False
 
     def read(self, params: Params) -> GivenT:
-        """The parameters of a task, or an `InputError` that names each bad field (`parse_model`)."""
+        """Read the parameters of a task; raise an InputError that names each bad field (`parse_model`)."""
         given: Any = parse_model(self.params, params, f"{self.name} params")
         return given  # type: ignore[no-any-return]
 
     @abstractmethod
     def instruction(self, given: GivenT) -> str:
-        """What is announced; it follows from the parameters alone, and quickly."""
+        """Return the instruction; it follows from the parameters alone, and quickly."""
 
     def new_task(self, rng: Random) -> Params:  # noqa: ARG002
-        """One solvable task, for a generator without options."""
-        raise InputError(f"{self.name}: makes no tasks itself; upload them")
+        """Make one solvable task, for a generator without options."""
+        raise InputError(f"{self.name}: the family generates no tasks; upload them")
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Solvable tasks; same seed and options, same tasks."""
+        """Make solvable tasks; same seed and options, same tasks."""
         wanted = parse_model(self.generator_options, options, f"{self.name} generate")
         seeded = (Random(f"{self.name} {seed} {n}") for n in range(count))  # noqa: S311
         return [self.drawn(rng, wanted) for rng in seeded]
 
     def drawn(self, rng: Random, wanted: Any) -> Params:  # noqa: ARG002
-        """One solvable task, for a generator with options; `wanted` are its `generator_options`."""
+        """Make one solvable task, for a generator with options; `wanted` are its `generator_options`."""
         return self.new_task(rng)
 
     def begin(self, given: GivenT, options: PlayT, announced: str, seed: int) -> Episode:  # noqa: ARG002
-        """The episode of a task, which announces what `given` rewards: its instruction, which `start` shows."""
+        """Make the episode of a task; `announced` is its instruction, which `start` shows."""
         return self.episode(given, options)
 
     def check(self, given: GivenT) -> None:
-        """Refuse, with an `InputError`, what can be read and cannot be won; may take its time."""
+        """Raise an InputError for valid parameters of a task that cannot be won; this may take long."""
 
     def kind(self, given: GivenT) -> str:  # noqa: ARG002
-        """The family's word for tasks of this sort."""
+        """Return the family's name for tasks of this sort."""
         return ""
 
     def write(self, given: GivenT) -> Params:
-        """The parameters in full, as they are stored."""
-        assert isinstance(given, BaseModel), "a family of other parameters writes them itself"
+        """Return the parameters in full, as they are stored."""
+        assert isinstance(given, BaseModel), "a family with other parameters overrides `write`"
         return given.model_dump(mode="json")
 
     def solution(self, given: GivenT, options: PlayT) -> Sequence[str] | None:  # noqa: ARG002
-        """Responses that win, if the family can find them."""
+        """Return responses that win, if the family can find them."""
         return None
 
     def validate(self, params: Params) -> TaskDraft:
@@ -410,7 +391,7 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
         return self.draft(given)
 
     def draft(self, given: GivenT) -> TaskDraft:
-        """A checked task with its instruction."""
+        """Make the draft of a checked task."""
         return TaskDraft(
             params=self.write(given),
             instruction=self.instruction(given),
@@ -418,7 +399,7 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
         )
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment under the options of a run."""
+        """Make a fresh environment with the options of a run."""
         play = parse_model(self.play_options, options, f"{self.name} options")
 
         def begin(task: Task, seed: int) -> Episode:
@@ -429,6 +410,21 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
         return OneEpisode(self.name, begin, blocks=self.blocks)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        """The family's solution of a task under the options of a run."""
+        """Return the family's solution of a task with the options of a run."""
         play = parse_model(self.play_options, options, f"{self.name} options")
         return self.solution(self.read(task.params), play)
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:  # noqa: ARG002
+        """Return an empty menu: a language model rewrites no task of this family, unless it overrides these functions."""
+        return RewriteMenu(description=task.instruction)
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:  # noqa: ARG002
+        """Refuse with an `InputError`."""
+        raise InputError(
+            f"{self.name}: tasks are generated, not rewritten; set adaptation.controller to 'none', or to one that draws tasks "
+            "from difficulty levels"
+        )
+
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:  # noqa: ARG002
+        """Return a check that fails."""
+        return [CheckResult(name="rewritable", passed=False, detail=f"{self.name} is not")]

@@ -1,6 +1,6 @@
-"""Code named by its path, `module:NAME`: families, reward functions and parts of the arithmetic that no installed package offers.
+"""Code by its path, `module:NAME`: families, reward functions and parts of the arithmetic without an installed package.
 
-The services import what a path names, so naming one is running it: `TRIFORGE_PLUGINS` says which may be named.
+The services import the module of a path, so a path runs code: `TRIFORGE_PLUGINS` lists the allowed ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Allowed:
-    """Which paths may be named: `any`, or modules (`my_env`, all of them) and paths (`my_env:FAMILY`), separated by commas."""
+    """The allowed paths: `any`, or modules (`my_env`, with all names in it) and paths (`my_env:FAMILY`), separated by commas."""
 
     def __init__(self, listed: str = _ANY) -> None:
         self._listed = {entry.strip() for entry in listed.split(",") if entry.strip()}
@@ -28,29 +28,29 @@ class Allowed:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What a deployment allows: what it lists; else anything where nobody is asked for a key, and nothing elsewhere."""
+        """Return the paths that a deployment lists; without a list, any path if the deployment needs no keys, else none."""
         return cls(settings.plugins or ("" if settings.keyed else _ANY))
 
     def demand(self, path: str, what: str) -> None:
-        """Pass a path that may be named, else raise an `InputError` that names the field `what`."""
+        """Raise an InputError that names the field `what`, unless the path is allowed."""
         if not (self.unbounded or {path, path.partition(":")[0]} & self._listed):
             raise InputError(
-                f"{what}: given {path!r}, which {OPTION} does not name; the operator may list the module there, and the "
-                "services then import it"
+                f"{what}: given {path!r}, expected a path that {OPTION} allows; the operator can list its module there, "
+                "and the services then import it"
             )
 
 
 @functools.cache
 def here() -> Allowed:
-    """What this process's deployment allows."""
+    """Return the allowed paths of this process's deployment."""
     return Allowed.of(Settings.from_env())
 
 
 def load(path: str, what: str) -> Any:
-    """What a path names, imported from the working directory, PYTHONPATH or an installed package.
+    """Import the object of a path from the working directory, PYTHONPATH or an installed package.
 
     Raises:
-        InputError: it is no path, it may not be named, or the import fails; `what` names the field.
+        InputError: it is no path, it is not allowed, or the import fails; `what` names the field.
     """
     if _PATH.fullmatch(path) is None:
         raise InputError(f"{what}: given {path!r}, expected a path such as my_module:NAME")

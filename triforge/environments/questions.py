@@ -1,4 +1,4 @@
-"""Families whose tasks are one question with a verifiable answer, kept by a suite in a worker process."""
+"""Families whose tasks are one question with a verifiable answer, from a suite in a worker process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 ENDLESS = Counter(
     "triforge_env_adapter_endless_answers_total",
-    "Answers that a verifier did not get through.",
+    "Answers on which a verifier used up its processor time.",
     ["family"],
 )
 
@@ -41,7 +41,7 @@ _TRY_AGAIN: Final = "That is not right. Try again."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked, an answer that the suite accepts if it knows one, and what kind of question it is."""
+    """A question: its text, an answer that the suite accepts if it knows one, and its kind."""
 
     text: str
     gold: str | None
@@ -50,9 +50,9 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """What the suite thinks of an answer: its own score, whether that solves the question, whether it could read it.
+    """The suite's grade of an answer: its score, whether it solves the question, and whether it is readable.
 
-    `share` is the share of the question that is solved, in [0, 1], where that is not the score itself.
+    `share` is the solved share of the question, in [0, 1], if it is not the score itself.
     """
 
     score: float
@@ -65,9 +65,9 @@ NO_ANSWER: Final = Grade(score=0.0, solved=False, readable=False)
 
 
 class QuestionOptions(AnswerOptions):
-    r"""How questions are played: the answer stands in the last `<answer>` tag or `\boxed{}`, `tries` answers may be given.
+    r"""The options of questions: the answer is in the last `<answer>` tag or `\boxed{}`, and `tries` answers are allowed.
 
-    With `graded` the score of an episode is the share of the question that the last answer solves, and not success alone.
+    With `graded` the score of an episode is the share of the question that the last answer solves.
     """
 
     answer: Marked = "tag"
@@ -76,27 +76,27 @@ class QuestionOptions(AnswerOptions):
 
 
 class QuestionFamily(Family[Params, QuestionOptions]):
-    """A family of questions; the suite's side is `ask` and `grade`, which may block.
+    """A family of questions; the suite implements `ask` and `grade`, which may block.
 
     Attributes:
-        listed: the option of the generator that lists the kinds of questions to draw from.
+        listed: the option of the generator that lists the kinds of questions.
     """
 
     listed: str
     play_options = QuestionOptions
-    never_blocks = True  # the episode asks the worker from the family's own thread
+    never_blocks = True  # episodes call the worker from the family's own thread
 
     def __init__(self) -> None:
-        # the worker answers one question at a time, so more threads would only wait
+        # the worker answers one question at a time, so further threads would only wait
         self.blocks = ThreadPoolExecutor(1, thread_name_prefix=self.name)
 
     @abstractmethod
     def ask(self, params: Params) -> Question:
-        """The question of checked parameters; the same one each time."""
+        """Return the question of checked parameters; the same each time."""
 
     @abstractmethod
     def grade(self, params: Params, answer: str) -> Grade:
-        """What the suite thinks of an answer."""
+        """Grade an answer."""
 
     def draw(
         self,
@@ -106,10 +106,10 @@ class QuestionFamily(Family[Params, QuestionOptions]):
         *,
         redraw_slow: bool = False,
     ) -> list[Params]:
-        """`count` questions that the suite really makes; those that it refuses are drawn again.
+        """Draw `count` questions that the suite can make; a question that it refuses is drawn again.
 
-        What it refuses follows from the question alone, what is too slow from the machine as well: so a slow question ends
-        the drawing, unless `redraw_slow` gives up that a seed draws the same everywhere.
+        A refusal follows from the question alone, but slowness also from the machine. So a slow question ends the drawing,
+        unless `redraw_slow` is set; then a seed may draw other questions on another machine.
         """
         drawn: list[Params] = []
         check = self.validate if redraw_slow else self._checked
@@ -126,31 +126,31 @@ class QuestionFamily(Family[Params, QuestionOptions]):
             return [one(index) for index in range(count)]
         except TooSlowError as error:
             raise InputError(
-                f"{self.name} generate: {error.detail}; drawn was {str(drawn[-1])[:300]}. Name others than this one, ask "
-                "for an easier level, or set redraw_slow (a seed then draws the same on equal machines only)"
+                f"{self.name} generate: {error.detail}; drawn was {str(drawn[-1])[:300]}. Choose other kinds, an easier "
+                "level, or redraw_slow (a seed then draws the same on equal machines only)"
             ) from error
 
     def read(self, params: Params) -> Params:
-        """The parameters in full."""
+        """Read the parameters and fill in the defaults."""
         return parse_model(self.params, params, f"{self.name} params").model_dump(mode="json")
 
     def demand_known(self, names: Iterable[str], known: Collection[str], where: str) -> None:
-        """An `InputError` for names that the suite does not know."""
+        """Raise InputError for names that the suite does not know."""
         if unknown := sorted(set(names).difference(known)):
             raise InputError(
                 f"{self.name} {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}"
             )
 
     def of_kind(self, kind: str, options: Params) -> Params:
-        """Questions of one kind."""
+        """Return the options of questions of one kind."""
         return {**options, self.listed: [kind]}
 
     def write(self, given: Params) -> Params:
-        """The parameters, which `read` has written in full."""
+        """Return the parameters, which `read` has completed."""
         return given
 
     def instruction(self, given: Params) -> str:
-        """The question itself."""
+        """Return the text of the question."""
         return self.ask(given).text
 
     def _checked(self, params: Params) -> TaskDraft:
@@ -159,30 +159,30 @@ class QuestionFamily(Family[Params, QuestionOptions]):
         return TaskDraft(params=full, instruction=question.text, kind=question.kind[:64])
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check a question by making it; one with which the suite is too slow is refused."""
+        """Check a question by making it; refuse a question that takes the suite too long."""
         try:
             return self._checked(params)
         except TooSlowError as error:
-            raise InputError(f"{error.detail}; ask for an easier level") from error
+            raise InputError(f"{error.detail}; choose an easier level") from error
 
     def begin(
         self, given: Params, options: QuestionOptions, announced: str, _seed: int
     ) -> QuestionEpisode:
-        """A question to be answered."""
+        """Make the episode of a question."""
         return QuestionEpisode(self, given, announced, options)
 
     def solution(self, given: Params, options: QuestionOptions) -> Sequence[str] | None:
-        """The suite's own answer, or None when it knows none that it accepts itself."""
+        """Return the suite's own answer, or None if it accepts none of its own."""
         answer = self.ask(given).gold
         return None if answer is None else [wrapped(answer, options.answer)]
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Questions of the suite's own difficulty level."""
+        """Return the options of questions of the suite's own difficulty level."""
         return {**options, "level": level}
 
 
 class QuestionEpisode:
-    """A question being answered."""
+    """The episode of a question."""
 
     def __init__(
         self, family: QuestionFamily, given: Params, question: str, options: QuestionOptions
@@ -195,7 +195,7 @@ class QuestionEpisode:
         self._left = options.tries
 
     def start(self) -> Reset:
-        """The question."""
+        """Show the question."""
         system = self._options.system("{answer}", "the answer")
         return Reset(observation=Observation(text=self._question), system=system)
 
@@ -216,7 +216,7 @@ class QuestionEpisode:
         )
 
     def _grade(self, answer: str) -> Grade:
-        """The suite's word. An answer that uses up its processor time is none; a machine that is busy is an `EnvError`."""
+        """Grade an answer. One that uses up the processor time is no answer; a busy machine is an EnvError."""
         try:
             return self._family.grade(self._given, answer)
         except TooSlowError as error:

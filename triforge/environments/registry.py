@@ -1,12 +1,12 @@
-"""The environment families: those that installed packages offer, and any other by its path.
+"""The environment families of installed packages, and any other by its path.
 
-A package offers a family with two lines of its pyproject.toml; ours does so, too:
+A package offers a family with two lines of its pyproject.toml, as ours does:
 
     [project.entry-points."triforge.environments"]
     guess = "guess_package:FAMILY"
 
-Without a package `my_module:FAMILY` names one (`plugins.py`). What stands behind the colon of an installed family's name
-is the family's own: `gymnasium:FrozenLake-v1`.
+Without a package, `my_module:FAMILY` names a family (`plugins.py`). A family of many environments reads the text after
+the colon itself: `gymnasium:FrozenLake-v1`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from triforge.rollout.adapting import Levels
 from triforge.rollout.protocols import EnvironmentFamily, ProgramFamily
 
 GROUP: Final = "triforge.environments"
-_LONGEST: Final = 64  # characters of a name, as it is stored
+_LONGEST: Final = 64  # characters of a stored name
 
 
 @runtime_checkable
 class Named(Protocol):
-    """A family of many environments: `name:which` is one of them."""
+    """A family of many environments; `name:which` is one of them."""
 
     def named(self, which: str) -> EnvironmentFamily:
-        """The family of one of the environments."""
+        """Return the family of one of the environments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """What people ask of a family before they use it: its attribute `about`, if it has one.
+    """The description of a family, its attribute `about`.
 
     Attributes:
-        licence: of what is played: the family's own code, or that of the packages it needs.
-        extra: the extra of its package that installs what it needs; empty when the package alone plays it.
-        needs: modules that must be importable, as far as the extra brings them.
-        elsewhere: an environment variable that names another interpreter which has them instead.
-        programs: what must be on PATH, each with the Debian package that brings it.
-        steps_per_s: steps a CPU second of everything that the family starts; None where it plays elsewhere.
+        licence: the licence of the environment: of the family's own code, or of the packages that it needs.
+        extra: the extra of its package with its requirements; empty if the package alone is enough.
+        needs: modules that must be importable, as far as the extra installs them.
+        elsewhere: an environment variable that names another interpreter which has these modules.
+        programs: programs that must be on PATH, each with its Debian package.
+        steps_per_s: steps for each CPU second of all processes of the family; None if it plays on another machine.
     """
 
     what: str
@@ -61,16 +61,17 @@ class About:
 
 
 def known() -> tuple[str, ...]:
-    """The names of all installed families, sorted."""
+    """Return the names of all installed families, sorted."""
     return tuple(sorted(entry_points(group=GROUP).names))
 
 
 @functools.cache
 def load(name: str) -> EnvironmentFamily:
-    """The family of that name or path, whether or not it can be played here.
+    """Return the family of that name or path, also if it cannot be played here.
 
-    An `InputError` lists the known ones, or says why a path names none; a `ConfigError` says that a package or entry point
-    is broken.
+    Raises:
+        InputError: the name is unknown, or the path leads to no family.
+        ConfigError: a package or an entry point is broken.
     """
     if len(name) > _LONGEST:
         raise InputError(f"environment {name!r:.100}: expected at most {_LONGEST} characters")
@@ -80,7 +81,7 @@ def load(name: str) -> EnvironmentFamily:
         return _checked(name, plugins.load(name, "environment"), name)
     if not found:
         raise InputError(
-            f"environment {name!r} is unknown, known are: {', '.join(known())}; one of yours is named by its path, my_module:FAMILY"
+            f"environment {name!r} is unknown, known are: {', '.join(known())}; your own has a path, my_module:FAMILY"
         )
     entry: EntryPoint = next(iter(found))
     loaded = _checked(name, _entry(name, entry), entry.value)
@@ -88,8 +89,7 @@ def load(name: str) -> EnvironmentFamily:
         return loaded
     if not isinstance(loaded, Named):
         raise InputError(
-            f"environment {name!r}: {head} is an installed family that takes no name behind a colon; call a module of your own "
-            "something else"
+            f"environment {name!r}: {head} is an installed family without names after a colon; rename your own module"
         )
     return loaded.named(which)
 
@@ -116,39 +116,39 @@ def _checked(name: str, loaded: object, where: str) -> EnvironmentFamily:
 
 
 def family(name: str) -> EnvironmentFamily:
-    """The family of that name, ready to be played; raises as `load` and `expect_installed` do."""
-    found = load(name)
-    if said := about(found):
-        expect_installed(name, said)
-    return found
+    """Return the family of that name, ready to be played; raise as `load` and `expect_installed` do."""
+    loaded = load(name)
+    if description := about(loaded):
+        expect_installed(name, description)
+    return loaded
 
 
 def about(given: EnvironmentFamily) -> About | None:
-    """What a family says of itself."""
-    said = getattr(given, "about", None)
-    return said if isinstance(said, About) else None
+    """Return the description of a family, if it has one."""
+    description = getattr(given, "about", None)
+    return description if isinstance(description, About) else None
 
 
 def traits(name: str) -> dict[str, bool]:
-    """What a `PoolState` says of its family; nothing of one that cannot be loaded.
+    """Return the properties of a family in its pools' `PoolState`; none if it cannot be loaded.
 
-    `programs`: its tasks are solved by programs. `labelled`: its environments label every step (its attribute `labels_steps`).
-    `scored`: its episodes have scores, and no success unless a run states `success_at`. `levelled`: its tasks have levels.
+    `programs`: programs solve its tasks. `labelled`: its environments label every step (its attribute `labels_steps`).
+    `scored`: its episodes have scores, and success only by a run's `success_at`. `levelled`: its tasks have levels.
     """
     try:
-        found = load(name)
+        loaded = load(name)
     except (InputError, ConfigError):
         return {}
     return {
-        "programs": isinstance(found, ProgramFamily),
-        "labelled": bool(getattr(found, "labels_steps", False)),
-        "scored": getattr(found, "success_at", 0.0) is None,
-        "levelled": isinstance(found, Levels),
+        "programs": isinstance(loaded, ProgramFamily),
+        "labelled": bool(getattr(loaded, "labels_steps", False)),
+        "scored": getattr(loaded, "success_at", 0.0) is None,
+        "levelled": isinstance(loaded, Levels),
     }
 
 
 def expect_installed(name: str, about: About) -> None:
-    """Raise a `ConfigError` that names the command which installs what a family lacks, if it lacks a package or program."""
+    """Raise a ConfigError with the install command if a package or program of the family is missing."""
     here = not os.environ.get(about.elsewhere)
     missing = [module for module in about.needs if find_spec(module) is None] if here else []
     if missing:

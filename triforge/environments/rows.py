@@ -1,4 +1,4 @@
-"""The rows of a pool as files and bodies hold them. JSONL is read line by line, so it may be large; JSON is parsed whole."""
+"""Rows of a pool in files and bodies. JSONL is read line by line, so it may be large; JSON is parsed whole."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ MAX_ROW: Final = 2**20  # bytes of a line of JSONL
 MAX_JSON: Final = 2**23  # bytes of a JSON body, which is parsed whole
 _PARTS: Final = 1_000_000  # strings, lists, objects and numbers in it
 
-Row = tuple[str, Any]  # what people call the row ("tasks[3]", "line 4") and what it holds
+Row = tuple[str, Any]  # the label of a row ("tasks[3]", "line 4") and its value
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A row that is no JSON, and why; it is named together with the rows that are JSON but no task."""
+    """A row that is not JSON, with the reason; it is reported with the rows that are JSON but no task."""
 
     reason: str
 
 
 def object_of(text: str | bytes, what: str) -> dict[str, Any]:
-    """The JSON object that `what` gives, such as an option of a command; an InputError if it is none."""
+    """Parse the JSON object of `what`, such as an option of a command; raise InputError if it is none."""
     try:
-        found = loads(text)
+        value = loads(text)
     except ValueError as error:
         raise InputError(f"{what}: {error}; expected a JSON object such as {{}}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{what}: given {type(found).__name__}, expected a JSON object")
-    return found
+    if not isinstance(value, dict):
+        raise InputError(f"{what}: given {type(value).__name__}, expected a JSON object")
+    return value
 
 
 def read_params(file: Path) -> list[dict[str, Any]]:
-    """The parameters in a JSONL file, one task a line, bare or as `{"params": {...}}`."""
+    """Return the parameters in a JSONL file, one task for each line, bare or as `{"params": {...}}`."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
@@ -49,7 +49,7 @@ def read_params(file: Path) -> list[dict[str, Any]]:
 
 
 def read_lines(file: IO[bytes], *, max_row: int = MAX_ROW) -> Iterator[Row]:
-    """The rows of JSONL: one task a line; empty lines are skipped, a line that is no JSON becomes `Unreadable`."""
+    """Yield the rows of JSONL: one task for each line; empty lines are skipped, a line that is not JSON becomes `Unreadable`."""
     number = 0
     while line := file.readline(max_row + 1):
         number += 1
@@ -72,7 +72,7 @@ def _parse(line: bytes, max_row: int) -> Any:
 
 
 def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, Any], Iterable[Row]]:
-    """(everything of a JSON body but its tasks, its tasks).
+    """Return a JSON body without its tasks, and its tasks.
 
     Raises:
         InputError: the body is no JSON object, a field is given twice, or it is too large to be parsed whole.
@@ -93,7 +93,7 @@ def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, A
 
 
 def rows_of(body: dict[str, Any]) -> Iterable[Row]:
-    """Take the tasks out of a body; an InputError if they are no list."""
+    """Take the tasks out of a body; raise InputError if they are no list."""
     tasks = body.pop("tasks", [])
     if not isinstance(tasks, list):
         raise InputError(f"tasks: given {type(tasks).__name__}, expected a list")

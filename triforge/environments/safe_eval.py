@@ -1,7 +1,7 @@
-"""Suites whose scorers evaluate an answer as Python: what they may evaluate is held to literals and formulas.
+"""Limits for suites whose scorers evaluate an answer as Python: only literals and formulas.
 
-An answer is written by a model. Evaluated as it stands it would run with the service's rights, and could read the right answer
-from the scorer beside it. Used in a suite's own process, after its modules have been imported.
+A model writes the answer. Without a limit it would run with the service's rights, and could read the right answer from the
+scorer. These functions are called in a suite's own process, after its modules have been imported.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ _FORMULA: Final = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
     ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List,
 )  # fmt: skip
-_FUNCTIONS: Final = frozenset({"cbrt", "real_root", "root", "sqrt"})  # of sympy, beside its classes
+_FUNCTIONS: Final = frozenset(
+    {"cbrt", "real_root", "root", "sqrt"}
+)  # of sympy, in addition to its classes
 
 
 def only_literals(module: ModuleType) -> None:
-    """From now on a module that calls `eval` reads literals: numbers, texts, and lists, tuples, sets, dicts of them."""
+    """Make `eval` in a module read only literals: numbers, texts, and lists, tuples, sets, dicts of them."""
     vars(module)["eval"] = ast.literal_eval
 
 
 def only_formulas() -> None:
-    """From now on sympy reads formulas: its own symbols, numbers, constants, classes and roots. Idempotent."""
+    """Make sympy read only formulas: its own symbols, numbers, constants, classes and roots. Idempotent."""
     parser = import_module("sympy.parsing.sympy_parser")
     basic = import_module("sympy").Basic
     written = parser.stringify_expr
@@ -46,7 +48,7 @@ def only_formulas() -> None:
 
 
 def _is_formula(name: str, known: Mapping[Any, Any], basic: type) -> bool:
-    found = known.get(name)
-    if isinstance(found, type):
-        return issubclass(found, basic)
-    return name in _FUNCTIONS or isinstance(found, basic)
+    value = known.get(name)
+    if isinstance(value, type):
+        return issubclass(value, basic)
+    return name in _FUNCTIONS or isinstance(value, basic)

@@ -1,8 +1,7 @@
-"""The tasks of a pool before they are stored: every row checked by its family, held-out tasks kept apart.
+"""The tasks of a pool before they are stored: the family checks every row, and held-out tasks are kept separate.
 
-env_adapter makes pools of them, and `triforge train` asks for a pool what env_adapter would say, before it starts anything.
-However large a pool is, only a few of its tasks are in memory at a time: rows come from an upload on disk, and what the family
-makes of them goes to disk again.
+env_adapter makes pools of them, and `triforge train` makes the same checks before it starts a process. Only a few tasks of
+a pool are in memory at a time: rows come from an upload on disk, and checked tasks go to disk again.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import nth_seed
 from triforge.types import MAX_TASKS, GenerateSpec, Params, PoolRequest, Split
 
-_LISTED = 100  # bad rows named in an answer; the rest is counted
+_LISTED = 100  # bad rows that an error names; the rest is counted
 _IN_MEMORY = 2**22  # bytes of checked tasks; more go to a temporary file
-_DRAW = 5_000  # tasks that a family is asked to make at a time
-_SPARE_DRAWS = 8  # draws more than are needed, before the options are said to allow too few
+_DRAW = 5_000  # tasks that a family makes at a time
+_SPARE_DRAWS = 8  # further draws, before the options count as too narrow
 
 
 class CheckedTasks:
-    """Checked tasks on their way to the database, on disk, in order; at most `limit`. `splits` counts them."""
+    """Checked tasks on disk, in order, at most `limit`; `splits` counts them."""
 
     def __init__(self, limit: int = MAX_TASKS) -> None:
         self.limit = limit
@@ -41,7 +40,7 @@ class CheckedTasks:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of tasks."""
         return self.splits.total()
 
     def __enter__(self) -> Self:
@@ -51,24 +50,24 @@ class CheckedTasks:
         self._file.close()
 
     def __iter__(self) -> Iterator[tuple[Split, TaskDraft]]:
-        """All tasks; nothing may be added any more."""
+        """Yield all tasks; after this no task may be added."""
         self._file.seek(0)
         for line in self._file:
             split, params, instruction, kind = json.loads(line)
             yield split, TaskDraft(params=params, instruction=instruction, kind=kind)
 
-    def demand_room(self, count: int) -> None:
-        """Raises InputError if the pool would have more tasks than it takes."""
+    def require_room(self, count: int) -> None:
+        """Raise InputError if the pool would have too many tasks."""
         if count > self.limit:
-            raise InputError(f"tasks: given more than {self.limit}; make several pools of them")
+            raise InputError(f"tasks: given more than {self.limit}; make several pools")
 
     def first(self, draft: TaskDraft, label: str, split: Split) -> tuple[str, Split]:
-        """Label and split of the first task that is the same, which may be this one."""
+        """Return label and split of the first task with the same parameters, which may be this one."""
         same = hashlib.blake2b(identity(draft.params).encode(), digest_size=16).digest()
         return self._seen.setdefault(same, (label, split))
 
     def add(self, split: Split, draft: TaskDraft) -> None:
-        """Append a task; an InputError if it cannot be kept as text."""
+        """Append a task; raise InputError if it cannot be stored as text."""
         require_keepable([draft.params, draft.instruction, draft.kind], "task")
         line = json.dumps([split, draft.params, draft.instruction, draft.kind])
         self._file.write(line.encode() + b"\n")
@@ -76,7 +75,7 @@ class CheckedTasks:
 
 
 def request_of(document: Mapping[str, Any]) -> PoolRequest:
-    """The request that the fields of a body make, its tasks left out; InputError names each malformed field."""
+    """Parse the fields of a body without its tasks; raise an InputError that names each malformed field."""
     require_keepable(dict(document), "body")
     try:
         return PoolRequest.model_validate(document)
@@ -91,12 +90,12 @@ def request_of(document: Mapping[str, Any]) -> PoolRequest:
 def check_pool(
     family: EnvironmentFamily, head: PoolRequest, rows: Iterable[Row], checked: CheckedTasks
 ) -> None:
-    """Check `rows`, which are read once, and what `head.generate` asks for, and add what the family makes of both.
+    """Check `rows`, which are read once, and the tasks of `head.generate`, and add the drafts of both.
 
     Raises:
         InputError: options or rows are malformed; each bad row is named.
     """
-    family.make(head.options)  # refuses options that no episode could be played with
+    family.make(head.options)  # refuses impossible options
     fits = _fitting(family, head)
     check_rows(family, rows, checked, fits=fits)
     generate(family, head.generate or GenerateSpec(count=0), checked, fits=fits)
@@ -105,11 +104,11 @@ def check_pool(
 
 
 def _any_fits(params: Params) -> None:
-    """Of families that play all their tasks with all options."""
+    """Accept every task: most families play all tasks with all options."""
 
 
 def _fitting(family: EnvironmentFamily, head: PoolRequest) -> Callable[[Params], None]:
-    """What refuses a task that the pool's options cannot play; refuses at once where the generator's source has one."""
+    """Return a check of a task against the pool's options, after the check of the generator's source."""
     if head.generate and (fits_source := getattr(family, "fits_source", None)):
         fits_source(head.generate.options, head.options)
     fits = getattr(family, "fits", None)
@@ -123,7 +122,7 @@ def check_rows(
     *,
     fits: Callable[[Params], None] = _any_fits,
 ) -> None:
-    """Check every row and add what the family makes of it.
+    """Check every row and add the family's draft of it.
 
     Raises:
         InputError: names each bad row, and each held-out row that equals a training row; or there are too many rows.
@@ -131,15 +130,14 @@ def check_rows(
     bad: list[str] = []
     total = wrong = 0
     for total, (label, row) in enumerate(rows, start=1):
-        checked.demand_room(total)
+        checked.require_room(total)
         try:
             split, draft = _check_row(family, row)
             fits(draft.params)
             first, other = checked.first(draft, label, split)
             if other != split:
                 raise InputError(
-                    f"the same task as {first}, which is in the split {other!r}; "
-                    "a task that is trained on measures nothing when held out"
+                    f"the same task as {first}, which is in the split {other!r}; a held-out task must not be trained on"
                 )
         except InputError as error:
             wrong += 1
@@ -181,13 +179,13 @@ def generate(
     at_a_time: int = _DRAW,
     fits: Callable[[Params], None] = _any_fits,
 ) -> None:
-    """Add tasks that differ from each other and from those that are there, so that no held-out task is trained on.
+    """Add tasks that differ from each other and from all tasks before, so that no held-out task is trained on.
 
     Raises:
         InputError: an option is unknown, the options allow too few different tasks, or there are too many tasks.
     """
     need = wanted.count + wanted.heldout
-    checked.demand_room(checked.count + need)
+    checked.require_room(checked.count + need)
     made, at_a_time = 0, max(at_a_time, getattr(family, "at_a_time", 0))
     for draw in range(_SPARE_DRAWS + need // at_a_time):
         if made == need:
@@ -204,8 +202,8 @@ def generate(
                 made += 1
     if made < need:
         raise InputError(
-            f"generate: asked for {need} different tasks (count and heldout), the options allow only about {made}; "
-            "ask for fewer (--tasks and --heldout of `triforge train`) or widen generate.options"
+            f"generate: given {need} different tasks (count and heldout), the options allow only about {made}; "
+            "request fewer (--tasks and --heldout of `triforge train`) or widen generate.options"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a pool's tasks can be trained with: what can be known before a run begins is refused before it begins."""
+"""Checks of a run's options against its pool, before the run begins."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _GROUPS: Final = RunSection().groups_per_step
 
 
 def config_on(pool: PoolState, base: Mapping[str, Any], over: Mapping[str, Any]) -> RunConfig:
-    """The config of a run: the pool's own options lie over the document `base`, and `over` lies over both.
+    """Return the config of a run: the pool's options replace those of the document `base`, and `over` replaces both.
 
-    Where nobody says how many groups a step has, there are no more than tasks.
+    The default number of groups of a step is at most the number of training tasks.
     """
     fewer = {"run": {"groups_per_step": min(_GROUPS, max(1, _training_tasks(pool)))}}
     described = merge(merge(fewer, base), {"env_adapter": {"options": pool.options}})
@@ -23,7 +23,7 @@ def config_on(pool: PoolState, base: Mapping[str, Any], over: Mapping[str, Any])
 
 
 def demand_trainable(config: RunConfig, pool: PoolState) -> None:
-    """Raise a ConfigError if the pool has too few tasks for a step, or not the kind of tasks that the run reads."""
+    """Raise a ConfigError if the pool has too few tasks for a step, or not the kind of tasks that the run needs."""
     groups, there = config.run.groups_per_step, _training_tasks(pool)
     if config.run.steps and groups > there:
         raise ConfigError(
@@ -50,10 +50,10 @@ def demand_trainable(config: RunConfig, pool: PoolState) -> None:
 
 
 def unplayable(pool: PoolState, error: TriforgeError) -> ConfigError:
-    """What is said where the family refuses the options that a run plays a pool with."""
+    """Make the error for options of a run that the pool's family refuses."""
     return ConfigError(
-        f"env_adapter.options: the pool {pool.name!r} cannot be played: {error.detail}. An option that the run is started "
-        "with wins over the pool's, and that over the deployment's document"
+        f"env_adapter.options: the pool {pool.name!r} cannot be played: {error.detail}. An option of the run "
+        "replaces the pool's, and the pool's that of the deployment's document"
     )
 
 
@@ -63,7 +63,7 @@ def _training_tasks(pool: PoolState) -> int:
 
 
 def demand_success(config: RunConfig, environment: str) -> None:
-    """Raise a ConfigError if anything of the run reads success, which `environment` does not tell."""
+    """Raise a ConfigError if an option of the run needs success, which `environment` does not report."""
     algorithm, controller = config.algorithm.resolved, config.adaptation.controller
     own = (config.algorithm_of(role).needs_success for role in config.models.players)
     read = next(filter(None, own), "")  # by one of the models that play
@@ -73,7 +73,7 @@ def demand_success(config: RunConfig, environment: str) -> None:
     if needs or config.adaptation.adapts:
         raise ConfigError(
             f"{needs or f'adaptation.controller = {controller!r}'}: given for {environment!r}, whose episodes have scores and no "
-            "threshold from which they are successes; state one (env_adapter.options.success_at, or success_at of the family), or "
+            "threshold of success; set one (env_adapter.options.success_at, or success_at of the family), or "
             "train on scores alone: algorithm.preset = 'grpo', adaptation.controller = 'none'"
         )
 

@@ -1,8 +1,8 @@
-"""A suite in a process of its own: it may reseed global generators, print, leak or hang, and nobody else notices.
+"""A suite in its own process, where it may reseed global generators, print, leak or hang without harm to others.
 
-The parent speaks to it in lines of JSON, one question at a time. What takes too long is killed and started anew. How long is
-counted in processor time, so that a busy machine changes no answer; wall time is only the last net, and what is caught
-in it is a failure of the machine and says nothing about the question.
+The parent sends lines of JSON, one question at a time. A process that takes too long is killed and started again. The
+limit is processor time, so that a busy machine changes no answer. A wall-time limit catches the rest; reaching it is a
+failure of the machine and no answer to the question.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _PREFIXES = ("LC_", "PYTHON", "ALFWORLD_")
 
 
 class TooSlowError(EnvError):
-    """The suite used up its processor time on a question and was ended; it would again."""
+    """The suite used up its processor time on a question; it would do so again."""
 
 
 def _harmless(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a suite needs to run, and none of our keys and addresses: it is code of others that reads answers of a model."""
+    """Select the variables that a suite needs, without our keys and addresses: it is foreign code that reads a model's answers."""
     return {
         name: value
         for name, value in environ.items()
@@ -47,13 +47,13 @@ def _harmless(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Worker:
-    """The parent's side. Safe to call from several threads; one question is answered at a time.
+    """The parent's side, for any number of threads; the suite answers one question at a time.
 
     Args:
         module: run as `python -m module`; it calls `serve` of `worker_loop`.
         cpu_s: seconds of processor time for one answer.
         wall_s: seconds for one answer on a busy machine; many times `cpu_s` by default.
-        python: the interpreter; ours unless a suite lives in an environment of its own.
+        python: the interpreter; ours by default, or that of a suite's own virtual environment.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Worker:
         self._wall_s = 30.0 + 4.0 * cpu_s if wall_s is None else wall_s
         self._python = python or sys.executable
         self._settings = dict(settings or {})
-        if python is not None:  # it has not installed triforge
+        if python is not None:  # an interpreter without triforge
             self._settings["PYTHONPATH"] = str(_ROOT)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
 
     def call(self, op: str, **arguments: Any) -> Any:
-        """Ask one question."""
+        """Send one question and return the answer."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -104,7 +104,7 @@ class Worker:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        # what a suite draws from sets of strings shall not depend on the process
+        # draws from sets of strings must not depend on the process
         environment = {
             **_harmless(os.environ),
             "PYTHONHASHSEED": "0",
@@ -116,7 +116,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for us; we end it
+            start_new_session=True,  # Ctrl-C reaches only the parent, which ends the suite
         )
         atexit.register(self.close)
         ready = self._line(_START_S, "start")
@@ -126,7 +126,7 @@ class Worker:
         return self._process
 
     def _line(self, within_s: float, op: str) -> dict[str, Any]:
-        """The next line of the process."""
+        """Read the next line of the process."""
         assert self._process is not None
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
@@ -138,8 +138,8 @@ class Worker:
             if left <= 0 or not ready.poll(left * 1000):
                 self._end()
                 raise EnvError(
-                    f"{self._name}: {op!r} was not answered within {within_s:g} s and the suite's process was ended; "
-                    "the machine is too busy, run fewer workers on it"
+                    f"{self._name}: no answer to {op!r} within {within_s:g} s, and the suite's process was ended; the machine "
+                    "is too busy: run fewer workers on it"
                 )
             part = os.read(out, _CHUNK)
             if not part:
@@ -165,7 +165,7 @@ class Worker:
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                # what was still to be written to a process that is gone
+                # unwritten data for a process that has ended
                 with contextlib.suppress(OSError):
                     pipe.close()
         return process.wait()

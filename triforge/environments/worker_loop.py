@@ -1,4 +1,4 @@
-"""The other side of `worker`: questions from stdin, answers to stdout, everything that the suite prints to stderr."""
+"""The suite's side of `worker`: questions from stdin, answers to stdout, all prints of the suite to stderr."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# bytes of address space; a generator that wants more fails instead of the machine
+# bytes of address space, beyond which a generator fails
 _MEMORY = 8 * 2**30
 _WATCH_S = 2.0
 
 Handlers = Mapping[str, Callable[..., Any]]
 
 
-class Refused(ValueError):  # noqa: N818  an answer, not a fault
-    """What was asked cannot be done; the text says why."""
+class Refused(ValueError):  # noqa: N818 (an answer, not a fault)
+    """The request cannot be met, for the reason in the text."""
 
 
 def serve(load: Callable[[], Handlers]) -> None:
@@ -32,7 +32,7 @@ def serve(load: Callable[[], Handlers]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a suite prints is not an answer
+    os.dup2(2, 1)  # prints of the suite go to stderr
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         handlers = load()
@@ -45,10 +45,10 @@ def serve(load: Callable[[], Handlers]) -> None:
 
 
 def _reply(handlers: Handlers, question: dict[str, Any]) -> dict[str, Any]:
-    """Answer one question within `cpu_s` of processor time; the kernel ends us with SIGXCPU where it takes more.
+    """Answer one question within `cpu_s` of processor time; after that the kernel ends the process with SIGXCPU.
 
-    The kernel counts whole seconds, so a limit is rounded up. Its clock does not run while others have the processor: what
-    is too slow here is too slow on this machine when nothing else runs, too.
+    The kernel counts whole seconds, so a limit is rounded up. Its clock stops while other processes run, so a question
+    that is too slow here is too slow on an idle machine, too.
     """
     op, limit = question.pop("op"), question.pop("cpu_s")
     until = math.ceil(time.process_time() + limit)
@@ -60,7 +60,7 @@ def _reply(handlers: Handlers, question: dict[str, Any]) -> dict[str, Any]:
         return {"answer": handlers[op](**question)}
     except Refused as refused:
         return {"error": str(refused), "input": True}
-    except Exception as error:  # noqa: BLE001  a suite may raise anything
+    except Exception as error:  # noqa: BLE001 (a suite may raise anything)
         return {"error": f"{op} raised {type(error).__name__}: {str(error)[:300]}"}
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (most, most))
@@ -72,7 +72,7 @@ def _say(out: Any, message: dict[str, Any]) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """A parent that was killed cannot end us, and a suite in a loop never reads the end of stdin."""
+    """End the process with its parent: a killed parent cannot, and a suite in a loop does not read the end of stdin."""
     while os.getppid() == parent:
         time.sleep(_WATCH_S)
     os._exit(1)

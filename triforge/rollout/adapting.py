@@ -1,13 +1,13 @@
-"""What an environment family may offer beside `EnvironmentFamily` so that its tasks adapt better. All of it is optional.
+"""Optional protocols of an environment family, by which its tasks adapt better.
 
-    Levels      difficulty levels for the ladder; without them a family has no ladder
-    Kinds       kinds of environments, each with a window of levels of its own; without them all tasks share one
-    Drift       how far a task is from another; without it the share of parameters that differ
-    Measured    which proofs the acceptance measurement stands for, where neither the family nor a solver gives them
-    SubGoals    what an episode reached on the way; without it failures are explained by a model alone
+    Levels      difficulty levels, for controllers that draw tasks from levels
+    Kinds       kinds of environments, each with its own window of levels; without them all tasks share one window
+    Drift       the distance between two tasks; without it the share of parameters that differ
+    Measured    proofs that the acceptance measurement replaces, where neither the family nor a solver gives them
+    SubGoals    the parts of a task that an episode reached; without it a model alone explains failures
 
-What a family must prove of a rewrite stands in `PROOFS`. Each is a `CheckResult` of that name from `check_rewrite`;
-what the family does not prove itself is proved by playing, see docs/environments.md.
+`PROOFS` names what a family must prove of a rewrite. Each proof is a `CheckResult` of that name from `check_rewrite`;
+a proof that the family does not give is found by playing, see docs/environments.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Protocol, runtime_checkable
 from triforge.types import Params, Task
 
 PROOFS: Final[tuple[str, ...]] = ("not_satisfied_at_reset", "solvable", "instruction_agrees")
-"""Not won before the first action · somebody or something solves it · whoever does what the instruction says wins."""
+"""Not won before the first action · can be solved · an agent that follows the instruction wins."""
 
 
 @runtime_checkable
@@ -28,10 +28,10 @@ class Levels(Protocol):
     """A family whose generator knows difficulty levels."""
 
     def at_level(self, level: int, options: Params) -> Params:
-        """The generator's options for tasks of one level: 0, 1, 2, ..., each at least as hard as the one below.
+        """Return the generator's options for tasks of one level: 0, 1, 2, ..., each at least as hard as the one below.
 
-        `options` are what all levels have in common. A level that is too high may be refused here or by the generator with
-        an InputError; the ladder then draws another one.
+        `options` are common to all levels. This function or the generator may refuse a level that is too high with an
+        InputError; the controller then draws another one.
         """
 
 
@@ -40,27 +40,27 @@ class Kinds(Protocol):
     """A family with `Levels` whose tasks are of several kinds, which the policy learns at different speeds."""
 
     def kinds(self, options: Params) -> Sequence[str]:
-        """The kinds that the generator draws from under these options, each of at most 64 characters."""
+        """Return the kinds that the generator draws from under these options, each of at most 64 characters."""
 
     def of_kind(self, kind: str, options: Params) -> Params:
-        """The generator's options for tasks of one kind only."""
+        """Return the generator's options for tasks of one kind only."""
 
 
 @runtime_checkable
 class Drift(Protocol):
-    """A family that measures how far one task is from another."""
+    """A family that measures the distance between two tasks."""
 
     def drift(self, root: Params, candidate: Params) -> float:
-        """Distance in [0, 1] between two valid tasks; 0 for the same task."""
+        """Return the distance in [0, 1] between two valid tasks; 0 for the same task."""
 
 
 @runtime_checkable
 class Measured(Protocol):
     """A family whose rewrites may be measured although some of `PROOFS` are missing.
 
-    Acceptance stands for them: the policy, which reads nothing but the announcement, must win the candidate at a rate inside
-    the band, so what cannot be won, or announces something else than it rewards, replaces nothing. It costs rollouts; a
-    solver, where there is one, is asked first.
+    The acceptance test replaces them: the policy reads only the announcement and must win the candidate at a rate inside
+    the band, so a task that cannot be won, or announces something else than it rewards, is never accepted. The test costs
+    rollouts, so a solver is used first where there is one.
     """
 
     measured: tuple[str, ...]
@@ -68,7 +68,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubGoal:
-    """A part of a task, named by what is to be done, and after how many actions it was first reached (None: never)."""
+    """A part of a task: its name, and the number of actions after which it was first reached (None: never)."""
 
     name: str
     reached: int | None = None
@@ -76,24 +76,24 @@ class SubGoal:
 
 @runtime_checkable
 class SubGoals(Protocol):
-    """A family that tells how far an episode got."""
+    """A family that reports the sub-goals of an episode."""
 
     def sub_goals(self, task: Task, actions: Sequence[str], options: Params) -> Sequence[SubGoal]:
-        """The sub-goals of a task in their order, as far as the actions went.
+        """Return the sub-goals of a task in their order, with the actions that reached them.
 
-        `actions` are an episode's, as the environment understood them (`StepResult.action`), `options` the run's settings.
+        `actions` are those that the environment understood (`StepResult.action`), `options` the run's.
         """
 
 
 def identity(params: Params) -> str:
-    """What makes two tasks the same, whatever their instructions say: equal normalised parameters."""
+    """Return the identity of a task: its normalised parameters, without the instruction."""
     return json.dumps(params, sort_keys=True)
 
 
 def drift(family: object, root: Params, candidate: Params) -> float:
-    """How far a task is from its root: by the family's own measure, or the share of parameters that differ.
+    """Return the distance of a task from its root: the family's own measure, or the share of parameters that differ.
 
-    A parameter is a leaf of the JSON with its path; one that only one of the tasks has counts as different.
+    A parameter is a leaf of the JSON with its path; a parameter of one task only counts as different.
     """
     if isinstance(family, Drift):
         return min(1.0, max(0.0, family.drift(root, candidate)))

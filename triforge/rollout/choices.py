@@ -1,4 +1,4 @@
-"""Closed choices as a regular expression that holds a decoder to them."""
+"""Closed choices as a regular expression that constrains a decoder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _META: Final = frozenset(r"\.^$|?*+()[]{}")
 
 
 def escape(text: str) -> str:
-    """`text` as a regular expression that every engine reads alike (Python's own also escapes spaces, which some refuse)."""
+    """Escape a text for the regular expressions of all engines; some refuse the escaped spaces of `re.escape`."""
     return "".join(f"\\{letter}" if letter in _META else letter for letter in text)
 
 
 def one_of(choices: Iterable[str]) -> str | None:
-    """An expression that matches exactly the choices; None when there are none, which constrains nothing."""
+    """Return an expression that matches exactly the choices; None without choices, which constrains nothing."""
     return "|".join(map(escape, choices)) or None

@@ -1,4 +1,4 @@
-"""The environment of an episode, and copies of it in the same state, in which candidates for a turn are tried.
+"""The environment of an episode, and copies of it in the same state, in which the candidates of a turn are tried.
 
 A copy is the environment's own (`Forks`) or a fresh environment in which the responses so far are played again: same task and
 seed, same episode.
@@ -24,7 +24,7 @@ from triforge.types import GroupTask, Task
 T = TypeVar("T")
 MakeEnvironment = Callable[[], Environment]
 
-_CLOSE_S = 5.0  # an environment that takes longer to close is left to itself
+_CLOSE_S = 5.0  # after which a closing environment is abandoned
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ class Trunk:
 
     @property
     def state(self) -> str:
-        """A name of what was played so far: equal responses, equal names."""
+        """The name of the present state: equal responses have equal names."""
         return hashlib.sha256(json.dumps(self._played).encode()).hexdigest()[:16]
 
     async def start(self) -> Reset:
@@ -59,21 +59,21 @@ class Trunk:
         return reset
 
     async def results(self, responses: Sequence[str]) -> list[StepResult]:
-        """What each response leads to from here; equal ones are played once."""
+        """Play each response from the present state and return the results; equal responses are played once."""
         distinct, turn = [*dict.fromkeys(responses)], len(self._played)
         copies = await together(self._copy() for _ in distinct[1:])
 
         async def play(environment: Environment, response: str) -> StepResult:
-            found = await _asked(partial(environment.step, response), f"step {turn}")
-            return kept_step(found, turn)
+            result = await _awaited(partial(environment.step, response), f"step {turn}")
+            return kept_step(result, turn)
 
         places = [self._environment, *copies]
-        found = await together(map(play, places, distinct))
-        self._tried = dict(zip(distinct, zip(places, found, strict=True), strict=True))
+        results = await together(map(play, places, distinct))
+        self._tried = dict(zip(distinct, zip(places, results, strict=True), strict=True))
         return [self._tried[response][1] for response in responses]
 
     async def go_on(self, response: str) -> None:
-        """Leave it at one of the responses that were played; the copies for others are closed."""
+        """Continue after one of the played responses, and close the copies of the others."""
         self._environment, result = self._tried.pop(response)
         self._played.append(response)
         self._seen = result.observation.text
@@ -93,25 +93,26 @@ class Trunk:
         except TriforgeError:
             raise
         except Exception as error:
-            raise _as_ours(error, "make") from error
+            raise _env_error(error, "make") from error
         self._open.append(environment)
-        reset = await _asked(partial(environment.reset, self._task, seed=self._seed), "reset")
+        reset = await _awaited(partial(environment.reset, self._task, seed=self._seed), "reset")
         return environment, kept_reset(reset)
 
     async def _copy(self) -> Environment:
         own = self._environment
-        if isinstance(own, Forks) and (copy := await _asked(own.fork, "fork")) is not None:
+        if isinstance(own, Forks) and (copy := await _awaited(own.fork, "fork")) is not None:
             self._open.append(copy)
             return copy
         environment, reset = await self._fresh()
         seen = reset.observation.text
         for turn, response in enumerate(self._played):
-            found = await _asked(partial(environment.step, response), f"step {turn}, again")
-            seen = kept_step(found, turn).observation.text
+            result = await _awaited(partial(environment.step, response), f"step {turn}, again")
+            seen = kept_step(result, turn).observation.text
         if seen != self._seen:
             error = EnvError(
-                f"after the same {len(self._played)} responses the environment showed {seen[:200]!r}, then {self._seen[:200]!r}: "
-                "candidates can be tried only where the same seed gives the same episode, or where an environment with never_blocks and without success_at has a fork"
+                f"after the same {len(self._played)} responses the environment showed {seen[:200]!r}, then "
+                f"{self._seen[:200]!r}: tree rollouts need the same episode for the same seed, or an environment with `fork`, "
+                "never_blocks and without success_at"
             )
             error.retryable = False
             raise error
@@ -126,17 +127,17 @@ async def _closed(environment: Environment) -> None:
         _log.warning("an environment did not close: %s: %s", type(error).__name__, error)
 
 
-async def _asked(call: Callable[[], Awaitable[T]], where: str) -> T:
-    """What an environment answers; whatever it raises is one of our errors."""
+async def _awaited(call: Callable[[], Awaitable[T]], where: str) -> T:
+    """Await a call of an environment; a foreign exception becomes an EnvError."""
     try:
         return await call()
-    except TriforgeError:  # keeps its kind, its cause and whether to try again
+    except TriforgeError:  # keeps its kind and whether it is retryable
         raise
     except Exception as error:
-        raise _as_ours(error, where) from error
+        raise _env_error(error, where) from error
 
 
-def _as_ours(error: Exception, where: str) -> EnvError:
-    """A foreign exception of an environment as one of ours."""
+def _env_error(error: Exception, where: str) -> EnvError:
+    """Convert a foreign exception of an environment to an EnvError."""
     raised = f"{type(error).__name__} in {where}: {error}{raised_at(error)}"
     return EnvError(f"the environment raised {raised}")

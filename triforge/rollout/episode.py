@@ -1,13 +1,13 @@
 """One episode, the K episodes of a group, and the judge's jobs that follow from them.
 
-A group of tree rollouts is one episode with K candidates a turn; of any other each rollout is an episode with one.
+A group of tree rollouts is one episode with K candidates for each turn; else each rollout is an episode with one candidate.
 
-How an episode ends:
+The end of an episode:
 
-    the environment says so                  outcome +1 or -1, by its word or by its score and the threshold
-    `max_steps` responses were played        outcome -1, whatever the environment thinks; by what its steps earned, if anything
+    the environment is done                  outcome +1 or -1, by its success or by its score and the threshold
+    `max_steps` responses were played        outcome -1, or the rewards of its steps if there are any
     the next prompt no longer fits           the same, with the reason: the policy used up its own context
-    anything else went wrong                 nothing is measured; tried again with a fresh environment
+    any other failure                        nothing is measured; the episode is tried again in a fresh environment
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from triforge.types import (
 
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
 
-_BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; how many there are is the group's
+_BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; the group sets their number
 
 _AGENT: Final[Mapping[str, Any]] = {"gen_ai.operation.name": "invoke_agent"}  # for OpenTelemetry
 
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 def judge_task(group: GroupTask, index: int) -> JudgeTask:
-    """The judge's job on rollout `index` of a group; the same every time, so whoever misses it can send it again."""
+    """Make the judge's job on rollout `index` of a group; it is the same each time, so it can be sent again."""
     return JudgeTask(
         trajectory_id=trajectory_id(group.group_id, index),
         group_id=group.group_id,
@@ -71,7 +71,7 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
 
 
 def unit_test_task(group: GroupTask) -> UnitTestTask:
-    """The judge's job on a group that is judged by tests; the same every time."""
+    """Make the judge's job on a group that tests judge; it is the same each time."""
     return UnitTestTask(
         group_id=group.group_id,
         run_id=group.run_id,
@@ -97,13 +97,13 @@ async def run_group(
     """Play the K episodes of a group concurrently. A failed episode never fails its group.
 
     Args:
-        make: a fresh environment a try.
-        generate: samples; asked with the group's id as affinity, so that one engine sees the shared prefix.
+        make: makes a fresh environment for each try.
+        generate: samples, with the group's id as affinity, so that one engine sees the shared prefix.
         group: K, sampling, seeds, limits and retries.
-        slots: one slot is held an episode; waiting for it does not count against the deadline.
-        ended: awaited with each new trajectory; returns the one that counts (another worker may have been first). What it
-            raises cancels the episodes in flight.
-        keep: keeps screenshots; without it an environment that shows any has failed.
+        slots: each episode holds one slot; waiting for it does not count against the deadline.
+        ended: is awaited with each new trajectory and returns the one that counts (another worker may have been first). An
+            exception in it cancels the episodes in flight.
+        keep: stores screenshots; without it an environment that shows any has failed.
         patience_s: seconds to wait for a policy that does not answer, within the deadline.
     """
     loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ async def run_group(
 
 
 def episodes(group: GroupTask) -> list[Sequence[int]]:
-    """Which rollouts of a group are the candidates of one episode: each is by itself, or all are a tree."""
+    """Return the rollouts of each episode of a group: one each, or all of them as the candidates of a tree."""
     every = range(group.rollouts)
     tree = group.env_adapter.strategy == "tree" and group.purpose == "train"
     return [every] if tree else [(index,) for index in every]
@@ -146,7 +146,7 @@ async def play_episode(
     keep: KeepImage | None = None,
     patience_s: float = 60.0,
 ) -> Trajectory:
-    """Play rollout `index` by itself; see `play`."""
+    """Play rollout `index` alone; see `play`."""
     (found,) = await play(make, generate, task, group, (index,), keep=keep, patience_s=patience_s)
     return found
 
@@ -161,11 +161,11 @@ async def play(
     keep: KeepImage | None = None,
     patience_s: float = 60.0,
 ) -> list[Trajectory]:
-    """Play an episode with a candidate a turn for each of some rollouts. Never raises: a failure is an outcome without a value.
+    """Play an episode with a candidate in each turn for each of some rollouts. A failure is an outcome without a value.
 
-    After an infrastructure failure it is played again from the start, at most `env_adapter.episode_retries` times. A retry
-    keeps its seeds: it is the same episode once more, not a new draw. An error that says it is not retryable (malformed task
-    parameters) is final at once. Arguments as in `run_group`.
+    After an infrastructure failure the episode is played again from the start, at most `env_adapter.episode_retries`
+    times, with the same seeds. An error that is not retryable (malformed task parameters) is final. Arguments: see
+    `run_group`.
     """
     retries = 0
     while True:
@@ -185,9 +185,9 @@ async def _in_time(
 ) -> Outcome:
     """Play once, within `env_adapter.episode_deadline_s`.
 
-    The deadline holds while anything awaits; an environment that blocks in synchronous code comes wrapped in
-    `IsolatedEnvironment`. Turn t of rollout k samples with the seed derived from (group.seed, k, t); all environments
-    are reset with the same seed, so that what is compared is the policy.
+    The deadline holds while a call awaits; an environment that blocks in synchronous code comes wrapped in
+    `IsolatedEnvironment`. Turn t of rollout k samples with the seed derived from (group.seed, k, t). All environments are
+    reset with the same seed, so that rollouts differ by the policy alone.
     """
     task, group = rows[0].task, rows[0].group
     limit_s = group.env_adapter.episode_deadline_s
@@ -214,7 +214,7 @@ async def _in_time(
 async def _turns(
     trunk: Trunk, generate: Generate, rows: Sequence[Transcript], patience_s: float
 ) -> Outcome:
-    """Turn by turn: a candidate a row is sampled and tried, and the best is played on, of equal ones the first."""
+    """Play turn by turn: sample and try a candidate for each row, and continue with the best, of equal ones the first."""
     section, weight = rows[0].group.env_adapter, rows[0].group.env_adapter.team_weight
     reset = await trunk.start()
     observation, images, why = reset.observation, await rows[0].kept(reset.observation), None

@@ -1,4 +1,4 @@
-"""An environment on a thread of its own, so that one that hangs cannot stop the others."""
+"""An environment on its own thread, so that an environment that hangs cannot stop the others."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _log = logging.getLogger(__name__)
 
 
 def fresh_environment(family: EnvironmentFamily, options: Params) -> Environment:
-    """An environment of a family that cannot stop the caller's event loop, and that knows the threshold of success."""
+    """Make an environment that cannot stop the caller's event loop and applies the threshold of success."""
     free = getattr(family, "never_blocks", False)
     made = family.make(options) if free else IsolatedEnvironment(lambda: family.make(options))
     return with_threshold(made, family, options)
 
 
 class IsolatedEnvironment:
-    """Runs an environment in a thread with an event loop of its own; behaves like the environment itself.
+    """An environment in a thread with its own event loop.
 
-    A deadline in the caller's loop then holds even when the environment blocks in synchronous code: the call is
-    abandoned, its thread (a daemon) stays behind until the blocking call returns, then ends by itself. Code that never
-    lets go of the interpreter lock still stops the whole process; it belongs into a process of its own.
+    A deadline in the caller's loop then holds even if the environment blocks in synchronous code: the call is abandoned,
+    and its thread (a daemon) ends when the blocking call returns. Code that never releases the interpreter lock still
+    stops the whole process; it needs its own process.
 
     `make` is called in the thread, at `reset`; `close` waits `grace_s` seconds for the environment.
     """
@@ -71,7 +71,10 @@ class IsolatedEnvironment:
             async with asyncio.timeout(self._grace_s):
                 await asyncio.wrap_future(closing)
         except TimeoutError:
-            _log.warning("an environment does not close within %.1f s; left behind", self._grace_s)
+            _log.warning(
+                "an environment does not close within %.1f s; its thread is abandoned",
+                self._grace_s,
+            )
         finally:
             with contextlib.suppress(RuntimeError):  # the loop ended by itself
                 loop.call_soon_threadsafe(loop.stop)
@@ -89,7 +92,7 @@ class IsolatedEnvironment:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped, then end what was abandoned in it."""
+    """Run the loop until it is stopped, then cancel its abandoned tasks."""
     try:
         loop.run_forever()
         loop.run_until_complete(_cancel_all())

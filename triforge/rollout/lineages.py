@@ -1,16 +1,16 @@
-"""A session as a forest of lineages: which turn a request continues, and the segments that training packs.
+"""A session as a forest of lineages: the turn that a request continues, and the segments that training packs.
 
     messages of a request                       continues            its prompt
     system, user                                nothing: a root      the whole conversation, rendered
-    system, user, ANSWER, tool                  the turn ANSWER      prompt and response of ANSWER, then what is new
+    system, user, ANSWER, tool                  the turn ANSWER      prompt and response of ANSWER, then the new messages
     summary, user                               nothing: a root      the whole conversation, rendered
 
-A request continues a turn if its messages begin with those of the turn and with the turn's own answer, and nothing that
-follows is an assistant's. So history that was edited or compacted, sub-agents and side calls begin lineages of their own,
-and two requests that continue the same turn are a fork. Whatever was sampled is never tokenised again.
+A request continues a turn if its messages begin with those of the turn and the turn's own answer, and no later message is
+an assistant's. So edited or compacted history, sub-agents and side calls begin their own lineages, and two requests that
+continue the same turn are a fork. Sampled tokens are never tokenised again.
 
-A lineage from a root to a leaf is one `Segment`. Lineages share what they begin with; a sampled token is trained on in the
-first lineage that holds it, in all others it is context.
+A lineage from a root to a leaf is one `Segment`. Lineages share their beginnings; a sampled token is trained on in the
+first lineage that holds it, and is context in all others.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from typing import Any
 
 from triforge.types import PlacedImage, Segment, Turn, VersionSpan
 
-_FOREST, _TURN = 1_200, 800  # bytes beside the ids
-Place = tuple[int, int, int]  # segment, and the tokens [start, end) of it
+_FOREST, _TURN = 1_200, 800  # bytes without the ids
+Place = tuple[int, int, int]  # a segment, and the tokens [start, end) in it
 
 
 def digests(head: str, messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of the conversation up to each message, that included; `head` is what else the prompt depends on, such as tools."""
-    found, last = [], hashlib.sha256(head.encode()).hexdigest()
+    """Return the digest of the conversation up to and with each message; `head` is the rest of the prompt, such as tools."""
+    chain, last = [], hashlib.sha256(head.encode()).hexdigest()
     for message in messages:
         last = hashlib.sha256(f"{last}{_canonical(message)}".encode()).hexdigest()
-        found.append(last)
-    return found
+        chain.append(last)
+    return chain
 
 
 def _canonical(message: Mapping[str, Any]) -> str:
-    """What makes two messages the same: clients name calls anew, trim text and leave out what is empty."""
+    """Return the identity of a message: clients rename calls, trim text and leave out empty fields."""
     calls = [
         [call["function"]["name"], call["function"]["arguments"]]
         for call in message.get("tool_calls") or ()
@@ -48,7 +48,7 @@ def _canonical(message: Mapping[str, Any]) -> str:
 
 
 class Forest:
-    """The turns of a session as token ids, as small as they can be kept; `size` is in bytes."""
+    """The turns of a session as token ids, in little memory; `size` is in bytes."""
 
     def __init__(self) -> None:
         self._ids: dict[str, tuple[str | None, array[int]]] = {}  # parent; new ids and response
@@ -58,7 +58,7 @@ class Forest:
         self.size = _FOREST
 
     def add(self, turn: Turn) -> None:
-        """Take in a turn, unless it is there or what it continues is not."""
+        """Add a turn, unless it is known or the turn that it continues is not."""
         if turn.id in self._ids or (turn.parent is not None and turn.parent not in self._ids):
             return
         ids = array("i", (*turn.new_ids, *turn.output.ids))
@@ -72,18 +72,18 @@ class Forest:
     def continued(
         self, conversations: Sequence[str], roles: Sequence[str]
     ) -> tuple[str | None, int]:
-        """The turn that a request continues, and how many of its messages that turn holds; (None, 0) for a root.
+        """Return the turn that a request continues, and the number of its messages in that turn; (None, 0) for a root.
 
-        `conversations` are the `digests` of its messages, `roles` who says them.
+        `conversations` are the `digests` of its messages, `roles` their roles.
         """
-        said = [number for number, role in enumerate(roles, start=1) if role == "assistant"]
-        if not said or said[-1] == len(roles):
+        answers = [number for number, role in enumerate(roles, start=1) if role == "assistant"]
+        if not answers or answers[-1] == len(roles):
             return None, 0
-        turn = self._led_to.get(conversations[said[-1] - 1])
-        return (turn, said[-1]) if turn else (None, 0)
+        turn = self._led_to.get(conversations[answers[-1] - 1])
+        return (turn, answers[-1]) if turn else (None, 0)
 
     def ids(self, turn: str | None) -> list[int]:
-        """Prompt and response of a turn."""
+        """Return prompt and response of a turn."""
         parts = []
         while turn is not None:
             turn, part = self._ids[turn]
@@ -91,18 +91,18 @@ class Forest:
         return [token for part in reversed(parts) for token in part]
 
     def images(self, turn: str | None) -> tuple[PlacedImage, ...]:
-        """The images in the prompt of a turn."""
-        found: tuple[PlacedImage, ...] = ()
+        """Return the images in the prompt of a turn."""
+        images: tuple[PlacedImage, ...] = ()
         while turn is not None:
-            found = self._images.get(turn, ()) + found
+            images = self._images.get(turn, ()) + images
             turn, _ = self._ids[turn]
-        return found
+        return images
 
 
 def pack(turns: Sequence[Turn]) -> tuple[tuple[Segment, ...], dict[str, Place]]:
-    """The segments of a session, one a lineage, and where each turn's response stands in them.
+    """Return the segments of a session, one for each lineage, and the place of each turn's response.
 
-    A turn whose parent is not among them, which only a loss of Redis can bring about, is left out with all that follows it.
+    A turn whose parent was lost with Redis is left out, with all turns that follow it.
     """
     known: dict[str, Turn] = {}
     for turn in sorted(turns, key=lambda t: (t.answer, t.choice)):
@@ -116,15 +116,15 @@ def pack(turns: Sequence[Turn]) -> tuple[tuple[Segment, ...], dict[str, Place]]:
 
 
 def _lineage(known: Mapping[str, Turn], leaf: Turn) -> list[Turn]:
-    """The turns from a root to a leaf."""
-    found = [leaf]
-    while found[-1].parent is not None:
-        found.append(known[found[-1].parent])
-    return found[::-1]
+    """Return the turns from a root to a leaf."""
+    path = [leaf]
+    while path[-1].parent is not None:
+        path.append(known[path[-1].parent])
+    return path[::-1]
 
 
 def _segment(lineage: Sequence[Turn], number: int, places: dict[str, Place]) -> Segment:
-    """A lineage as a segment; the turns that have no place yet get one in it."""
+    """Make the segment of a lineage; its turns without a place get one in it."""
     ids: list[int] = []
     logprobs: list[float] = []
     versions: list[VersionSpan] = []

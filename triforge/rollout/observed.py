@@ -1,8 +1,8 @@
-"""What an environment says, as everything behind it can keep it: text of whole characters, in the declared types.
+"""The results of an environment in a form that can be stored: text of whole characters, in the declared types.
 
-Pages and programs that cut text in UTF-16 leave half of a surrogate pair, which no tokenizer, database or answer holds. It is
-shown as U+FFFD and logged. It is not refused: a policy that types could otherwise void its own measurement. Whatever is of
-another type than `triforge.rollout.protocols` declares is refused as a malformed observation.
+Pages and programs that cut text in UTF-16 leave half of a surrogate pair, which no tokenizer or database accepts. It
+becomes U+FFFD and is logged. It is not an error: otherwise a policy that types it could void its own measurement. A value
+of another type than `triforge.rollout.protocols` declares is a malformed observation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def whole(text: str) -> str:
-    """`text` in whole characters: surrogates that belong together are joined, half ones become U+FFFD."""
+    """Return a text of whole characters: pairs of surrogates are joined, half ones become U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -28,37 +28,38 @@ def whole(text: str) -> str:
     return text
 
 
-def kept_reset(found: object) -> Reset:
-    """What `reset` answered; an ObservationError if it is none."""
-    if not isinstance(found, Reset):
-        raise _malformed("reset", found, "a Reset")
+def kept_reset(result: object) -> Reset:
+    """Check and normalise the result of `reset`; raise ObservationError if it is malformed."""
+    if not isinstance(result, Reset):
+        raise _malformed("reset", result, "a Reset")
     return Reset(
-        observation=_kept(found.observation, "reset"), system=_text(found.system, "reset: system")
+        observation=_kept(result.observation, "reset"),
+        system=_text(result.system, "reset: system"),
     )
 
 
-def kept_step(found: object, turn: int) -> StepResult:
-    """What `step` answered in a turn; an ObservationError if it is none."""
+def kept_step(result: object, turn: int) -> StepResult:
+    """Check and normalise the result of `step` in a turn; raise ObservationError if it is malformed."""
     where = f"step {turn}"
-    if not isinstance(found, StepResult):
-        raise _malformed(where, found, "a StepResult")
-    if found.score is not None and not found.done:
+    if not isinstance(result, StepResult):
+        raise _malformed(where, result, "a StepResult")
+    if result.score is not None and not result.done:
         raise ObservationError(
-            f"{where}: score: given before the episode is done, expected with its last step; what a step earns is its reward"
+            f"{where}: score: given before the episode is done, expected with its last step; a single step has a reward"
         )
-    if not isinstance(found.readings, Mapping):
-        raise _malformed(f"{where}: readings", found.readings, "a mapping")
+    if not isinstance(result.readings, Mapping):
+        raise _malformed(f"{where}: readings", result.readings, "a mapping")
     readings = {
         str(name): _finite(value, f"{where}: readings.{name}")
-        for name, value in found.readings.items()
+        for name, value in result.readings.items()
     }
     return replace(
-        found,
-        observation=_kept(found.observation, where),
-        action=_text(found.action, f"{where}: action"),
-        reward=_finite(found.reward, f"{where}: reward"),
-        score=_finite(found.score, f"{where}: score"),
-        local=_finite(found.local, f"{where}: local"),
+        result,
+        observation=_kept(result.observation, where),
+        action=_text(result.action, f"{where}: action"),
+        reward=_finite(result.reward, f"{where}: reward"),
+        score=_finite(result.score, f"{where}: score"),
+        local=_finite(result.local, f"{where}: local"),
         readings={name: value for name, value in readings.items() if value is not None},
     )
 
@@ -73,20 +74,20 @@ def _finite(value: object, where: str) -> float | None:
     return number
 
 
-def _kept(found: object, where: str) -> Observation:
-    if not isinstance(found, Observation):
-        raise _malformed(f"{where}: observation", found, "an Observation")
-    for field, values in (("admissible", found.admissible), ("images", found.images)):
+def _kept(seen: object, where: str) -> Observation:
+    if not isinstance(seen, Observation):
+        raise _malformed(f"{where}: observation", seen, "an Observation")
+    for field, values in (("admissible", seen.admissible), ("images", seen.images)):
         if not isinstance(values, tuple | list):
             raise _malformed(f"{where}: {field}", values, "a tuple")
-    for image in found.images:
+    for image in seen.images:
         if not isinstance(image, bytes):
             raise _malformed(f"{where}: images", image, "bytes")
     return Observation(
-        text=_text(found.text, f"{where}: text"),
-        admissible=tuple(_text(one, f"{where}: admissible") for one in found.admissible),
-        images=tuple(found.images),
-        agent_id=_text(found.agent_id, f"{where}: agent_id"),
+        text=_text(seen.text, f"{where}: text"),
+        admissible=tuple(_text(one, f"{where}: admissible") for one in seen.admissible),
+        images=tuple(seen.images),
+        agent_id=_text(seen.agent_id, f"{where}: agent_id"),
     )
 
 
@@ -95,13 +96,11 @@ def _text(value: object, where: str) -> str:
         raise _malformed(where, value, "text")
     text = whole(value)
     if text is not value:
-        _log.warning(
-            "malformed observation: %s holds half a character; it is shown as U+FFFD", where
-        )
+        _log.warning("malformed observation: %s holds half a character, replaced by U+FFFD", where)
     return text
 
 
-def _malformed(where: str, found: object, expected: str) -> ObservationError:
+def _malformed(where: str, value: object, expected: str) -> ObservationError:
     return ObservationError(
-        f"{where}: the environment gave {type(found).__name__}, expected {expected}"
+        f"{where}: the environment gave {type(value).__name__}, expected {expected}"
     )

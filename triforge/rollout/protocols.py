@@ -1,4 +1,4 @@
-"""The shapes that rollout, judging and adaptation depend on. Whoever wires a program decides what stands behind them."""
+"""The protocols that rollout, judging and adaptation depend on; a program's wiring chooses the implementations."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from triforge.types import (
 
 
 class Generate(Protocol):
-    """Anything that samples: a policy service, a fake, an engine in process."""
+    """A function that samples: a policy service, a fake, an engine in the same process."""
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        """Sample; a PolicyError if the engine refused or failed, an UnavailableError if nothing answers now."""
+        """Sample; raise PolicyError if the engine refused or failed, UnavailableError if it does not answer."""
 
 
 GenerateMany = Callable[[Sequence[GenerateRequest]], Awaitable[Sequence[GenerateReply]]]
-"""Samples several requests and answers in their order."""
+"""A function that samples several requests and returns the replies in their order."""
 
 
 @runtime_checkable
@@ -39,27 +39,27 @@ class StepScorer(Protocol):
     async def __call__(
         self, trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
     ) -> TrajectoryVotes:
-        """Score every step; one that cannot be scored has no votes, and none is guessed.
+        """Score every step; a step that cannot be scored has no votes.
 
-        `task` says how many votes, from which seed, sampled how; `generate_many` asks the reward model, which a scorer need
-        not do. After a TriforgeError the trajectory counts as not judged.
+        `task` has the number of votes, the seed and the sampling; `generate_many` samples from the reward model, which a
+        scorer may ignore. After a TriforgeError the trajectory counts as not judged.
         """
 
 
 class KeepImage(Protocol):
-    """Anything that keeps screenshots and says how they are referred to."""
+    """A store of screenshots."""
 
     async def __call__(self, data: bytes) -> ImageRef:
-        """Keep a PNG or JPEG file; an InputError if it is none or too large, a StorageError if it cannot be kept now."""
+        """Store a PNG or JPEG file; raise InputError if it is none or too large, StorageError if the store is away."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What the agent sees next: the text of one user message, and the commands that would be admissible now.
+    """The next observation of the agent: the text of one user message, and the commands that are admissible now.
 
-    `images` are screenshots as PNG or JPEG files, in the order in which the model is to see them, before the text. They
-    go to the artifact store by content hash; everything behind the rollout worker knows them by reference. `agent_id` says
-    which agent is to answer, where an environment has several: each has a conversation of its own.
+    `images` are screenshots as PNG or JPEG files, which the model sees in this order before the text. The rollout worker
+    stores them by content hash and passes references on. `agent_id` names the agent that answers next, where an
+    environment has several; each has its own conversation.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reset:
-    """Start of an episode: an optional system message and the first observation (instruction included)."""
+    """The start of an episode: an optional system message and the first observation, which includes the instruction."""
 
     observation: Observation
     system: str = ""
@@ -78,19 +78,19 @@ class Reset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What one response led to.
+    """The result of one response.
 
-    `action` is what was understood from the response, `action_valid` whether it was admissible. `success` matters only
-    when `done`; so does `share`, the part of its hidden tests that was passed, where the environment counts them.
-    `label` is the environment's own view of the step (+1 useful, -1 not), for measuring judges only.
+    `action` is the action that was parsed from the response, `action_valid` whether it was admissible. `success` is read
+    only when `done`, and so is `share`, the share of hidden tests that was passed, if the environment counts them. `label`
+    is the environment's own judgement of the step (+1 useful, -1 not), to measure judges only.
 
-    `reward` is what the step earned and `score` what the whole episode is worth, given only when `done`; both are finite. Without
-    a score it is the sum of the rewards, and without rewards 1 or 0 of success. `success` None leaves success to the threshold
-    that the run or the family states; where neither does, nobody knows which episodes succeed.
+    `reward` is that of the step. `score` is that of the whole episode, given only when `done`; both are finite. Without a
+    score it is the sum of the rewards, and without rewards success as 1 or 0. If `success` is None, the threshold of the
+    run or the family decides it; without a threshold the success of the episode is unknown.
 
-    `local` is what the step is worth for the agent that took it alone. It is no part of the score; tree rollouts read it.
+    `local` is the value of the step for the agent that took it. It is no part of the score; tree rollouts read it.
 
-    `readings` are numbers of the state that followed (a speed, a distance), which `reward.contrast` may read by name.
+    `readings` are numbers of the next state (a speed, a distance), which step scorers may read by name.
     """
 
     observation: Observation
@@ -113,9 +113,9 @@ class Environment(Protocol):
         """Start the task. Same task and seed, same episode."""
 
     async def step(self, response: str) -> StepResult:
-        """Play the policy's whole response (the environment parses its own action format).
+        """Play the policy's whole response; the environment parses its own action format.
 
-        An EnvError says that the episode is over or was never started, or that the environment broke.
+        Raise EnvError if the episode is over or was never started, or the environment failed.
         """
 
     async def close(self) -> None:
@@ -124,17 +124,17 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Forks(Protocol):
-    """An `Environment` that can be copied between two steps; of any other a copy is made by playing its responses again."""
+    """An `Environment` that can be copied between two steps; a copy of another replays its responses."""
 
     async def fork(self) -> Environment | None:
-        """A second environment in the same state, which is played and closed on its own; None where there can be none."""
+        """Return a second environment in the same state, with its own episode; None if it cannot be copied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskDraft:
     """A task before it is stored: normalised parameters and the instruction that follows from them.
 
-    `kind` is the family's word for tasks of this sort, at most 64 characters; people list tasks by it.
+    `kind` is the family's name for tasks of this sort, of at most 64 characters.
     """
 
     params: Params
@@ -144,11 +144,11 @@ class TaskDraft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewriteMenu:
-    """What a rewriter may choose from: the question's facts and the closed lists of valid answers.
+    """The choices of a rewriter: the facts of the task and the closed lists of valid answers.
 
-    `fields` maps a field name to its allowed values, in the order in which the answer is written. Families with open
-    answers use `json_schema` instead. `combinations` lists the joint choices that pass the family's own rules, if they
-    are enumerable; the constrained decoder then cannot produce an invalid one.
+    `fields` maps a field name to its allowed values, in the order of the answer. Families with open answers use
+    `json_schema` instead. `combinations` lists the joint choices that pass the family's own rules, if they can be listed;
+    the constrained decoder then cannot produce an invalid one.
     """
 
     description: str
@@ -159,40 +159,41 @@ class RewriteMenu:
 
 @runtime_checkable
 class EnvironmentFamily(Protocol):
-    """A kind of environment: what adapter authors implement and `triforge.testing.check_environment` walks.
+    """A kind of environment, which authors implement and `triforge.testing.check_environment` checks.
 
-    Each episode gets a thread of its own, so that one that blocks cannot stop the others. A family whose environments
-    return at once from every call may have an attribute `never_blocks = True`; its episodes then share one event loop.
-    One whose episodes have scores and no success has an attribute `success_at`: the score from which they are a success, unless
-    the run's option of that name states another; None states none. One that labels every step says `labels_steps = True`;
-    only its steps can be scored by `reward.kind = "oracle"`.
+    Each episode has its own thread, so an episode that blocks cannot stop the others. Optional attributes:
+
+    `never_blocks = True`  environments return at once from every call; their episodes share one event loop
+    `success_at`           episodes have scores and no success; this score and above is a success, unless the run's option of
+                           that name is set; None sets no threshold
+    `labels_steps = True`  environments label every step, so `reward.kind = "oracle"` can score them
     """
 
     name: str
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task's parameters and write its instruction; an InputError names what is wrong with a field."""
+        """Check and normalise a task's parameters and write its instruction; raise an InputError that names a wrong field."""
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` solvable tasks. Same seed and (difficulty) options, same tasks; an InputError if one is impossible."""
+        """Make `count` solvable tasks. Same seed and options, same tasks; raise InputError if an option is impossible."""
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment. `options` are the run's settings (wording, action format)."""
+        """Make a fresh environment; `options` are the run's (wording, action format)."""
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        """Responses that solve the task, if the family can find them."""
+        """Return responses that solve the task, if the family can find them."""
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """What a rewrite of this task may change."""
+        """Return the changes that a rewrite of this task may choose."""
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The candidate that follows from an answer, its instruction regenerated from the new goal.
+        """Make the candidate of an answer, with a new instruction for the new goal.
 
-        An InputError says that the answer names something that does not exist or cannot be combined.
+        Raise InputError if the answer names an unknown value or an impossible combination.
         """
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """The family's own proofs: differs from the parent, not satisfied at reset, solvable, instruction and verifier agree."""
+        """Prove: differs from the parent, not satisfied at reset, solvable, instruction and verifier agree."""
 
 
 @runtime_checkable
@@ -200,4 +201,4 @@ class ProgramFamily(Protocol):
     """An `EnvironmentFamily` whose actions are programs: the reward model may write tests for them."""
 
     def program_limits(self, task: Task) -> ProgramLimits | None:
-        """What one run of a program may use; None for a task whose programs are no input and output."""
+        """Return the limits of one run of a program; None for a task whose programs have no input and output."""

@@ -1,4 +1,4 @@
-"""From what an environment gives to an outcome: rewards of steps, a score of the episode, success or its threshold."""
+"""The outcome of an episode from rewards of steps, its score, and success or the threshold of success."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Rewards = Sequence[float | None]
 
 
 def with_threshold(made: Environment, family: EnvironmentFamily, options: Params) -> Environment:
-    """The environment, with success told from the score where the run or the family states from which score on."""
+    """Return the environment; if the run or the family has a threshold `success_at`, its score decides success."""
     at = options.get("success_at", family.success_at) if hasattr(family, "success_at") else None
     return _Thresholded(made, at) if isinstance(at, int | float) else made
 
 
 class _Thresholded:
-    """An environment whose results say whether the score so far is a success, unless they say it themselves."""
+    """An environment whose score decides success in results that leave it open."""
 
     def __init__(self, inner: Environment, at: float) -> None:
         self.reset, self.close = inner.reset, inner.close
@@ -37,15 +37,16 @@ class _Thresholded:
 
 
 def total(last: StepResult, rewards: Rewards) -> float | None:
-    """The score of an episode: that of its `last` result, else the sum of the rewards; None without either."""
-    given = [reward for reward in rewards if reward is not None]
-    return math.fsum(given) if given and last.score is None else last.score
+    """Return the score of an episode: that of its `last` result, else the sum of the rewards; None without either."""
+    known = [reward for reward in rewards if reward is not None]
+    return math.fsum(known) if known and last.score is None else last.score
 
 
 def candidate_reward(result: StepResult, team_weight: float) -> float:
-    """`team_weight * r_team + r_local` of a candidate for a turn (arXiv 2510.11062).
+    """Return `team_weight * r_team + r_local` of a candidate for a turn (arXiv 2510.11062).
 
-    r_team is what its step earned, at the end of an episode without rewards the score or success; r_local `StepResult.local`.
+    r_team is the reward of its step, or at the end of an episode without rewards its score or success; r_local is
+    `StepResult.local`.
     """
     end = result.score if result.score is not None else float(result.success or 0.0)
     team = result.reward if result.reward is not None else end if result.done else 0.0
@@ -53,9 +54,9 @@ def candidate_reward(result: StepResult, team_weight: float) -> float:
 
 
 def outcome(last: StepResult, rewards: Rewards, cut: ErrorInfo | None = None) -> Outcome:
-    """The outcome of an episode that is done, or cut off (perhaps with a reason) after its `last` result.
+    """Return the outcome of an episode that is done, or `cut` off after its `last` result.
 
-    One that is cut off has what its steps earned; without rewards it is a failure, whatever the environment thinks.
+    An episode that is cut off has the rewards of its steps; without rewards it is a failure.
     """
     score = total(last, rewards)
     if last.done and score is None and last.success is None:

@@ -1,10 +1,10 @@
-"""What is known of an episode while it is played: its tokens as the engine gave them, and its steps.
+"""The record of an episode while it is played: its tokens as the engine gave them, and its steps.
 
-Tokens in, tokens out: what the policy sampled is kept as the engine's own ids and is echoed as the prefix of the next
-turn; only the new observation is rendered. Its screenshots are kept by content hash and referred to. A trajectory is
-one `Segment` as long as each prompt begins with everything held so far. A renderer that edits the history (drops old
-reasoning, cuts a window) answers with another prompt, and a new segment begins there. Of several agents each has a conversation,
-and so a segment, of its own; where another row's candidate was played on, what follows is in a new one.
+Tokens in, tokens out: sampled tokens are kept as the engine's own ids and are the prefix of the next turn; only the new
+observation is rendered. Screenshots are stored by content hash. A trajectory is one `Segment` as long as each prompt
+begins with all tokens before it. A renderer that edits the history (drops old reasoning, cuts a window) gives another
+prompt, and a new segment begins there. Each of several agents has its own conversation, and so its own segment; after the
+candidate of another row was played, a new segment begins as well.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Images = tuple[ImageRef, ...]
 
 
 def trajectory_id(group_id: str, index: int) -> str:
-    """The id of rollout `index` of a group."""
+    """Return the id of rollout `index` of a group."""
     return f"{group_id}-{index:02d}"
 
 
 def sound(reply: GenerateReply) -> GenerateOutput:
-    """The single output of a reply; a PolicyError if it cannot be trained on, trying again may help."""
+    """Return the single output of a reply; raise a retryable PolicyError if it cannot be trained on."""
     if len(reply.outputs) != 1:
         raise PolicyError(f"asked for 1 sample, got {len(reply.outputs)}")
     output = reply.outputs[0]
     if output.finish == "abort":
         raise PolicyError(
-            "the engine aborted the sample; what it had so far is not the policy's choice"
+            "the engine aborted the sample, so its tokens are not the policy's choice"
         )
     count = len(output.ids)
     covered = sum(span.end - span.start for span in output.versions)
@@ -62,7 +62,7 @@ def sound(reply: GenerateReply) -> GenerateOutput:
 
 
 class _TokenBuffer:
-    """A segment while an episode grows it."""
+    """A segment that grows with the episode."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -71,15 +71,15 @@ class _TokenBuffer:
         self._versions: list[VersionSpan] = []
 
     def continues(self, prompt_ids: tuple[int, ...]) -> bool:
-        """Whether a prompt begins with everything held."""
+        """Return whether a prompt begins with all tokens of the segment."""
         return list(prompt_ids[: len(self.ids)]) == self.ids
 
     def add(self, reply: GenerateReply, output: GenerateOutput) -> tuple[int, int]:
-        """Append the new part of a prompt and a sample; returns the sample's span."""
-        seen = reply.prompt_ids[len(self.ids) :]
+        """Append the new part of a prompt and a sample; return the span of the sample."""
+        context = reply.prompt_ids[len(self.ids) :]
         self.images = reply.images
-        self.ids.extend(seen)
-        self._logprobs.extend([0.0] * len(seen))
+        self.ids.extend(context)
+        self._logprobs.extend([0.0] * len(context))
         start = len(self.ids)
         self.ids.extend(output.ids)
         self._logprobs.extend(output.logprobs)
@@ -99,7 +99,7 @@ class _TokenBuffer:
 
 
 class Transcript:
-    """Rollout `index` of a group as far as it was played; `prefixes` are the conversations of its agents, ids and images."""
+    """Rollout `index` of a group so far; `prefixes` are the conversations of its agents, as ids and images."""
 
     def __init__(
         self, task: Task, group: GroupTask, index: int, keep: KeepImage | None = None
@@ -114,22 +114,24 @@ class Transcript:
         self._started = asyncio.get_running_loop().time()
 
     async def kept(self, observation: Observation) -> Images:
-        """Keep the screenshots of an observation; an EnvError if one is no image, or nothing keeps images here."""
+        """Store the screenshots of an observation; raise EnvError if one is no image, or there is no store of images."""
         if not observation.images:
             return ()
         if self._keep is None:
-            raise EnvError("the environment shows screenshots, but this program keeps none")
+            raise EnvError(
+                "the environment shows screenshots, but this program has no store of images"
+            )
         try:
             return tuple([await self._keep(image) for image in observation.images])
         except InputError as error:
             raise EnvError(
-                f"the environment shows something else than a screenshot: {error.detail}"
+                f"a screenshot of the environment cannot be stored: {error.detail}"
             ) from error
 
     def request(self, observation: Observation, images: Images, turn: int) -> GenerateRequest:
-        """The request of a turn: what is held as ids, and only the new observation: screenshots first, then its text."""
+        """Make the request of a turn: the tokens so far as ids, and the new observation, screenshots before text."""
         content: str | tuple[TextPart | ImagePart, ...] = observation.text
-        if images:  # as vision-language models are used to it
+        if images:  # the order of vision-language models
             content = (*(ImagePart(image=i) for i in images), TextPart(text=observation.text))
         messages = [ChatMessage(role="user", content=content)]
         player = self.group.player(observation.agent_id)
@@ -158,7 +160,7 @@ class Transcript:
         state: str = "",
         chosen: bool = True,
     ) -> None:
-        """Take in a turn: what was seen, what was said, what followed."""
+        """Add a turn: the observation, the reply with its output, and the result of the step."""
         (observation, images), (result, next_images) = seen, followed
         number = self._held.get(observation.agent_id)
         if number is None or not self._segments[number].continues(reply.prompt_ids):
@@ -192,7 +194,7 @@ class Transcript:
         )
 
     def end(self, outcome: Outcome, retries: int = 0) -> Trajectory:
-        """The trajectory. One without a measured outcome keeps what was played until it failed."""
+        """Return the trajectory; without a measured outcome it holds the steps before the failure."""
         return Trajectory(
             id=trajectory_id(self.group.group_id, self._index),
             group_id=self.group.group_id,

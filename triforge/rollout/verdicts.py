@@ -1,4 +1,4 @@
-"""How a verdict is written and read."""
+"""Verdicts of a judge as text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _BOX: Final = "\\boxed{"
 _SCORE: Final = re.compile(r"\s*([+-]?)1\s*\}")
 
 ANSWERS: Final[dict[Literal[-1, 1], str]] = {1: r"\boxed{1}", -1: r"\boxed{-1}"}
-"""How a vote is written; what a supervised judge is taught to say."""
+"""The text of each vote, which a supervised judge learns."""
 
 
 def parse_vote(text: str) -> Literal[-1, 0, 1]:
-    r"""The vote in a judge's answer: the last `\boxed{...}` must hold exactly `1`, `+1` or `-1`, else the vote is 0.
+    r"""Parse the vote in a judge's answer: the last `\boxed{...}` must hold exactly `1`, `+1` or `-1`, else the vote is 0.
 
     White space inside the braces is allowed. A last box that never closes hides the ones before it: the answer was cut off or
     retracted. The strict rule (the GUI setting's; arXiv 2602.02488) holds for all environments: the lenient one accepts

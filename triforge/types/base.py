@@ -1,4 +1,4 @@
-"""What all messages share: the base type, a page of a list, and failure as data."""
+"""The base of all messages, a page of a list, and failure as data."""
 
 from __future__ import annotations
 

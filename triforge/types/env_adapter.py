@@ -1,4 +1,4 @@
-"""What env_adapter receives and keeps: pools, plans, changes by people, outcomes and proposals."""
+"""Messages of env_adapter: pools, plans, outcomes of groups, and proposals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TaskUpload(Message):
 
 
 class GenerateSpec(Message):
-    """Let the family make tasks: `count` to train on and `heldout` others that no training task equals.
+    """Tasks that the family generates: `count` to train on and `heldout` others that no training task equals.
 
     Produced by: people. Consumed by: env_adapter. `options` are the family's options of difficulty.
     """
@@ -43,11 +43,11 @@ class GenerateSpec(Message):
 
 
 class PoolRequest(Message):
-    """Make a pool of uploaded tasks, generated ones, or both.
+    """A new pool of uploaded tasks, generated ones, or both.
 
-    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played: they win
-    over `env_adapter.options` of the deployment's document, and those that a run is started with win over them. With `approval` "manual" a rewrite that the test accepts waits for a
-    person before it replaces its task.
+    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are those of playing its tasks: they override
+    `env_adapter.options` of the deployment's document, and the request of a run overrides them. With `approval` "manual" a
+    rewrite that the test accepts waits for a person before it replaces its task.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
@@ -61,11 +61,10 @@ class PoolRequest(Message):
 class PoolState(Message):
     """A pool with its counts. Produced by: env_adapter. Consumed by: people, orchestrator.
 
-    `tasks` counts versions by split and state. `proposals` counts rewrites by state, null controls left out;
-    `null_control` counts what the acceptance test said of the unchanged tasks among the candidates. Runs on a paused
-    pool wait at their next step; a retired one is played no more. `programs`: its tasks are solved by programs.
-    `labelled`: its environments label every step. `scored`: its episodes have scores, and no success unless a run states `success_at`.
-    `levelled`: its tasks have difficulty levels. `tenant` is whose it is.
+    `tasks` counts versions by split and state. `proposals` counts rewrites by state, without null controls; `null_control` counts
+    the verdicts on the unchanged tasks among the candidates. Runs on a paused pool wait at their next step; a retired pool is
+    not played. `programs`: its tasks are solved by programs. `labelled`: its environments label every step. `scored`: its episodes
+    have scores, and no success unless a run sets `success_at`. `levelled`: its tasks have difficulty levels.
     """
 
     id: str
@@ -86,9 +85,9 @@ class PoolState(Message):
 
 
 class Measurement(Message):
-    """How one group of a task version went; `successes <= measured <= rollouts`. Produced by: env_adapter, orchestrator.
+    """The counts of one group of a task version; `successes <= measured <= rollouts`. Produced by: env_adapter, orchestrator.
 
-    `score` is the mean of `scored` rollouts: of all that were measured, whether or not success is known.
+    `score` is the mean of the `scored` rollouts, with and without known success.
     `policy_version` is the oldest version that sampled a token of it, `newest_version` the newest (none: the same).
     """
 
@@ -107,7 +106,7 @@ class Measurement(Message):
 
 
 def mean_score(groups: Iterable[Measurement]) -> dict[str, float]:
-    """The mean score of groups' rollouts and their number (`score`, `scored`), if it says more than their successes; else empty."""
+    """Return the mean score of groups' rollouts and their number (`score`, `scored`); empty if it is that of their successes."""
     rows = [(group, group.score) for group in groups if group.score is not None]
     scored = sum(group.scored for group, _ in rows)
     total = math.fsum(group.scored * score for group, score in rows)
@@ -128,7 +127,7 @@ class ProposalDetail(Message):
 
 
 class TaskDetail(Message):
-    """A task version, the rewrite that made it, its measurements and what came of it.
+    """A task version, the rewrite that made it, its measurements and its own rewrites.
 
     Produced by: env_adapter (`GET /v1/tasks/{id}`, and in `Lineage`). `children` are ids of the versions rewritten from
     this one; `attempts` are rewrites that led to no valid candidate.
@@ -155,14 +154,13 @@ class Lineage(Message):
 
 
 class PlanRequest(Message):
-    """Ask what a step plays. Produced by: orchestrator. Consumed by: env_adapter (`POST /v1/pools/{id}/plans`).
+    """A request for the plan of a step. Produced by: orchestrator. Consumed by: env_adapter (`POST /v1/pools/{id}/plans`).
 
-    The first request for (run_id, step, kind, refill) decides; a repeated one gets the same plan whatever else it says. A run that
-    measures proposals (`max_pending` above 0) takes over what other runs have left pending if it says `adopt`, and
-    withdraws it otherwise. Pairs that measure proposals are played beside `groups` training groups, or without
-    `pairs_on_top` in place of two of them each. At most the share `max_adapted` of the training groups plays rewritten
-    versions; the other slots play their roots. `refill` counts, from 1, the draws of training groups in the place of some
-    of the step's that taught nothing; they are played without pairs, and may be none.
+    The first request for (run_id, step, kind, refill) decides; a repeated one gets the same plan whatever its other fields are.
+    A run that measures proposals (`max_pending` above 0) withdraws the pending ones of other runs. Pairs that measure
+    proposals are played in addition to `groups` training groups, or without `pairs_on_top` in place of two of them each.
+    `refill` counts, from 1, the draws of training groups that replace some of the step's from which nothing can be learnt;
+    they are played without pairs, and may be none.
     """
 
     run_id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -172,17 +170,15 @@ class PlanRequest(Message):
     seed: Annotated[int, Field(ge=0)] = 0
     max_pending: Annotated[int, Field(ge=0)] = 0
     pairs_on_top: bool = True
-    adopt: bool = False
-    max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     refill: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
 class DiagnosisNote(Message):
-    """A trajectory as its judge saw it; the diagnosis of a proposal reads it. `steps` are (action, observation, votes).
+    """A trajectory and its judgement, for the diagnosis of a proposal. `steps` are (action, observation, votes).
 
     `judged` are (step, texts of its votes) for the steps with a negative vote. If the trajectory's result is a program,
-    `hidden` is the share of the task's own tests that it passes, and `written` is how many of the judge's tests it
-    passes, and of how many.
+    `hidden` is the share of the task's own tests that it passes, and `written` are the number of the judge's tests that it
+    passes and the number of them all.
     """
 
     trajectory_id: str
@@ -213,10 +209,10 @@ class CheckResult(Message):
 
 
 class AcceptanceTest(Message):
-    """By which rule and numbers a proposal is decided: with its direction and counts everything that `decide` reads.
+    """The rule and numbers by which a proposal is decided: with its direction and counts all that `decide` reads.
 
-    `low` and `high` are the band. Of the rule `confident`: `alpha`, `max_rollouts`, after how many pairs the test looked at
-    the data (`looks`) and the one-sided p-value of all pairs so far. The rule `paper` compares `trigger_accuracy` with the
+    `low` and `high` are the band. The rule `confident` has `alpha`, `max_rollouts`, the numbers of pairs at which the test looked
+    at the data (`looks`) and the one-sided p-value of all pairs so far. The rule `paper` compares `trigger_accuracy` with the
     first of `candidate_counts` (`paper_accepts`).
     """
 
@@ -230,15 +226,15 @@ class AcceptanceTest(Message):
 
 
 class Proposal(Message):
-    """A change of a task and everything said about it. Produced by: adapt worker. Consumed by: store, people.
+    """A change of a task with its history. Produced by: adapt worker. Consumed by: store, people.
 
-    `controller` is who made it; the ladder replaces tasks without a diagnosis, a prompt or a measurement. `drift` is the
-    candidate's distance from the slot's root, 0 to 1. `discarded` says of each pair that was played but not counted why
-    it was not. `decided_step` is the step whose measurement brought the verdict.
-    `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is what the
-    acceptance test said; it differs from `state` for a null control, whose candidate is the unchanged parent and is
-    never taken, for a proposal whose parent left in the meantime, and where a person decided: `awaiting` is accepted by
-    the test and waits for one. `test` is there from the first counted pair on.
+    `controller` made it; the ladder replaces tasks without a diagnosis, a prompt or a measurement. `drift` is the candidate's
+    distance from the slot's root, 0 to 1. `discarded` are the reasons of pairs that were played but not counted.
+    `decided_step` is the step whose measurement led to the verdict.
+    `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is the acceptance
+    test's; it differs from `state` for a null control, whose candidate is the unchanged parent and is never taken, for a
+    proposal whose parent was replaced meanwhile, and where a person decides: `awaiting` is accepted by the test and waits for
+    one. `test` is set from the first counted pair on.
     """
 
     id: str

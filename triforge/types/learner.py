@@ -1,4 +1,4 @@
-"""What learners receive and send: rows, batches, reports, weights."""
+"""Messages of learners: rows, batches, weights."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class TrainRow(Message):
     """One sequence to train on. All token fields are aligned with `ids`; a token with weight 0 is context only.
 
     Produced by: orchestrator (Parquet, named by `TrainBatch.uri`). Consumed by: learner.
-    `weights` say how much a token counts in the loss (they sum to about 1 over the batch), `advantages` its advantage,
-    `logprobs` the behaviour log-probability, `versions` the weights that sampled it (-1 where nothing was sampled).
+    `weights` are those of the tokens in the loss (they sum to about 1 over the batch), `advantages` their advantages,
+    `logprobs` the behaviour log-probabilities, `versions` the weights that sampled them (-1 where nothing was sampled).
 
     `key` of the policy's rows is the trajectory's id, a slash, and the row's number in it.
     `kind` names the loss: `pg` is that of the batch's job (`algorithm.job`, by default the policy gradient), `ce`
     cross-entropy on the tokens of weight above 0, for which `objective` names the term (`sp` state prediction, `id`
     inverse dynamics); the weights of one objective sum to 1.
     `images` stand among `ids`; the learner reads their bytes from the artifact store.
-    `rewards` (aligned with `ids`) and `ends` are there only where a critic estimates the advantages, which are 0 then: what
-    each token brought, and the places of the last token of each turn that is trained on, ascending. The reward of a turn
-    stands on its last token, with those of the turns after it that are not trained on.
+    `rewards` (aligned with `ids`) and `ends` are for a critic, which estimates the advantages (0 here): the reward of each token,
+    and the places of the last token of each turn that is trained on, ascending. The reward of a turn stands on its last token,
+    with those of the turns after it that are not trained on.
     """
 
     key: str
@@ -102,7 +102,7 @@ class TrainBatch(Message):
 
 
 class TensorBucket(Message):
-    """Tensors that travel together, as one run of bytes in this order. Part of `BroadcastOffer`.
+    """Tensors that are sent together, as one run of bytes in this order. Part of `BroadcastOffer`.
 
     `dtypes` are torch's names (`float32`), `shapes` in elements.
     """
@@ -113,9 +113,9 @@ class TensorBucket(Message):
 
 
 class BroadcastOffer(Message):
-    """Where engines meet a rank of the learner, and what comes in which order. Produced by: learner (`POST /v1/broadcasts`).
+    """The address of a learner's rank for engines, and the order of its tensors. Produced by: learner (`POST /v1/broadcasts`).
 
-    It is rank 0 of `world_size`; it sends each of `buckets` once, in order, and then leaves.
+    The learner is rank 0 of `world_size`; it sends each of `buckets` once, in order, and then leaves.
     """
 
     address: str
@@ -129,9 +129,9 @@ class BroadcastOffer(Message):
 class WeightsReady(Message):
     """A published weight version. Produced by: learner (stream `weights`). Consumed by: orchestrator, policy service.
 
-    `digest` is the SHA-256 of the folder's manifest, `metrics` what the step measured. `handover` are the addresses of
+    `digest` is the SHA-256 of the folder's manifest, `metrics` are the measures of the step. `handover` are the addresses of
     the APIs of the learner's ranks, which broadcast the folder's tensors to the engines that the policy service names, each
-    a share of them (`POST /v1/broadcasts`); whoever cannot take part reads the folder.
+    a share of them (`POST /v1/broadcasts`); other engines read the folder.
     """
 
     run_id: str
@@ -146,7 +146,7 @@ class WeightsReady(Message):
 
 
 class WeightsUpdate(Message):
-    """Serve these weights. Produced by: orchestrator. Consumed by: policy service (`POST /v1/weights`)."""
+    """Weights to serve. Produced by: orchestrator. Consumed by: policy service (`POST /v1/weights`)."""
 
     version: Annotated[int, Field(ge=0, le=10**9)]
     uri: str
@@ -157,7 +157,8 @@ class WeightsUpdate(Message):
 class WeightsRecord(Message):
     """A weight version of a run. Produced by: trainer (`GET /v1/runs/{id}/weights`). Consumed by: people.
 
-    `origin` is the version it repeats, if it came from a rollback, or was trained from, if that is not the one before it; `kept` says whether its folder is still there.
+    `origin` is the version that a rollback repeated, or that it was trained from, if that is not the one before it. `kept`: its
+    folder still exists.
     """
 
     role: TrainedRole
@@ -170,7 +171,7 @@ class WeightsRecord(Message):
 
 
 class WeightsState(Message):
-    """What the policy service serves. Produced by: policy service (`GET /v1/weights`)."""
+    """The weights that a policy service serves. Produced by: policy service (`GET /v1/weights`)."""
 
     role: Role
     version: int

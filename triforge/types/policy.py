@@ -1,4 +1,4 @@
-"""What a policy service is asked and answers, and the weights that it serves."""
+"""Requests to a policy service and its replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triforge.types.base import Message
 
 
 class ImageRef(Message):
-    """A screenshot by its content. Its bytes lie in the artifact store and travel in no message.
+    """A screenshot by its content. Its bytes lie in the artifact store and are part of no message.
 
     `id` is `sha256:` and the digest of the file, `size` its bytes, `width` and `height` are pixels.
     """
@@ -31,14 +31,14 @@ class TextPart(Message):
 
 
 class ImagePart(Message):
-    """An image where the model is to see it. Part of `ChatMessage`."""
+    """An image between texts. Part of `ChatMessage`."""
 
     type: Literal["image"] = "image"
     image: ImageRef
 
 
 class PlacedImage(Message):
-    """An image and its tokens [start, end) among a sequence of ids. What else has the image's token id is only text."""
+    """An image and its tokens [start, end) among a sequence of ids. Other tokens with the image's id are text."""
 
     image: ImageRef
     start: Annotated[int, Field(ge=0)]
@@ -48,7 +48,7 @@ class PlacedImage(Message):
 class ChatMessage(Message):
     """One chat message. Produced by: environments, prompts. Consumed by: policy service.
 
-    `content` is text, or text and images in the order in which the model is to see them.
+    `content` is text, or text and images in the order of the prompt.
     """
 
     role: Literal["system", "user", "assistant"]
@@ -70,7 +70,7 @@ class ChatMessage(Message):
 
 
 class VersionSpan(Message):
-    """Tokens [start, end) of an output were sampled with this weight version."""
+    """The weight version that sampled the tokens [start, end) of an output."""
 
     version: int
     start: int
@@ -78,11 +78,12 @@ class VersionSpan(Message):
 
 
 class GenerateRequest(Message):
-    """One prompt, n samples. Produced by: rollout, judge, rewriter. Consumed by: policy service.
+    """A request for n samples of one prompt. Produced by: rollout, judge, rewriter. Consumed by: policy service.
 
-    `prefix_ids` are echoed exactly as they came back last time, and so are the `prefix_images` in them; only `messages`
-    are rendered and appended. The last `begun` ids of the prefix begin the response: the text of a sample begins with theirs.
-    With `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` is whom a caller with several policy services asks; empty is the one that it always asks.
+    `prefix_ids` are the ids of the last reply, unchanged, with the `prefix_images` in them; only `messages` are rendered and
+    appended. The last `begun` ids of the prefix begin the response: the text of a sample begins with theirs. With
+    `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` chooses among several policy services; empty is
+    the caller's default.
     """
 
     prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
@@ -100,22 +101,22 @@ class GenerateOutput(Message):
     """One sample.
 
     `ids` and `logprobs` have the same length; `logprobs` are those of the sampled distribution at the request's
-    temperature over the full softmax. `finish` is why the sample ended.
+    temperature over the full softmax. `finish` is the reason why the sample ended.
     """
 
     text: str
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[VersionSpan, ...]
-    finish: Literal["stop", "length", "abort"]
+    finish: Literal["stop", "length", "abort"] = "stop"
 
 
 class GenerateReply(Message):
-    """Produced by: policy service. Consumed by: whoever asked.
+    """The reply to a `GenerateRequest`. Produced by: policy service. Consumed by: the caller.
 
-    `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, if they were asked
-    for, are those of all its ids but the first, at temperature 1, by the weights of `prompt_version`; `outputs` is empty then.
-    `considered` are texts that a critic chose the output from.
+    `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, where requested, are
+    those of all its ids but the first, at temperature 1, by the weights of `prompt_version`; `outputs` is empty then.
+    `considered` are the texts from which a critic chose the output.
     """
 
     prompt_ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What rollout and judge workers receive and send: tasks, groups, trajectories, votes."""
+"""Messages of rollout and judge workers: tasks, groups, trajectories, votes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from pydantic import Field
 from triforge.config import ContrastSection, EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
 from triforge.types.base import ErrorInfo, Extra, Message
-from triforge.types.policy import ImageRef, PlacedImage, VersionSpan
+from triforge.types.policy import GenerateOutput, ImageRef, PlacedImage, VersionSpan
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Work(Message):
+    """The result of a worker's job: it took `seconds`, until `at` by the clock of the process `worker`; 0 where unknown."""
+
+    seconds: float = 0.0
+    at: float = 0.0
+    worker: str = ""
 
 
 class Task(Message):
@@ -43,18 +53,19 @@ class PlannedGroup(Message):
 
 
 class Player(Message):
-    """Which model plays or judges an agent, and how it is sampled. Part of `GroupTask` and `JudgeTask`."""
+    """The model that plays or judges an agent, with its sampling. Part of `GroupTask` and `JudgeTask`."""
 
     model: TrainedRole
     sampling: Sampling
 
 
 class GroupTask(Message):
-    """Play K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
+    """A job: K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
 
     `votes` is m, the judge's samples: votes a step, or with `reward.kind` "unit_tests" tests a group; 0 plays without
-    judging. `env_adapter` says how episodes are played, `reward` how they are judged. `agents` are those of the environment
-    that other models than the policy play; the policy plays all others with `sampling`. `judges` judge the steps of these agents, with `judge_sampling` the reward model those of all others.
+    judging. `env_adapter` has the options of playing, `reward` those of judging. `agents` are those of the environment that other
+    models play; the policy plays all others with `sampling`. `judges` judge the steps of these agents; the reward model judges
+    those of all others with `judge_sampling`.
     """
 
     group_id: str
@@ -76,32 +87,31 @@ class GroupTask(Message):
     extra: Extra = Field(default_factory=dict)
 
     def player(self, agent_id: str) -> Player:
-        """Who plays an agent."""
+        """Return the player of an agent."""
         return self.agents.get(agent_id) or Player(model="policy", sampling=self.sampling)
 
     def judge(self, agent_id: str) -> TrainedRole:
-        """The model that judges an agent's steps."""
+        """Return the model that judges an agent's steps."""
         return self.judges[agent_id].model if agent_id in self.judges else "reward"
 
 
 class Outcome(Message):
-    """What the environment measured. An unmeasured outcome is not a zero: `value` and `score` are None and `error` says why.
+    """The outcome of an episode. An unmeasured outcome is not a zero: `value` and `score` are None and `error` is the cause.
 
-    `value` is +1 where the episode is a success, else -1; it is None beside a score for which nobody stated a threshold.
-    `score` is there where the environment gives scores or rewards.
-    `share` is that of its hidden tests which were passed, where the environment counts them. `metrics` are measures of an agent's
-    own (`SessionReward.metrics`); nothing is trained on them.
+    `value` is +1 where the episode is a success, else -1; it is None with a score that has no threshold of success. `score` is
+    set where the environment gives scores or rewards, `share` (of the hidden tests that were passed) where it counts them.
+    `metrics` are measures of an agent's own (`SessionReward.metrics`); nothing is trained on them.
     """
 
     value: Literal[-1, 1] | None
     error: ErrorInfo | None = None
     share: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    score: Finite | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
 
     @property
     def passed(self) -> float | None:
-        """The share of hidden tests that were passed; all or none where nobody counted, None where nothing was measured."""
+        """The share of hidden tests that were passed; 1 or 0 without a count, None where nothing was measured."""
         if self.value is None:
             return None
         return float(self.value == 1) if self.share is None else self.share
@@ -110,15 +120,15 @@ class Outcome(Message):
 class Step(Message):
     """One observation, response and action.
 
-    The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own view
-    of the step (+1/-1), used only to measure judges, never for training. `reward` is what the step earned, where the
-    environment rewards steps. `images` were seen with `observation`, `next_images` with `next_observation`. `admissible` are the commands
-    that the environment would have taken, where it says so. `agent_id` says which agent answered, where an environment has
-    several; a segment is one agent's.
+    The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own judgement
+    of the step (+1/-1), used only to measure judges, never for training. `reward` is the step's own, where the environment
+    rewards steps. `images` belong to `observation`, `next_images` to `next_observation`. `admissible` are the commands that the
+    environment would have accepted, if it lists them. `agent_id` is the agent that answered, where an environment has several;
+    a segment is one agent's.
 
-    In tree rollouts step i of the K trajectories of a group are candidates for one turn: `state` names what was played before
-    it, `chosen` the candidate that was played on, and `reward` is what the candidate was compared by. `readings` are
-    numbers of the state that followed, `considered` the responses that a critic chose from.
+    In tree rollouts the steps i of the K trajectories of a group are candidates for one turn: `state` names the turns before it,
+    `chosen` marks the candidate that the rollout continued with, and candidates are compared by `reward`. `readings` are numbers
+    of the state that followed, `considered` the responses from which a critic chose.
     """
 
     index: int
@@ -133,18 +143,18 @@ class Step(Message):
     end: int
     finish: Literal["stop", "length", "abort"] = "stop"
     label: Literal[-1, 1] | None = None
-    reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    reward: Finite | None = None
     images: tuple[ImageRef, ...] = ()
     next_images: tuple[ImageRef, ...] = ()
     admissible: tuple[str, ...] = ()
     state: str = ""
     chosen: bool = True
-    readings: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
+    readings: dict[str, Finite] = Field(default_factory=dict)
     considered: tuple[str, ...] = ()
 
 
 class Segment(Message):
-    """A run of tokens the policy saw or produced, never tokenised twice.
+    """A sequence of prompt and response tokens, never tokenised twice.
 
     `ids` and `logprobs` are aligned; `logprobs` is 0.0 where a token was not sampled. `versions` cover the sampled
     tokens. `images` are those among `ids`, in order.
@@ -156,11 +166,10 @@ class Segment(Message):
     images: tuple[PlacedImage, ...] = ()
 
 
-class Trajectory(Message):
+class Trajectory(_Work):
     """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator.
 
-    `reference` is a solution of the task, where the judge is to see one (`GroupTask.show_reference`) and the family knows one.
-    It took `seconds`, until `at` by the clock of the process `worker`; 0 where nobody says.
+    `reference` is a solution of the task for the judge's prompt (`GroupTask.show_reference`), if the family has one.
     """
 
     id: str
@@ -174,14 +183,11 @@ class Trajectory(Message):
     segments: tuple[Segment, ...]
     outcome: Outcome
     retries: int = 0
-    seconds: float = 0.0
-    at: float = 0.0
-    worker: str = ""
     reference: tuple[str, ...] = ()
 
     @property
     def measured(self) -> bool:
-        """Whether the environment said how it ended; only such trajectories are judged, counted and trained on."""
+        """Whether the outcome was measured; only such trajectories are judged, counted and trained on."""
         return self.score is not None
 
     @property
@@ -192,7 +198,7 @@ class Trajectory(Message):
 
 
 class JudgeTask(Message):
-    """Score every step of one trajectory, m times. Produced by: rollout worker. Consumed by: judge (queue `judge`).
+    """A job: m votes on every step of one trajectory. Produced by: rollout worker. Consumed by: judge (queue `judge`).
 
     `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `contrast` the goals of `vlm_contrast`. `judges` judge the
     steps of these agents, the reward model those of all others.
@@ -213,19 +219,14 @@ class JudgeTask(Message):
     extra: Extra = Field(default_factory=dict)
 
     def judge(self, agent_id: str) -> Player:
-        """Who judges an agent's steps."""
+        """Return the judge of an agent's steps."""
         return self.judges.get(agent_id) or Player(model="reward", sampling=self.sampling)
 
 
-class Vote(Message):
+class Vote(GenerateOutput):
     """One sampled judgement: +1, -1, or 0 when the text could not be parsed."""
 
     value: Literal[-1, 0, 1]
-    text: str
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[VersionSpan, ...]
-    finish: Literal["stop", "length", "abort"] = "stop"
 
 
 class StepVotes(Message):
@@ -239,25 +240,22 @@ class StepVotes(Message):
     prompt_ids: tuple[int, ...]
     votes: tuple[Vote, ...]
     images: tuple[PlacedImage, ...] = ()
-    score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    score: Finite | None = None
     score_version: int | None = None
     extra: Extra = Field(default_factory=dict)
 
 
-class TrajectoryVotes(Message):
-    """Produced by: judge worker. Consumed by: orchestrator. `error` is set when the judge could not answer; `at`: see Trajectory."""
+class TrajectoryVotes(_Work):
+    """The votes on a trajectory. Produced by: judge worker. Consumed by: orchestrator. `error` is set when the judge failed."""
 
     trajectory_id: str
     group_id: str
     steps: tuple[StepVotes, ...]
     error: ErrorInfo | None = None
-    seconds: float = 0.0
-    at: float = 0.0
-    worker: str = ""
 
 
 class ProgramLimits(Message):
-    """What one run of a task's programs may use: seconds of processor time, seconds by the clock, bytes of memory."""
+    """The limits of one run of a task's programs: seconds of processor time, seconds by the clock, bytes of memory."""
 
     cpu_s: Annotated[float, Field(ge=0.01)]
     wall_s: Annotated[float, Field(ge=0.01)]
@@ -267,8 +265,8 @@ class ProgramLimits(Message):
 class TrajectoryGroup(Message):
     """The K rollouts of one task version. Produced by: rollout worker. Consumed by: reward, orchestrator.
 
-    `programs` is there where tests are wanted and the last action of a trajectory, if it is valid, is a program that reads
-    standard input and writes standard output: the limits under which it runs on such a test.
+    `programs` is set where tests are wanted and a valid last action is a program that reads standard input and writes standard
+    output: its limits on such a test.
     """
 
     group: GroupTask
@@ -279,9 +277,9 @@ class TrajectoryGroup(Message):
 
 
 class UnitTestTask(Message):
-    """Write tests for the problem of a played group, and run its programs on them.
+    """A job: tests for the problem of a played group, and the runs of its programs on them.
 
-    Produced by: rollout worker. Consumed by: judge (queue `judge`). `tests` is how many are sampled.
+    Produced by: rollout worker. Consumed by: judge (queue `judge`). `tests` is the number of samples.
     """
 
     group_id: str
@@ -292,27 +290,22 @@ class UnitTestTask(Message):
     deadline_s: Annotated[float, Field(gt=0)]
 
 
-class UnitTest(Message):
+class UnitTest(GenerateOutput):
     """One sampled test. `input` and `output` are None when the text could not be parsed; then nothing was run.
 
-    `accepts[j]` says whether the j-th program of the group's tests passed it.
+    `accepts[j]`: the j-th program of the group's tests passed it.
     """
 
     input: str | None
     output: str | None
     accepts: tuple[bool, ...]
-    text: str
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[VersionSpan, ...]
-    finish: Literal["stop", "length", "abort"] = "stop"
 
 
-class GroupTests(Message):
+class GroupTests(_Work):
     """The tests written for one group; all share `prompt_ids`. Produced by: judge worker. Consumed by: orchestrator.
 
-    `programs` are the ids of the measured trajectories, in the order of `UnitTest.accepts`. `error` is set when the tests
-    could not be written or not be run; there are none then, for a sandbox that fails is no verdict.
+    `programs` are the ids of the measured trajectories, in the order of `UnitTest.accepts`. `error` is set, and there are no
+    tests, when they could not be written or run: a sandbox that fails is no verdict.
     """
 
     group_id: str
@@ -320,13 +313,10 @@ class GroupTests(Message):
     prompt_ids: tuple[int, ...]
     tests: tuple[UnitTest, ...]
     error: ErrorInfo | None = None
-    seconds: float = 0.0
-    at: float = 0.0
-    worker: str = ""
 
 
 class JudgedGroup(Message):
-    """A played group with its votes, aligned with `played.trajectories` (None where judging was not asked or failed).
+    """A played group with its votes, aligned with `played.trajectories` (None where judging was not wanted or failed).
 
     With `reward.kind` "unit_tests" there are no votes, but `tests` (None where the task has no programs or nothing was
     measured). Produced by: reward (stream `judged`). Consumed by: orchestrator.

@@ -1,4 +1,4 @@
-"""Sessions: an agent that is not ours talks to the policy, and what it sampled becomes a trajectory."""
+"""Sessions: an agent of your own calls the policy, and the samples of its calls become a trajectory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from triforge.config import Sampling
 from triforge.config.base import Params
 from triforge.types.base import Message
 from triforge.types.policy import GenerateOutput, PlacedImage
-from triforge.types.rollout import Task
+from triforge.types.rollout import Finite, Task
 
 SessionStatus = Literal["open", "ended", "finished", "failed"]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 MetricName = Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
 
 
 class OpenSession(Message):
-    """What the policy service has to know of a session. Produced by: env_adapter. Consumed by: policy service (Redis).
+    """A session as the policy service reads it. Produced by: env_adapter. Consumed by: policy service (Redis).
 
-    `digest` is that of its key's secret. With `sampling`, the run's, the agent's own temperature, top_p, top_k and penalties
-    do not count, and its longest answer is the shorter of both; None leaves all to the agent.
+    `digest` is that of its key's secret. `sampling`, the run's, replaces the agent's own temperature, top_p, top_k and penalties,
+    and limits its longest answer; None leaves all to the agent.
     """
 
     id: str
@@ -36,7 +35,8 @@ class Turn(Message):
     """One sample of one answer in a session. Produced by: policy service. Consumed by: env_adapter, people.
 
     The prompt is the prompt of `parent`, the response of `parent`, and `new_ids`; without a parent it is `new_ids`. `answer`
-    counts the session's calls, `choice` the samples of one. `images` are the new ones, where they stand in the whole prompt. `conversation` is the digest of all messages with this one.
+    counts the session's calls, `choice` the samples of one. `images` are the new ones, with their places in the whole prompt.
+    `conversation` is the digest of all messages with this one.
     """
 
     answer: Annotated[int, Field(ge=1)]
@@ -52,16 +52,16 @@ class Turn(Message):
 
     @property
     def id(self) -> str:
-        """Its name within the session."""
+        """The name of the turn within the session."""
         return f"{self.answer}.{self.choice}"
 
 
 class SessionReward(Message):
-    """How a session went. Produced by: agents, people. Consumed by: env_adapter (`POST /v1/sessions/{id}/reward`).
+    """The reward of a session. Produced by: agents, people. Consumed by: env_adapter (`POST /v1/sessions/{id}/reward`).
 
-    `score` is what the whole is worth, `success` whether it succeeded; one of them, or `steps`: rewards of single answers, by
-    the id of the response or by its number. Without a score it is the sum of `steps`. `metrics` are the agent's own measures of
-    how it went, by name; their means over a step of a run are its measures `metric/NAME`. `end` false lets the agent go on.
+    One of `score` of the whole, `success`, and `steps`: rewards of single answers, by the id of the response or by its number.
+    The default score is the sum of `steps`. `metrics` are the agent's own measures by name; their means over a step of a run are
+    its measures `metric/NAME`. With `end` false the agent may go on.
     """
 
     score: Finite | None = None
@@ -74,8 +74,8 @@ class SessionReward(Message):
 class SessionState(Message):
     """A session. Produced by: env_adapter. Consumed by: agents, people.
 
-    `open`: the agent may ask the model. `ended`: it may not, and the reward is waited for. `finished`: it has a reward and is
-    trained on if it belongs to a run. `failed`: it has none and gets none, `reason` says why. `index` is its place in its group.
+    `open`: the agent may call the model. `ended`: it may not, and the reward is missing. `finished`: it has a reward, and is
+    trained on if it belongs to a run. `failed`: it gets no reward, for a `reason`. `index` is its place in its group.
     """
 
     id: str
@@ -95,7 +95,7 @@ class SessionState(Message):
 class MadeSession(Message):
     """A new session. Produced by: env_adapter (`POST /v1/sessions`). Consumed by: agents.
 
-    `base_url` is where clients of OpenAI's API ask the model; `key` opens this session and nothing else, and is shown once.
+    `base_url` is for clients of OpenAI's API; `key` opens this session alone, and is shown once.
     """
 
     session: SessionState
@@ -106,7 +106,7 @@ class MadeSession(Message):
 
 
 class SessionTrace(Message):
-    """All that was sampled in a session, in the order of the calls. Produced by: env_adapter. Consumed by: people."""
+    """All samples of a session, in the order of the calls. Produced by: env_adapter. Consumed by: people."""
 
     session: SessionState
     turns: tuple[Turn, ...]

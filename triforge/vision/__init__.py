@@ -1,5 +1,5 @@
-"""Screenshots without torch: image files, how many tokens a model sees in one, where these stand, and their pixels.
+"""Screenshots without torch: image files, their tokens and positions in a model, and their pixels.
 
-files       what an image file is, checked before anything is kept
-image_spec  what a model folder says about images: tokens, sizes, positions, pixels
+files       checks of image files before they are stored
+image_spec  the image options of a model folder: tokens, sizes, positions, pixels
 """

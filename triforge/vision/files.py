@@ -1,7 +1,7 @@
-"""Image files as bytes: what they are and how large, found without decoding what may be a bomb.
+"""Image files as bytes: their type and size, found without decoding a possible decompression bomb.
 
-A PNG's chunks are walked and its pixels inflated, never beyond what its header promises. A JPEG's segments are walked;
-its pixels are decoded by whoever needs them. Formats: the PNG specification, third edition; ITU-T T.81, annex B.
+A PNG's chunks are read and its pixels inflated, at most as far as its header promises. A JPEG's segments are read, but not
+its pixels. Formats: the PNG specification, third edition; ITU-T T.81, annex B.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _MediaType = Literal["image/png", "image/jpeg"]
 
 
 def digest_of(data: bytes) -> str:
-    """The id of an image: `sha256:` and the digest of its bytes."""
+    """Return the id of an image: `sha256:` and the digest of its bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def describe(data: bytes, *, where: str = "image") -> ImageRef:
-    """What an image file is, by content; InputError if it is no whole PNG or JPEG, or larger than allowed."""
+    """Describe an image file by its content; raise InputError if it is no whole PNG or JPEG, or too large."""
     if len(data) > MAX_BYTES:
         raise InputError(
-            f"{where}: given {len(data)} bytes, expected at most {MAX_BYTES}; take smaller screenshots"
+            f"{where}: given {len(data)} bytes, expected at most {MAX_BYTES}; use smaller screenshots"
         )
     media_type: _MediaType
     if data.startswith(_PNG):
@@ -54,20 +54,20 @@ def describe(data: bytes, *, where: str = "image") -> ImageRef:
 
 
 def data_uri(ref: ImageRef, data: bytes) -> str:
-    """An image as a `data:` URI."""
+    """Return an image as a `data:` URI."""
     return f"data:{ref.media_type};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def from_data_uri(text: str, *, where: str = "image") -> bytes:
-    """The bytes of a `data:` URI with a PNG or JPEG in base64; InputError if it is none."""
-    found = _DATA_URI.fullmatch(text) if len(text) <= 2 * MAX_BYTES else None
-    if found is None:
+    """Return the bytes of a `data:` URI with a PNG or JPEG in base64; raise InputError if it is none."""
+    match = _DATA_URI.fullmatch(text) if len(text) <= 2 * MAX_BYTES else None
+    if match is None:
         raise InputError(
             f"{where}: given {text[:40]!r}..., expected data:image/png;base64,... or data:image/jpeg;base64,... of at "
             f"most {MAX_BYTES} bytes"
         )
     try:
-        return base64.b64decode(found.group(2), validate=False)
+        return base64.b64decode(match.group(2), validate=False)
     except binascii.Error as error:
         raise InputError(f"{where}: not base64: {error}") from error
 
@@ -107,7 +107,7 @@ def _png(data: bytes, where: str) -> tuple[int, int]:
 
 
 def _inflated(header: bytes, pixels: bytes, where: str) -> tuple[int, int]:
-    """Width and height, once the pixels have been found to be as many as the header says."""
+    """Return width and height, after a check that there are as many pixels as the header states."""
     if len(header) != 13:
         raise _broken(where, "the header of the PNG is damaged")
     width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
@@ -117,16 +117,16 @@ def _inflated(header: bytes, pixels: bytes, where: str) -> tuple[int, int]:
             f"{where}: given a PNG of an unknown or interlaced kind, expected a plain one"
         )
     expected = height * (1 + (width * _CHANNELS[colour] * depth + 7) // 8)
-    found, inflater, rest = 0, zlib.decompressobj(), pixels
+    size, inflater, rest = 0, zlib.decompressobj(), pixels
     try:
-        # piece by piece, so that little of it is in memory at once
-        while rest and found <= expected:
-            found += len(inflater.decompress(rest, min(_PIECE, expected + 1 - found)))
+        # in pieces, so that little of it is in memory at once
+        while rest and size <= expected:
+            size += len(inflater.decompress(rest, min(_PIECE, expected + 1 - size)))
             rest = inflater.unconsumed_tail
     except zlib.error as error:
         raise _broken(where, f"the pixels of the PNG are damaged ({error})") from error
-    if found != expected:
-        raise _broken(where, f"the PNG has {found} bytes of pixels, expected {expected}")
+    if size != expected:
+        raise _broken(where, f"the PNG has {size} bytes of pixels, expected {expected}")
     return width, height
 
 

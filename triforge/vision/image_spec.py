@@ -1,10 +1,10 @@
-"""What a model folder says about images: which tokens stand for them, how many, and at which positions.
+"""The image options of a model folder: the tokens of an image, their number and their positions.
 
 Formulas: Qwen2-VL (arXiv 2409.12191), sections 2.1 and 2.2, as its image processor and M-RoPE of transformers compute
 them; tests compare both. An image is scaled to a multiple of `patch * merge` a side within [min_pixels, max_pixels],
 keeping its shape as far as possible, and cut into patches, `merge` x `merge` of which are one token. Positions have
-three parts (time, row, column): text counts up in all of them; an image stands at one time, its tokens at their rows and
-columns, and text goes on behind the larger side.
+three parts (time, row, column): text counts up in all of them; an image has one time, its tokens their rows and columns,
+and text continues after the larger side.
 `pixels_of` needs Pillow, which the extra `vision` installs.
 """
 
@@ -25,7 +25,7 @@ from triforge.chat_template import read_json
 from triforge.errors import ConfigError, InputError, WeightsError, install_command
 from triforge.types import ImageRef, PlacedImage
 
-KINDS = ("qwen2_vl", "qwen2_5_vl")  # model types whose images are understood here
+KINDS = ("qwen2_vl", "qwen2_5_vl")  # model types with supported images
 _LONGEST_RATIO = 200
 _DEFAULT_SIZE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
 _DEFAULT_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -34,12 +34,12 @@ _DEFAULT_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageSpec:
-    """How a vision-language model sees."""
+    """The image options of a vision-language model."""
 
     image: int  # id of one token of an image
     video: int
-    start: int  # id of what stands before an image, and behind it
-    end: int
+    start: int  # id of the token before an image
+    end: int  # id of the token after an image
     patch: int = 14  # pixels a side
     merge: int = 2  # patches a side of a token
     temporal: int = 2  # frames
@@ -50,16 +50,16 @@ class ImageSpec:
 
     @classmethod
     def of_folder(cls, folder: Path) -> ImageSpec | None:
-        """What `config.json` and `preprocessor_config.json` say; None for a model without images, WeightsError if either is wrong."""
+        """Read `config.json` and `preprocessor_config.json`; None for a model without images, WeightsError for a bad file."""
         config = read_json(folder / "config.json")
         if config.get("model_type") not in KINDS:
             return None
-        found = read_json(folder / "preprocessor_config.json")
-        if not found:
+        processor = read_json(folder / "preprocessor_config.json")
+        if not processor:
             raise WeightsError(
-                f"model folder {folder}: preprocessor_config.json is missing; a model that sees needs it"
+                f"model folder {folder}: preprocessor_config.json is missing, which a model with images needs"
             )
-        size = dict(_DEFAULT_SIZE, **(found.get("size") or {}))
+        size = dict(_DEFAULT_SIZE, **(processor.get("size") or {}))
         try:
             vision = config["vision_config"]
             return cls(
@@ -70,10 +70,10 @@ class ImageSpec:
                 patch=int(vision.get("patch_size", 14)),
                 merge=int(vision.get("spatial_merge_size", 2)),
                 temporal=int(vision.get("temporal_patch_size", 2)),
-                min_pixels=int(found.get("min_pixels") or size["shortest_edge"]),
-                max_pixels=int(found.get("max_pixels") or size["longest_edge"]),
-                mean=tuple(map(float, found.get("image_mean") or _DEFAULT_MEAN)),
-                std=tuple(map(float, found.get("image_std") or _DEFAULT_STD)),
+                min_pixels=int(processor.get("min_pixels") or size["shortest_edge"]),
+                max_pixels=int(processor.get("max_pixels") or size["longest_edge"]),
+                mean=tuple(map(float, processor.get("image_mean") or _DEFAULT_MEAN)),
+                std=tuple(map(float, processor.get("image_std") or _DEFAULT_STD)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WeightsError(
@@ -81,7 +81,7 @@ class ImageSpec:
             ) from error
 
     def grid(self, image: ImageRef) -> tuple[int, int]:
-        """Rows and columns of patches of an image; InputError if one side is more than 200 times the other."""
+        """Return rows and columns of patches of an image; raise InputError if one side is more than 200 times the other."""
         height, width, factor = image.height, image.width, self.patch * self.merge
         if max(height, width) > _LONGEST_RATIO * min(height, width):
             raise InputError(
@@ -99,76 +99,77 @@ class ImageSpec:
         return tall // self.patch, wide // self.patch
 
     def tokens(self, image: ImageRef) -> int:
-        """Tokens of an image."""
+        """Return the number of tokens of an image."""
         rows, columns = self.grid(image)
         return rows * columns // self.merge**2
 
     def positions(
         self, length: int, images: Sequence[PlacedImage]
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Positions of `length` tokens, int64 [3, length], and what a later text token adds to its number to get its own.
+        """Return the positions of `length` tokens, int64 [3, length], and the offset of the positions of later text tokens.
 
-        InputError: an image has another number of tokens than this model sees in it, or is out of order.
+        Raises:
+            InputError: an image has another number of tokens than in this model, or is out of order.
         """
-        found = np.empty((3, length), dtype=np.int64)
+        positions = np.empty((3, length), dtype=np.int64)
         at = position = 0
         for placed in images:
             if not at <= placed.start < placed.end <= length:
-                raise InputError(f"image {placed.image.id}: stands at {placed.start}, out of order")
+                raise InputError(f"image {placed.image.id}: begins at {placed.start}, out of order")
             rows, columns = (side // self.merge for side in self.grid(placed.image))
             if rows * columns != placed.end - placed.start:
                 raise InputError(
                     f"image {placed.image.id}: given {placed.end - placed.start} tokens, expected the "
-                    f"{rows * columns} that this model sees in it; was it rendered for another model?"
+                    f"{rows * columns} of this model; was it rendered for another model?"
                 )
-            found[:, at : placed.start] = np.arange(placed.start - at) + position
+            positions[:, at : placed.start] = np.arange(placed.start - at) + position
             position += placed.start - at
             number = np.arange(rows * columns)
-            found[:, placed.start : placed.end] = (
+            positions[:, placed.start : placed.end] = (
                 np.stack([np.zeros_like(number), number // columns, number % columns]) + position
             )
             position += max(rows, columns)
             at = placed.end
-        found[:, at:] = np.arange(length - at) + position
-        return found, position - at
+        positions[:, at:] = np.arange(length - at) + position
+        return positions, position - at
 
     def collapsed(self, ids: Sequence[int], images: Sequence[PlacedImage]) -> list[int]:
-        """The ids with one token for each image, as engines take them."""
-        found: list[int] = []
+        """Return the ids with one token for each image, the form that engines expect."""
+        short: list[int] = []
         at = 0
         for placed in images:
-            found += [*ids[at : placed.start], self.image]
+            short += [*ids[at : placed.start], self.image]
             at = placed.end
-        return [*found, *ids[at:]]
+        return [*short, *ids[at:]]
 
     def expanded(
         self, ids: Sequence[int], images: Sequence[ImageRef], *, offset: int = 0
     ) -> tuple[list[int], tuple[PlacedImage, ...]]:
-        """The ids, with one token for each image, with as many as this model sees in it; the places count from `offset`."""
+        """Replace the one token of each image by as many as the image has in this model; places count from `offset`."""
         count = sum(token == self.image for token in ids)
         if count != len(images):
             raise InputError(
                 f"given {count} image tokens for {len(images)} images, expected as many"
             )
         waiting = iter(images)
-        found: list[int] = []
+        whole: list[int] = []
         placed = []
         for token in ids:
             if token != self.image:
-                found.append(token)
+                whole.append(token)
                 continue
             image = next(waiting)
-            start, size = len(found) + offset, self.tokens(image)
-            found += [token] * size
+            start, size = len(whole) + offset, self.tokens(image)
+            whole += [token] * size
             placed.append(PlacedImage(image=image, start=start, end=start + size))
-        return found, tuple(placed)
+        return whole, tuple(placed)
 
 
 def pixels_of(data: bytes, ref: ImageRef, image_spec: ImageSpec) -> npt.NDArray[np.float32]:
-    """The patches of an image, float32 [rows * columns, 3 * temporal * patch * patch].
+    """Return the patches of an image, float32 [rows * columns, 3 * temporal * patch * patch].
 
-    Scaled bicubically as Pillow does it, and normalised. The patches of one token are neighbours; a still image is shown
-    `temporal` times.
+    The image is scaled by Pillow's bicubic filter and normalised. The patches of one token are neighbours; a still image
+    is repeated `temporal` times.
     """
     image = opened(data, ref)
     rows, columns = image_spec.grid(ref)
@@ -185,7 +186,7 @@ def pixels_of(data: bytes, ref: ImageRef, image_spec: ImageSpec) -> npt.NDArray[
 
 
 def opened(data: bytes, ref: ImageRef) -> Any:
-    """An image as Pillow holds it, in red, green and blue; InputError if it cannot be decoded or is of another size."""
+    """Open an image with Pillow as RGB; raise InputError if it cannot be decoded or has another size."""
     pillow = _pillow()
     try:
         image = pillow.open(io.BytesIO(data), formats=("PNG", "JPEG"))

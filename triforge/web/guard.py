@@ -1,6 +1,6 @@
 """The access checks of a service's API.
 
-The `RULES` of a service state the requirement of each route. Where keys are asked for, a route without a rule is open to the
+The `RULES` of a service state the requirement of each route. Where keys are required, a route without a rule is open to the
 deployment's own services only, and `tests/contract/test_access.py` fails.
 """
 
@@ -72,14 +72,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            who = await self._admit(scope)
+            caller = await self._admit(scope)
         except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
             response = await response_to(error)
             await response(scope, receive, send)
             return
-        if self._gate.keyed and who.scope != "service":
+        if self._gate.keyed and caller.scope != "service":
             scope = unnamed(scope)
-        with acting_for(who):
+        with acting_for(caller):
             await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> Caller:
@@ -92,13 +92,13 @@ class Guard:
             require_served_version(
                 headers.get(VERSION_HEADER, "")
             )  # services are upgraded together
-        who = await self._gate.identify(
+        caller = await self._gate.identify(
             authorization, tenant=headers.get(_TENANT_HEADER, ""), public=required == "public"
         )
-        self._gate.authorize(who, required)
-        if not route and self._gate.keyed and who != SERVICE:
+        self._gate.authorize(caller, required)
+        if not route and self._gate.keyed and caller != SERVICE:
             raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
-        return who
+        return caller
 
 
 def _requirement(headers: Headers, rule: Rule) -> Requirement:
@@ -120,7 +120,7 @@ class Entrance:
 def entrance_of(settings: Settings, database: Database | None = None) -> Entrance:
     """Return the entrance of a service from the deployment's settings. Raises as `require_safe`.
 
-    A service without a `database` opens the deployment's where keys are asked for, and leaves its schema unchanged.
+    A service without a `database` opens the deployment's where keys are required, and leaves its schema unchanged.
     """
     if database is None and settings.keyed:
         database = Database(settings.database_url)

@@ -17,8 +17,8 @@ from triforge.types import Message, TaskOutcome
 class AdaptSettings(Message):
     """The sections of a run that adaptation reads.
 
-    `sampling` is the rewriter's. `version_gap` is how far the policy versions of one pair may lie apart. `options` are
-    those of the method that the controller belongs to.
+    `sampling` is the rewriter's. `version_gap` is how far the policy versions of one pair may lie apart. `controller_options`
+    are those of the method that the controller belongs to.
     """
 
     adaptation: AdaptationSection = AdaptationSection()
@@ -26,7 +26,7 @@ class AdaptSettings(Message):
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     sampling: Sampling = Sampling(max_new_tokens=256)
     version_gap: Annotated[int, Field(ge=0)] = 0
-    options: Any = None
+    controller_options: Any = None
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
@@ -38,7 +38,7 @@ class AdaptSettings(Message):
             env_adapter=config.env_adapter,
             sampling=config.models.rewriter.sampling(),
             version_gap=config.run.staleness_bound if gap is None else gap,
-            options=config.methods_used[method] if method else None,
+            controller_options=config.methods_used[method] if method else None,
         )
 
 

@@ -15,9 +15,8 @@ from services.trainer.loop.untrained import untrained
 from services.trainer.runs.trackers import Reporting
 from triforge.algorithms.alarms import alarms
 from triforge.store.step_records import step_record_name, write_step_records
-from triforge.store.timelines import write_timeline
 from triforge.telemetry import about
-from triforge.types import RunState, RunStep, Span, Timeline, TrainedRole
+from triforge.types import RunState, RunStep, TrainedRole
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +42,6 @@ class RunRecord:
         write = partial(write_step_records, self._parts.artifacts, name, records, origin)
         uri = await asyncio.to_thread(write)
         return {"step_record": uri}
-
-    async def write_timeline(self, step: int, spans: Sequence[Span]) -> None:
-        """Write when each process worked on the step."""
-        artifacts, run_id = self._parts.artifacts, self._run.id
-        found = Timeline(run_id=run_id, step=step, spans=tuple(spans))
-        await asyncio.to_thread(write_timeline, artifacts, found)
 
     async def commit(
         self,

@@ -40,8 +40,8 @@ class TaskSource:
 
     async def _round(self, number: int) -> list[GroupTask]:
         config, adaptation = self._config, self._config.adaptation
-        asked = {"adopt": adaptation.adopt_pending, "pairs_on_top": adaptation.pairs_on_top}
-        plan = await self._draw_training(number, config.run.groups_per_step, **asked)
+        on_top, groups = adaptation.pairs_on_top, config.run.groups_per_step
+        plan = await self._draw_training(number, groups, pairs_on_top=on_top)
         seeds = [nth_seed(config.run.seed, number, index) for index in range(len(plan))]
         return self._training(number, "train", plan, seeds)
 
@@ -55,8 +55,7 @@ class TaskSource:
     async def _draw_training(self, step: int, groups: int, **how: Any) -> list[PlannedGroup]:
         adaptation = self._config.adaptation
         pending = adaptation.max_pending if adaptation.chosen.rewrites else 0
-        how |= {"max_pending": pending, "max_adapted": adaptation.max_adapted}
-        return await self._draw("train", step, groups, **how)
+        return await self._draw("train", step, groups, max_pending=pending, **how)
 
     def _training(
         self, step: int, mode: str, plan: list[PlannedGroup], seeds: list[int]

@@ -48,7 +48,6 @@ from services.trainer.loop.measures import (
 from services.trainer.loop.parts import Parts, StopRequested
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
-from services.trainer.loop.timeline import spans_of
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import TriforgeError
@@ -178,7 +177,6 @@ class TrainLoop:
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
         measures = await self._methods.after_step(step, measures)
         self._collector.advance(versions)
-        await self._record.write_timeline(step, spans_of(groups, trained, measures, time.time()))
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
         lines = samples.lines + evaluation.lines
         await self._record.commit(step, notes, versions, measures, artifacts, lines)

@@ -146,11 +146,11 @@ async def _events(runs: Runs, run_id: str, after: str) -> AsyncIterator[tuple[st
     while True:
         ended = (await asyncio.to_thread(runs.store.get, run_id)).status in ENDED
         newest = await runs.broker.last_id(EVENTS_STREAM)
-        found = await runs.broker.read_events(cursor, run_id=run_id, block_s=1.0)
-        for entry, event in found:
+        entries = await runs.broker.read_events(cursor, run_id=run_id, block_s=1.0)
+        for entry, event in entries:
             cursor = entry
             yield entry, event
-        if not found:
+        if not entries:
             cursor = max(cursor, newest, key=_entry_order)
             if ended:
                 return

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
-from fastapi import Path as InPath
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
@@ -28,9 +27,8 @@ from triforge.config.base import Purpose
 from triforge.errors import InputError, NotFoundError, TriforgeError
 from triforge.store.step_records import SCHEMA, read_step_records
 from triforge.store.tables import StepRow, TrajectoryRow
-from triforge.store.timelines import read_timeline
 from triforge.store.training_logprobs import read_logprobs
-from triforge.types import Page, Timeline, TrajectoryPage, TrajectoryRecord, TrajectorySummary
+from triforge.types import Page, TrajectoryPage, TrajectoryRecord, TrajectorySummary
 
 SortKey = Literal[
     "step", "length", "tokens", "staleness", "vote", "advantage", "score",
@@ -47,7 +45,7 @@ _OF_ALL: Final = {  # columns of the trajectory, not of one of its steps
 RULES: Final[Mapping[str, Rule]] = {
     f"GET /v1/runs/{{run_id}}/{path}": Rule(requires="read")
     for path in (
-        "trajectories", "trajectories/{trajectory_id}", "groups/{group_id}", "steps/{step}/timeline",
+        "trajectories", "trajectories/{trajectory_id}", "groups/{group_id}",
     )
 }  # fmt: skip
 router = APIRouter(prefix="/{run_id}")
@@ -180,15 +178,6 @@ def get_group(run_id: str, group_id: str, runs: RunsDep) -> Page[TrajectoryRecor
         del vote["ids"], vote["logprobs"]
     items = tuple(_record(row, records.get(row.id, [])) for row in rows)
     return Page[TrajectoryRecord](items=items)
-
-
-@router.get("/steps/{step}/timeline")
-def get_timeline(
-    run_id: str, step: Annotated[int, InPath(ge=0, le=10**9)], runs: RunsDep
-) -> Timeline:
-    """Return when each process worked on a training step."""
-    with runs.store.read(run_id):
-        return read_timeline(runs.artifacts, run_id, step)
 
 
 def _record_uri(session: Session, row: TrajectoryRow) -> str:

@@ -1,4 +1,4 @@
-"""The family alfworld: what it refuses without its engine, and with it the whole contract and ALFWorld's own loader."""
+"""The family alfworld: its refusals without the engine, and with it the whole contract and ALFWorld's own loader."""
 
 from __future__ import annotations
 
@@ -14,30 +14,25 @@ from typing import Any
 
 import pytest
 
-from environments.alfworld import __main__ as writer
-from environments.alfworld.engine import Engine
-from environments.alfworld.family import (
-    FAMILY,
-    AlfworldEpisode,
-    GeneratorOptions,
-    PlayOptions,
-)
-from environments.alfworld.files import write_game
-from environments.alfworld.games import problem
+from environments.alfworld import family as alfworld
+from environments.alfworld.engine import Engine, engine
+from environments.alfworld.family import FAMILY, AlfworldEpisode, GeneratorOptions
 from environments.household.generator import generate
-from environments.household.params import params_of
+from environments.household.params import AnswerOptions
+from environments.household.wording import announce
+from scripts.real_alfworld.game_files import problem, write_game
 from triforge.environments import registry
 from triforge.environments.kit import OneEpisode
 from triforge.errors import ConfigError, InputError
+from triforge.rollout.protocols import TaskDraft
 from triforge.testing import check_environment, require
 from triforge.types import Task
 
 WORLD = generate(count=1, seed=6, options={"rules": "alfworld", "goals": ["clean"]})[0]
-GAME = params_of(WORLD)
 PYTHON = os.environ.get("ALFWORLD_PYTHON") or (sys.executable if find_spec("alfworld") else "")
 live = pytest.mark.skipif(
     not PYTHON,
-    reason="alfworld is not installed; `make test-alfworld` installs it beside ours and runs this",
+    reason="alfworld is not installed; `make test-alfworld` installs it and runs this",
 )
 SOURCES = {
     "domain": "(define (domain alfred))",
@@ -51,23 +46,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_game_of_the_household_is_a_task(data: Path) -> None:
-    draft = FAMILY.validate({"game": GAME})
-    assert draft.params == {"game": GAME}
-    assert draft.kind == "clean"
-    assert FAMILY.drift(draft.params, draft.params) == 0.0
-    menu = FAMILY.rewrite_menu(_task(draft), "harder")
-    assert FAMILY.apply_rewrite(_task(draft), menu.combinations[0]).params != draft.params
-
-
 def test_a_game_file_is_read_and_bound_to_its_bytes(data: Path) -> None:
     path = write_game(data, 0, 1, WORLD, SOURCES)
     name = str(path.relative_to(data))
     draft = FAMILY.validate({"file": name})
     assert draft.kind == "clean"
-    assert draft.instruction == FAMILY.validate({"game": GAME}).instruction
+    assert draft.instruction == announce(WORLD)
     assert FAMILY.validate(draft.params) == draft
-    made = FAMILY.generate(count=1, seed=0, options={"source": "files"})
+    made = FAMILY.generate(count=1, seed=0, options={})
     assert made == [{"file": name, "horizon": 50}]
     path.write_text(path.read_text().replace("alfred", "other "))
     with pytest.raises(InputError, match=r"field sha256: .* is not the file"):
@@ -92,10 +78,8 @@ def test_a_malformed_file_is_refused_with_its_name(data: Path, content: str, sen
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({}, "expected either game .* or file"),
-        ({"game": GAME, "file": "x"}, "expected either game .* or file"),
-        ({"game": {**GAME, "colour": "red"}}, "field colour"),
-        ({"game": {"goal": {}}}, '"rules": "alfworld"'),
+        ({}, "field file"),
+        ({"file": "x", "colour": "red"}, "field colour"),
         ({"file": "no/such/file"}, "there is no .*no/such/file"),
         ({"file": "../../etc/passwd"}, "leads out of the data folder"),
     ],
@@ -112,50 +96,47 @@ def test_a_bad_task_is_refused_and_the_field_is_named(
 def test_missing_data_and_empty_folders_name_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    files = {"source": "files"}
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     with pytest.raises(ConfigError, match="ALFWORLD_DATA is not set; `alfworld-download`"):
-        FAMILY.generate(count=1, seed=0, options=dict(files))
+        FAMILY.generate(count=1, seed=0, options={})
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"not a folder; `ALFWORLD_DATA=.* alfworld-download`"):
-        FAMILY.generate(count=1, seed=0, options=dict(files))
+        FAMILY.generate(count=1, seed=0, options={})
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"field folder: there is no game\.tw-pddl below"):
-        FAMILY.generate(count=1, seed=0, options=dict(files))
+        FAMILY.generate(count=1, seed=0, options={})
     write_game(tmp_path, 0, 1, WORLD, SOURCES)
     with pytest.raises(InputError, match="has 1 games of these types"):
-        FAMILY.generate(count=2, seed=0, options=dict(files))
+        FAMILY.generate(count=2, seed=0, options={})
     with pytest.raises(InputError, match="has 0 games of these types"):
-        FAMILY.generate(count=1, seed=0, options={**files, "goals": ["heat"]})
+        FAMILY.generate(count=1, seed=0, options={"goals": ["heat"]})
 
 
 def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    engine = Engine(processes=1, python=str(tmp_path / "python"))
+    one = Engine(processes=1, python=str(tmp_path / "python"))
     with pytest.raises(
         ConfigError,
         match=r"cannot be started with .*pip install -c constraints.txt -e '.\[alfworld\]'",
     ):
-        engine.sources()
+        one.sources()
     if find_spec("alfworld") is None:
-        engine = Engine(processes=1)
+        one = Engine(processes=1)
         with pytest.raises(ConfigError, match=r"No module named 'alfworld'.*pip install"):
-            engine.start(problem=problem(WORLD), task="")
-        engine.close()
+            one.start(problem=problem(WORLD), task="")
+        one.close()
         monkeypatch.delenv("ALFWORLD_PYTHON", raising=False)
         with pytest.raises(ConfigError, match=r"pip install -c constraints.txt -e '.\[alfworld\]'"):
             registry.family("alfworld")
 
 
 def test_the_page_lists_every_option_of_its_own() -> None:
-    page = (Path(writer.__file__).parent / "README.md").read_text()
+    page = (Path(alfworld.__file__).parent / "README.md").read_text()
     rows = [
         [c.strip(" `") for c in line.split("|")] for line in page.splitlines() if line[:1] == "|"
     ]
     listed = {row[1]: row[2] for row in rows}
-    for name, info in PlayOptions.model_fields.items():
-        assert listed[name] == str(info.default).replace("True", "true"), name
-    for name in ("source", "folder", "tries"):
-        assert listed[name] == str(GeneratorOptions.model_fields[name].default), name
+    assert set(AnswerOptions.model_fields) | set(GeneratorOptions.model_fields) <= set(listed)
+    assert listed["folder"] == GeneratorOptions.model_fields["folder"].default
 
 
 def _task(draft: Any) -> Task:
@@ -171,38 +152,36 @@ def _task(draft: Any) -> Task:
 
 # ---- with the engine --------------------------------------------------------------------------------------------
 
-SMALL = {"rooms": ["bathroom"], "receptacles": [4, 6], "things": [3, 4], "goals": ["place"]}
-
 
 @live
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("options", [{}, {"actions": "numbered", "answer": "boxed"}], ids=str)
-async def test_the_family_keeps_the_contract(options: dict[str, Any]) -> None:
-    wanted: Any = {**SMALL, "horizon": 20}
-    require(
-        await check_environment(
-            FAMILY, options=options, generator_options=wanted, count=1, max_steps=30
-        )
+async def test_the_family_keeps_the_contract(data: Path) -> None:
+    write_game(data, 0, 1, WORLD, engine().sources())
+    short: Any = {"horizon": 20}
+    boxed: Any = {"answer": "boxed"}
+    made = await check_environment(
+        FAMILY, options=boxed, generator_options=short, count=1, max_steps=30
     )
+    require(made)
 
 
 @live
 def test_a_game_that_the_engine_cannot_load_is_refused_in_a_sentence() -> None:
-    engine = Engine(processes=1, python=PYTHON)
+    one = Engine(processes=1, python=PYTHON)
     with pytest.raises(InputError, match="the engine cannot load the game"):
-        engine.start(problem="(define (problem broken)", task="")
-    engine.close()
+        one.start(problem="(define (problem broken)", task="")
+    one.close()
 
 
 @live
-def test_memory_changes_nothing_that_the_engine_says() -> None:
-    said = []
+def test_memory_changes_no_answer_of_the_engine() -> None:
+    answers = []
     for memo in (True, False):
-        engine = Engine(memo=memo, processes=1, python=PYTHON)
-        game = engine.start(problem=problem(WORLD), task="x")
-        said.append([game.first, *(game.step(command) for command in game.first.commands[:6])])
-        engine.close()
-    assert said[0] == said[1]
+        one = Engine(memo=memo, processes=1, python=PYTHON)
+        game = one.start(problem=problem(WORLD), task="x")
+        answers.append([game.first, *(game.step(command) for command in game.first.commands[:6])])
+        one.close()
+    assert answers[0] == answers[1]
 
 
 STOCK = """
@@ -219,18 +198,9 @@ print("won", infos["won"][0], scores[0], dones[0])
 
 @live
 @pytest.mark.timeout(600)
-def test_alfworlds_own_loader_plays_our_files(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        writer.main(
-            ["--out", str(data), "--count", "1", "--seed", "3", "--generate", json.dumps(SMALL)]
-        )
-        == 0
-    )
-    path, tally = capsys.readouterr().out.splitlines()
-    assert tally.startswith("1 kept")
-    task = _task(FAMILY.validate(FAMILY.generate(count=1, seed=0, options={"source": "files"})[0]))
+def test_alfworlds_own_loader_plays_our_files(data: Path) -> None:
+    path = str(write_game(data, 0, 3, WORLD, engine().sources()))
+    task = _task(FAMILY.validate(FAMILY.generate(count=1, seed=0, options={})[0]))
     gold = FAMILY.gold(task, {})
     assert gold
     config = {
@@ -251,7 +221,7 @@ def test_alfworlds_own_loader_plays_our_files(
 
 
 async def test_a_game_that_starts_after_its_episode_was_closed_is_given_back() -> None:
-    asked, go, ended = threading.Event(), threading.Event(), threading.Event()
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     class Left(AlfworldEpisode):
         def __init__(self) -> None:
@@ -261,15 +231,15 @@ async def test_a_game_that_starts_after_its_episode_was_closed_is_given_back() -
             ended.set()
 
     def begin(task: Task, seed: int) -> AlfworldEpisode:
-        asked.set()
+        begun.set()
         assert go.wait(60)
         return Left()
 
     environment = OneEpisode("alfworld", begin, blocks=True)
     resetting = asyncio.create_task(
-        environment.reset(_task(FAMILY.validate({"game": GAME})), seed=0)
+        environment.reset(_task(TaskDraft(params={}, instruction="")), seed=0)
     )
-    assert await asyncio.to_thread(asked.wait, 60)
+    assert await asyncio.to_thread(begun.wait, 60)
     resetting.cancel()
     await environment.close()
     go.set()

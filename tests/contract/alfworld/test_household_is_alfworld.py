@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from environments.alfworld.engine import Engine, Seen
-from environments.alfworld.games import problem
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.params import params_of, world_of
 from environments.household.wording import announce
+from scripts.real_alfworld.game_files import problem
 from scripts.real_alfworld.play import (
     GAMES,
     Recording,

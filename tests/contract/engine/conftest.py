@@ -24,7 +24,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts.real_sglang.exchanges import Conversation, Folders
-from scripts.real_sglang.folders import folders_beside
+from scripts.real_sglang.folders import folders_of
 from triforge.supervisor.ports import free_port
 from triforge.testing.model_folders import chatml_folder
 
@@ -129,7 +129,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             real=True,
         )
         return
-    folders = folders_beside(_tiny_model(service / "tiny"), service)
+    folders = folders_of(_tiny_model(service / "tiny"), service)
     with _local_engine(folders.start, service / "engine.log") as url:
         yield Served(url=url, api_key=API_KEY, admin_key=ADMIN_KEY, folders=folders, real=False)
 

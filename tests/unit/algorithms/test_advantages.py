@@ -80,14 +80,14 @@ def test_published_rules_skip_steps_whose_votes_do_not_differ(outcome, votes, re
     ],
 )
 def test_group_goldens_of_every_normalisation(rewards, how, ddof, expected):
-    scored = standardise(rewards, how=how, ddof=ddof, eps=1e-6)
+    scored = standardise(rewards, normalise=how, ddof=ddof, eps=1e-6)
     assert scored.advantages == pytest.approx(expected, abs=2e-6)
 
 
 def test_raw_rewards_are_left_as_they_are_and_the_relative_rule_refuses_negative_ones():
-    assert standardise([1.0, None, 0.0], how="raw").advantages == (1.0, 0.0, 0.0)
+    assert standardise([1.0, None, 0.0], normalise="raw").advantages == (1.0, 0.0, 0.0)
     with pytest.raises(InputError, match="given -1, expected at least 0: normalise = 'relative'"):
-        standardise([1, -1], how="relative")
+        standardise([1, -1], normalise="relative")
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.01])

@@ -13,19 +13,16 @@ import numpy as np
 
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import build_samples
-from services.trainer.loop.learners import Trained
 from services.trainer.loop.measures import sample_measures
-from services.trainer.loop.timeline import spans_of
 from services.trainer.runs.store import RunStore
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 from triforge.store.step_records import write_step_records
-from triforge.store.timelines import write_timeline
 from triforge.store.training_logprobs import write_logprobs
 from triforge.testing.model_folders import words_folder
-from triforge.types import JudgedGroup, Purpose, RunStep, Span, Timeline, Trajectory, WeightsReady
+from triforge.types import JudgedGroup, Purpose, RunStep, Trajectory
 
 EVIL = '<img src=x onerror="alert(1)">&"\''
 WORDS = [f"w{n}" for n in range(300)]
@@ -96,25 +93,6 @@ def _acted(trajectory: Trajectory, actions: tuple[str, ...], *, stale: bool) -> 
     )
 
 
-def timed(group: str, ended: float) -> list[Span]:
-    """Return the spans of a step, by the trainer's own arithmetic; one worker has an evil name, one has no time."""
-    run_id, step = group[:-17], int(group[-16:-11])
-    found = played(run_id, step, 0, "train")
-    worker = {"worker": EVIL, "seconds": 4.0}
-    first, second, *others = found.played.trajectories
-    times = [
-        first.model_copy(update=worker | {"at": ended - 4.0}),
-        second.model_copy(update=worker | {"at": ended - 5.0}),
-    ]
-    whole = found.played.model_copy(update={"trajectories": (*times, *others)})
-    learnt = Trained(
-        WeightsReady(run_id=run_id, role="policy", step=step, version=4, uri="", digest=""), 1.5
-    )
-    return spans_of(
-        [found.model_copy(update={"played": whole})], {"policy": learnt}, MEASURES, ended
-    )
-
-
 def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -> RecordedRun:
     """Make it."""
     store, artifacts = RunStore(database), ArtifactStore(str(folder / "artifacts"))
@@ -126,8 +104,7 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
     limits = Limits(max_tokens=64, max_rows=0, bound=2)
     for step in (1, 2):
         options = SampleOptions(
-            algorithm=resolve("rlanything", {"reward_band": "none"}), policy_version=3, reward_version=3,
-            policy_limits=limits, reward_limits=limits, seed=0, step=step,
+            algorithm=resolve("rlanything", {"reward_band": "none"}), players={"policy": (3, limits)},             judging={"reward": (3, limits)}, seed=0, step=step,
         )  # fmt: skip
         found = build_samples([played(run.id, step, n, "train") for n in range(2)], options)
         uris = {
@@ -149,9 +126,6 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
         assert store.commit_step(record, lines=lines)
     store.set_status(run.id, "finished")
     made = RecordedRun(store, artifacts, run.id)
-    for step in (1, 2):
-        spans = timed(made.group(step), 60.0 * step)
-        write_timeline(artifacts, Timeline(run_id=run.id, step=step, spans=tuple(spans)))
     trained = np.array([-0.4, -0.6], dtype=np.float32)  # of its first two turns
     write_logprobs(artifacts, run.id, 1, [(f"{made.group(1)}-00/0", np.array([2, 5]), trained)])
     return made

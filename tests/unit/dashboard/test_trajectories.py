@@ -164,7 +164,6 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
             lambda: trajectories.list_trajectories(own.run_id, runs, TrajectoryFilter()),
             lambda: trajectories.get_trajectory(own.run_id, f"{group}-00", runs),
             lambda: trajectories.get_group(own.run_id, group, runs),
-            lambda: trajectories.get_timeline(own.run_id, 1, runs),
         ):
             with pytest.raises(NotFoundError):
                 ask()

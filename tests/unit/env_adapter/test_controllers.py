@@ -378,7 +378,7 @@ class Patient:
         assert parts.measurements is not None
 
     async def respond(self, outcome: RunOutcome) -> Closed:
-        Patient.patience.append(outcome.settings.options.patience)
+        Patient.patience.append(outcome.settings.controller_options.patience)
         return Closed("it has time")
 
 

@@ -1,17 +1,14 @@
-"""The caps: rewrites in a row, accepted ones among the last, rewritten tasks in a step, distance from the root."""
+"""The limits of rewriting: rewrites in a row, and slots that keep their original tasks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from services.env_adapter.adaptation.limits import originals
 from services.env_adapter.adaptation.measurement import Closed
-from services.env_adapter.pools.plans import Planner, limit_rewritten
 from tests.sections import adapt_settings
 from triforge.rollout.protocols import TaskDraft
-from triforge.types import PlannedGroup, PlanRequest, Proposal
+from triforge.types import Proposal
 
 if TYPE_CHECKING:
     from tests.unit.env_adapter.conftest import Service
@@ -87,65 +84,10 @@ def test_what_another_run_rewrote_is_not_counted(service: Service) -> None:
     assert not isinstance(found, Closed)
 
 
-# ---- accepted ones among the last ----
-
-
-def test_more_acceptances_than_allowed_among_the_last_verdicts_are_rejected(
-    service: Service,
-) -> None:
-    options: dict[str, Any] = {"max_acceptance": 0.5, "acceptance_window": 4}
-    assert rewrite(service, 1, service.first, accepted=True, **options).state == "accepted"
-    assert rewrite(service, 2, service.second, accepted=True, **options).state == "accepted"
-    third = rewrite(service, 3, f"{service.first}-v1", accepted=True, **options)
-    assert (third.state, third.verdict) == ("rejected", "accepted")
-    assert "2 of the last 2" in third.reason
-    assert "adaptation.max_acceptance" in third.reason
-    assert service.states()["v1"] == "active"
-    fourth = rewrite(service, 4, f"{service.first}-v1", accepted=False, **options)
-    assert fourth.state == "rejected"
-    # The window moves on: among the last four with this one there are the second, and this one.
-    fifth = rewrite(service, 5, f"{service.first}-v1", accepted=True, **options)
-    assert fifth.state == "accepted"
-
-
-def test_a_cap_of_one_is_none(service: Service) -> None:
-    for number, task in ((1, service.first), (2, service.second)):
-        assert (
-            rewrite(service, number, task, accepted=True, acceptance_window=1).state == "accepted"
-        )
-
-
-# ---- rewritten tasks in a step ----
-
-
-def groups(*adapted: bool) -> list[PlannedGroup]:
-    return [
-        PlannedGroup(task_id=f"t{n}-v1" if changed else f"t{n}", slot=f"t{n}", purpose="train")
-        for n, changed in enumerate(adapted)
-    ]
-
-
-@pytest.mark.parametrize(("share", "played"), [(1.0, 3), (0.75, 3), (0.5, 2), (0.25, 1), (0.0, 0)])
-def test_slots_beyond_the_share_play_their_roots(share: float, played: int) -> None:
-    found = limit_rewritten(groups(True, True, False, True), share)
-    assert sum(group.task_id != group.slot for group in found) == played
-    assert [group.slot for group in found] == ["t0", "t1", "t2", "t3"]
-
-
-def test_a_plan_keeps_the_share(service: Service) -> None:
-    rewrite(service, 1, service.first, accepted=True)
-    request = {"run_id": "x", "kind": "train", "groups": 2}
-    planner = Planner(service.database)
-    free = planner.plan("p", PlanRequest.model_validate({**request, "step": 1}))
-    held = planner.plan("p", PlanRequest.model_validate({**request, "step": 2, "max_adapted": 0.0}))
-    assert {g.task_id for g in free.items} == {f"{service.first}-v1", service.second}
-    assert {g.task_id for g in held.items} == {service.first, service.second}
-
-
 # ---- originals ----
 
 
-def test_the_limit_rewritten_is_exact_and_the_same_for_every_run() -> None:
+def test_the_share_of_original_tasks_is_exact_and_the_same_for_every_run() -> None:
     for share, kept in ((0.0, 0), (0.25, 25), (0.5, 50), (1.0, 100)):
         assert len(originals("pool", 100, share)) == kept
     assert originals("pool", 100, 0.25) < originals("pool", 100, 0.5)

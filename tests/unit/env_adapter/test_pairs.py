@@ -122,25 +122,6 @@ def test_what_a_run_leaves_pending_is_withdrawn_when_the_next_one_plans(service:
     assert service.states() == {"v0": "active", "v1": "rejected"}
 
 
-def test_a_run_that_adopts_goes_on_where_the_other_stopped(service: Service) -> None:
-    made = service.pending(service.first)
-    wide = adapt_settings()
-    assert play(service, made, 1, (4, 4), (4, 4), settings=wide) is None
-    assert plan(service, "later", adopt=True)[:2] == ["measure_parent", "measure_candidate"]
-    stored = service.stored(made)
-    assert (stored.state, stored.run_id, stored.reason) == (
-        "pending", "later", "taken over from run r"
-    )  # fmt: skip
-    assert stored.candidate_counts == ((4, 8),)
-    decided = None
-    for step in range(2, 9):
-        decided = decided or play(service, made, step, (9, 9), (9, 9), settings=wide, run="later")
-    assert decided is not None
-    assert decided.state == "accepted"
-    assert decided.reason.startswith("taken over from run r; ")
-    assert service.store.proposals("p", run_id="later").items == (decided,)
-
-
 def test_a_run_that_measures_nothing_leaves_what_is_pending_alone(service: Service) -> None:
     made = service.pending(service.first)
     assert plan(service, "other", max_pending=0) == ["train", "train"]

@@ -61,9 +61,7 @@ def test_a_suite_is_told_none_of_our_secrets(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_suite_that_hangs_is_ended_and_started_anew_and_that_is_no_word_on_the_question() -> None:
     worker = Worker("toys", SUITE, wall_s=0.2)
     try:
-        with pytest.raises(
-            EnvError, match=r"'hang' was not answered within 0\.2 s.*too busy"
-        ) as caught:
+        with pytest.raises(EnvError, match="'hang' within") as caught:
             worker.call("hang")
         assert not isinstance(caught.value, TooSlowError)
         worker._wall_s = 60.0

@@ -136,7 +136,7 @@ def test_their_report_says_what_the_numbers_say(tmp_path: Path) -> None:
     text = envrl_report.write(results, settings, page(pictures))
     assert "- `gigpo_envrl` is above `gigpo`, sampled: +0.100 ± 0.000." in text
     assert "- `gigpo_envrl` is above `gigpo_placebo`, greedy: +0.100 ± 0.000." in text
-    assert "- Not told apart: `grpo_envrl` from `grpo`, sampled (+0.000 ± 0.000)" in text
+    assert "- No difference shown: `grpo_envrl` from `grpo`, sampled (+0.000 ± 0.000)" in text
     assert "0.700 ± 0.000" in text
     every_picture_is_shown(tmp_path, text)
 
@@ -271,7 +271,7 @@ def test_the_report_says_what_the_numbers_say(tmp_path: Path) -> None:
     pictures = draw(results, tmp_path)
     text = write(results, Settings(), page(pictures))
     assert "- `trust` is above `outcome`, sampled: +0.100 ± 0.000." in text
-    assert "- Not told apart: `llm_rewrite` from `fixed`, sampled (+0.000 ± 0.000)" in text
+    assert "- No difference shown: `llm_rewrite` from `fixed`, sampled (+0.000 ± 0.000)" in text
     assert "0 of 9" in text  # null controls over seeds
     assert "3 of 3" in text  # mu surely above 1
     assert "other seeds, which are not reported: 901." in text

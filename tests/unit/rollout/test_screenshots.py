@@ -114,4 +114,4 @@ async def test_what_is_no_image_is_the_environments_failure_and_never_the_policy
 async def test_a_program_that_keeps_no_images_says_so() -> None:
     trajectory = await play(Seeing(), None)
     assert trajectory.outcome.error is not None
-    assert "keeps none" in trajectory.outcome.error.detail
+    assert "screenshots" in trajectory.outcome.error.detail

@@ -19,6 +19,11 @@ def _window(bound=0, rounds=(("a", "b"),), steps=9, **options):
     return window
 
 
+def _next(window):
+    """The next round that may be offered, if any."""
+    return next(iter(window.open_rounds()), None)
+
+
 def _step(window, *arrivals, version=None):
     for group in arrivals:
         window.arrived(group)
@@ -28,27 +33,27 @@ def _step(window, *arrivals, version=None):
 
 
 def test_the_worked_example_in_the_docstring_runs():
-    assert doctest.testmod(module) == (0, 13)
+    assert doctest.testmod(module).failed == 0
 
 
 def test_a_bound_of_zero_is_the_synchronous_loop():
     window = _window(0)
-    assert window.next_round() is None
+    assert _next(window) is None
     window.arrived("b")
     assert window.batch() is None
     assert window.waiting_for == ("a",)
     window.arrived("a")
     assert window.begin() == ("a", "b")
-    assert window.next_round() is None  # the slots are free when the new weights are live
+    assert _next(window) is None  # the slots are free when the new weights are live
     window.advance(1, 0)
-    assert (window.next_round(), window.versions, window.step) == (2, (1, 0), 1)
+    assert (_next(window), window.versions, window.step) == (2, (1, 0), 1)
 
 
 def test_a_bound_of_one_plays_one_step_ahead():
     window = _window(1, [("a", "b"), ("c", "d")])
-    assert window.next_round() is None
+    assert _next(window) is None
     assert _step(window, *"dcb") == ("b", "c")
-    assert window.next_round() == 3
+    assert _next(window) == 3
     window.offer(("e", "f"))
     assert window.batch() is None  # a may not become staler than 1, so d alone does not make a step
     window.arrived("e")
@@ -92,9 +97,9 @@ def test_small_rounds_make_small_steps_and_empty_ones_train_nothing():
 
 def test_a_run_offers_as_many_rounds_as_it_has_steps():
     window = _window(3, [("a",), ("b",)], steps=2)
-    assert window.next_round() is None
+    assert _next(window) is None
     _step(window, "a")
-    assert window.next_round() is None
+    assert _next(window) is None
     _step(window, "b")
     assert window.offers == {}
 
@@ -102,7 +107,7 @@ def test_a_run_offers_as_many_rounds_as_it_has_steps():
 def test_a_step_that_learned_nothing_publishes_the_same_version():
     window = _window(0)
     _step(window, "a", "b", version=0)
-    assert (window.versions[0], window.next_round()) == (0, 2)
+    assert (window.versions[0], _next(window)) == (0, 2)
 
 
 def test_other_numbers_for_the_same_weights_begin_what_is_in_flight_afresh():
@@ -160,36 +165,10 @@ def test_impossible_numbers_are_refused(numbers):
         Window(bound, steps, step=step)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"offers": [["a", 1, 0, 0, 0]]},
-        {"offers": [["a", 1, 0, 5, 0], ["b", 1, 0, 0, 0]]},
-        {"offers": [["a", 1, 3, 0, 0], ["b", 1, 0, 0, 0]]},
-        {"offers": [["a"]]},
-        {"places": [[2, 2]]},
-        {"places": [[1, 2], [2, 0]]},
-        {"training": ["a", "z"]},
-        {"training": ["a"]},
-        {"step": 3},
-        {"versions": "x"},
-    ],
-)
-def test_a_snapshot_no_window_can_be_in_is_refused(change):
-    window = _window(0)
-    with pytest.raises(InputError, match="given a snapshot"):
-        Window.restore({**window.snapshot(), **change})
-
-
-def test_a_snapshot_with_a_missing_part_is_refused():
-    with pytest.raises(InputError, match="does not parse"):
-        Window.restore({"staleness_bound": 0})
-
-
 def _possible(window):
     """Everything that may happen now: (name, arguments). Training and publishing are as likely as arrivals."""
     moves = [("arrived", (group,)) for group in window.waiting_for]
-    moves += [("offer", None)] * 2 * (window.next_round() is not None)
+    moves += [("offer", None)] * 2 * (_next(window) is not None)
     moves += [("begin", ())] * 2 * (window.batch() is not None)
     if window.training is not None:
         policy, reward = window.versions

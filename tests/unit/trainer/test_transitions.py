@@ -338,8 +338,7 @@ def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     groups = [group_of(*walks)]
     limits = Limits(max_tokens=64, max_rows=0)
     samples = build_samples(
-        groups, SampleOptions(algorithm=config.algorithm.resolved, policy_version=0, reward_version=0,
-        policy_limits=limits, reward_limits=limits, seed=1))  # fmt: skip
+        groups, SampleOptions(algorithm=config.algorithm.resolved, players={"policy": (0, limits)},         judging={"reward": (0, limits)}, seed=1))  # fmt: skip
     trained = samples.reasons["trained"]
     maker = AuxiliaryMaker(config, str(folder))
     made = maker.rows(1, groups, trained=trained)

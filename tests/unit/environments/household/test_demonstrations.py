@@ -29,8 +29,7 @@ def test_a_careful_demonstrator_succeeds_and_every_label_is_good() -> None:
     "options",
     [
         {"wording": "terse"},
-        {"wording": "terse", "actions": "numbered"},
-        {"wording": "alfworld", "actions": "numbered", "answer": "boxed"},
+        {"wording": "alfworld", "answer": "boxed"},
         {"wording": "alfworld"},
     ],
 )
@@ -62,13 +61,11 @@ async def test_a_transcript_is_what_the_environment_prints(options: dict[str, An
 
 
 def test_all_terse_words_are_in_the_vocabulary() -> None:
-    for actions in ("text", "numbered"):
-        options: dict[str, Any] = {"wording": "terse", "actions": actions}
-        words = set(vocabulary(options))
-        for demonstration in shown(random_rate=0.4, forget_rate=0.3, options=options):
-            for message in demonstration.messages:
-                assert message["content"] == " ".join(message["content"].split())
-                assert set(message["content"].split()) <= words, message
+    words = set(vocabulary())
+    for demonstration in shown(random_rate=0.4, forget_rate=0.3, options={"wording": "terse"}):
+        for message in demonstration.messages:
+            assert message["content"] == " ".join(message["content"].split())
+            assert set(message["content"].split()) <= words, message
 
 
 def test_a_forgetful_demonstrator_delivers_untreated_things_and_wanders_until_the_end() -> None:

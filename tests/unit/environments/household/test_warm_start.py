@@ -35,7 +35,6 @@ def written(
     "options",
     [
         {"wording": "terse"},
-        {"wording": "terse", "actions": "numbered"},
         {"wording": "alfworld", "answer": "whole"},
     ],
 )

@@ -1,4 +1,4 @@
-"""Swagger UI of every API loads nothing from elsewhere."""
+"""Swagger UI of every API, which loads nothing from elsewhere."""
 
 from __future__ import annotations
 
