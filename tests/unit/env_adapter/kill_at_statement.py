@@ -40,7 +40,7 @@ def die_at(database: Database, number: int) -> None:
 
 
 def found(path: Path) -> dict[str, Any]:
-    """What a fresh process reads."""
+    """Read the database as a fresh process does."""
     database = Database(f"sqlite:///{path}")
     with database.read() as session:
         tasks = session.execute(
