@@ -38,8 +38,8 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
     last = tmp_path / "outcome.json"
     last.write_text(halves[1].model_dump_json())
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.unit.env_adapter.kill_at_statement", str(tmp_path / "store.sqlite"), str(last)],
-        capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[3],
+        [sys.executable, "-m", "tests.unit.env_adapter.adaptation.kill_at_statement", str(tmp_path / "store.sqlite"), str(last)],
+        capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[4],
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     cases = [json.loads(line) for line in ran.stdout.splitlines()]
