@@ -134,8 +134,8 @@ async def test_sessions_become_a_group_that_is_judged_and_trained_on(run: Run) -
     limits = Limits(max_tokens=1000, max_rows=0, bound=0)
     judged = await _judged(run, played)
     options = SampleOptions(
-        algorithm=resolve("grpo", {}), policy_version=4, reward_version=0, policy_limits=limits,
-        reward_limits=limits, seed=1,
+        algorithm=resolve("grpo", {}), players={"policy": (4, limits)}, judging={"reward": (0, limits)},
+        seed=1,
     )  # fmt: skip
     rows = build_samples([judged], options).rows["policy"]
     trained = {row.key: [i for i, w in zip(row.ids, row.weights, strict=True) if w] for row in rows}

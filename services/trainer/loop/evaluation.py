@@ -90,11 +90,8 @@ class Evaluator:
         config, nothing = self._config, Limits(max_tokens=1, max_rows=1)
         options = SampleOptions(
             algorithm=config.algorithm.resolved,
-            policy_version=versions["policy"],
-            reward_version=0,
-            policy_limits=nothing,
-            reward_limits=nothing,
-            further={role: (versions[role], nothing) for role in [*config.models.players][1:]},
+            players={role: (versions[role], nothing) for role in config.models.players},
+            judging={"reward": (0, nothing)},
             seed=0,
             step=step,
         )

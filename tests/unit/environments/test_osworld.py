@@ -312,11 +312,11 @@ def test_a_run_without_exactly_one_kind_of_machine_is_refused(given: Params) -> 
     ("changes", "sentence"),
     [
         ({"no_such_field": 1}, "no_such_field"),
-        ({"config": [{"type": "googledrive", "parameters": {}}]}, "'googledrive' is not supported"),
+        ({"config": [{"type": "googledrive", "parameters": {}}]}, "field config.0: type: given 'googledrive'"),
         ({"evaluator": {"func": "compare_pptx_files"}}, "compare_pptx_files is not supported"),
-        ({"evaluator": {**TASK["evaluator"], "result": {"type": "vm_window_size"}}}, "'vm_window_size' is not"),
+        ({"evaluator": {**TASK["evaluator"], "result": {"type": "vm_window_size"}}}, "result: given type 'vm_window_size'"),
         ({"evaluator": {**TASK["evaluator"], "options": {"ignore_case": True}}}, "options of a function"),
-        ({"evaluator": {**TASK["evaluator"], "expected": {}}}, "expected: type None is not supported"),
+        ({"evaluator": {**TASK["evaluator"], "expected": {}}}, "expected: given type None"),
         ({"evaluator": {**TASK["evaluator"], "result": {"type": "vm_file"}}}, "result: vm_file needs 'path'"),
     ],
 )  # fmt: skip

@@ -47,10 +47,8 @@ def keep(
         groups,
         SampleOptions(
             algorithm=resolve(preset, overrides),
-            policy_version=VERSION,
-            reward_version=JUDGE_VERSION,
-            policy_limits=policy,
-            reward_limits=reward,
+            players={"policy": (VERSION, policy)},
+            judging={"reward": (JUDGE_VERSION, reward)},
             seed=seed,
             step=step,
             min_measured=min_measured,

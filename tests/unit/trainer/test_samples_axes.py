@@ -20,10 +20,8 @@ def keep(groups: list[JudgedGroup], preset: str = "grpo", **overrides: Any) -> S
         groups,
         SampleOptions(
             algorithm=resolve(preset, overrides),
-            policy_version=1,
-            reward_version=1,
-            policy_limits=ROOMY,
-            reward_limits=ROOMY,
+            players={"policy": (1, ROOMY)},
+            judging={"reward": (1, ROOMY)},
             seed=7,
         ),
     )

@@ -76,8 +76,7 @@ def programs(
 
 def keep(*groups: JudgedGroup, reward: Limits = ROOMY, **overrides: Any) -> Samples:
     return build_samples(
-        groups, SampleOptions(algorithm=resolve("rlanything_paper", overrides), policy_version=1, reward_version=1,
-        policy_limits=ROOMY, reward_limits=reward, seed=7))  # fmt: skip
+        groups, SampleOptions(algorithm=resolve("rlanything_paper", overrides), players={"policy": (1, ROOMY)},         judging={"reward": (1, reward)}, seed=7))  # fmt: skip
 
 
 def recorded_tests(samples: Samples) -> list[dict[str, Any]]:
