@@ -252,6 +252,6 @@ async def test_a_service_of_two_that_starts_again_finds_its_own_adapter_and_leav
     with pytest.raises(WeightsError, match="TRIFORGE_SHARED_ENGINES = true, expected"):
         await again.weights.update(WeightsUpdate(version=9, uri=str(other)))
     with pytest.raises(PolicyError, match="keep their memory"):
-        await again.weights.release_memory()
+        await again.weights.memory.release()
     assert check((await policy.generate([GO]))[0], {7: _model(stores[7], base, 7)}) == 7
     await again.pool.close()

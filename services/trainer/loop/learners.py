@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from services.trainer.credit.batches import batch_of
 from services.trainer.loop.parts import Parts
@@ -59,7 +59,6 @@ class Learners:
         step: int,
         rows: Mapping[TrainedRole, list[TrainRow]],
         versions: Mapping[TrainedRole, int],
-        auxiliary_weights: Mapping[Literal["sp", "id"], float],
         change: Change,
     ) -> dict[TrainedRole, Trained]:
         """Let each model's learner take its step on its rows, at the same time or with `run.colocate` in turns. A model without rows is not trained.
@@ -75,8 +74,7 @@ class Learners:
         batches = []
         for role, part in rows.items():
             if part:
-                weights = auxiliary_weights if role == "policy" else {}
-                batch = await self._batch(role, step, part, versions[role], weights)
+                batch = await self._batch(role, step, part, versions[role])
                 batches.append(await change(step, batch))
         if not self._config.run.colocate:
             return await self.announce(batches)
@@ -126,7 +124,6 @@ class Learners:
         step: int,
         rows: list[TrainRow],
         version: int,
-        auxiliary_weights: Mapping[Literal["sp", "id"], float],
     ) -> TrainBatch:
         name = f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
@@ -139,7 +136,6 @@ class Learners:
         return batch_of(
             self._config, self._run_id, role, step, rows,
             initial=initial, start=WeightVersion(number=version, folder=folder), uri=uri,
-            auxiliary_weights=dict(auxiliary_weights),
         )  # fmt: skip
 
 
