@@ -1,4 +1,4 @@
-"""Batches and algorithms of tests: any option by its flat name, none of them refused for what stands beside it."""
+"""Batches and algorithms of tests: any option by its flat name, without the checks of combinations."""
 
 from __future__ import annotations
 

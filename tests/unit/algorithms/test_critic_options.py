@@ -1,4 +1,4 @@
-"""Which settings with a critic are possible, and the sentence for those that are not."""
+"""Settings with a critic: possible ones, and the errors of the others."""
 
 import pytest
 
