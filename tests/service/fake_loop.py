@@ -275,7 +275,7 @@ class FakeWorkers:
         )
         if task.agents:
             found = in_turns(found, {r: service.version for r, service in self._services.items()})
-        return scored(found, self.scores[: task.rollouts], told=False) if self.scores else found
+        return scored(found, self.scores[: task.rollouts], known=False) if self.scores else found
 
     async def _put(self, group: JudgedGroup) -> None:
         self.played[group.played.group.group_id] += 1

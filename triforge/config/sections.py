@@ -174,7 +174,7 @@ class ModelsSection(Section):
             if name in taken or not re.fullmatch(ROLE_NAME, name):
                 raise ValueError(
                     f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and none of "
-                    "'critic', 'aux' and 'model'"
+                    "'critic' and 'model'"
                 )
             for what, done in (("agents", "played"), ("judges", "judged")):
                 named: dict[str, str] = getattr(self, what)

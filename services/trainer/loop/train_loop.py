@@ -30,7 +30,6 @@ from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.action_critics import ActionCritic
-from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
 from services.trainer.loop.collector import Collector
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
@@ -130,7 +129,6 @@ class TrainLoop:
         self._votes = VoteHistory(notes, self._algorithm)
         self._methods = Methods(parts, run.id, config, notes)
         self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config, self._methods)
-        self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
 
     async def _step(self, step: int) -> list[JudgedGroup]:
         """One step of training. Repeating it gives the same result."""
@@ -144,16 +142,11 @@ class TrainLoop:
                 groups += await self._refill(step, groups, options)
             with phase("credit", measures):
                 samples = build_samples(groups, options)
-                trained_on = samples.reasons["trained"]
-                auxiliary = await asyncio.to_thread(
-                    self._auxiliary.rows, step, groups, trained=trained_on
-                )
-                samples.rows["policy"] += auxiliary.rows
                 measures |= await self._methods.more_samples(step, groups, samples)
                 measures |= await asyncio.to_thread(
                     self._action_critic.learn, step, samples.records
                 )
-                measures |= auxiliary.measures | self._measure(step, groups, samples)
+                measures |= self._measure(step, groups, samples)
             # groups of later rounds come in meanwhile
             async with self._in_flight.receiving(), self._engines.lent():
                 with phase("train", measures):
@@ -161,7 +154,6 @@ class TrainLoop:
                         step,
                         samples.rows,
                         self._engines.versions,
-                        self._auxiliary.weights(step),
                         self._methods.batch,
                     )
                 with phase("publish", measures):

@@ -32,7 +32,7 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
         shape = TinyShape(hidden=16, layers=1, heads=2)
         build_tiny_model(model, ["o0", "o1", "a0", "win", ">", ";", "?"], shape=shape)
     models = CONFIG["models"] | {"policy": {"path": str(model)}}
-    document = CONFIG | {"models": models, "trainer": {"aux": aux}}
+    document = CONFIG | {"models": models, "methods": {"envrl": aux}}
     config = parse(document).model_dump(mode="json")
     before = len(loop.learners["policy"].batches)
     for service in loop.services.values():
@@ -42,8 +42,11 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
     assert (await loop.conduct(run)).status == "finished"
     batches = loop.learners["policy"].batches[before:]
     for batch, weight in zip(batches, (1.0, 0.5), strict=True):
-        wanted = {"sp": weight * 0.2, "id": weight * 0.1} if aux else {"sp": 0.0, "id": 0.0}
-        assert batch.auxiliary_weights == pytest.approx(wanted)
+        wanted = {"sp": weight * 0.2, "id": weight * 0.1}
+        assert "envrl" not in batch.extra or batch.extra["envrl"]["weights"] == pytest.approx(
+            wanted
+        )
+        assert ("envrl" in batch.extra) == bool(aux)
     metrics = loop.store.steps(run.id)[1].metrics
     assert ("aux/drawn" in metrics) == bool(aux)
     if aux:
@@ -56,9 +59,9 @@ async def test_rows_of_both_objectives_travel_with_those_of_the_policy(
 ) -> None:
     steps = await play(loop, tmp_path, AUX)
     for rows in steps:
-        kinds = [(row.kind, row.objective) for row in rows]
-        assert kinds[:4] == [("pg", "")] * 4
-        assert set(kinds[4:]) == {("ce", "sp"), ("ce", "id")}
+        objectives = [row.objective for row in rows]
+        assert objectives[:4] == [""] * 4
+        assert set(objectives[4:]) == {"sp", "id"}
         assert all(version == -1 for row in rows[4:] for version in row.versions)
     alone = await play(loop, tmp_path, {})
     for rows, policy in zip(steps, alone, strict=True):

@@ -42,7 +42,7 @@ def first_choice(request: GenerateRequest) -> str:
 
 
 class Kitchen:
-    """A pool of some slots, household's if not said otherwise, and an adapter."""
+    """A pool of some slots, by default of household, and an adapter."""
 
     def __init__(
         self,
@@ -292,24 +292,24 @@ class Player:
         self.kitchen, self.solves = kitchen, solves
 
     async def play(self, groups: int) -> list[str]:
-        """What was said of each group."""
-        said = []
+        """Play groups and return the reason of each proposal."""
+        reasons = []
         for _ in range(groups):
             task = self.kitchen.store.task(self.kitchen.active()[0])
             successes = 16 if task.kind == self.solves else 0
             (made,) = await self.kitchen.play(task.id, successes, KINDS)
-            said.append(made.reason)
-        return said
+            reasons.append(made.reason)
+        return reasons
 
 
 async def test_each_kind_has_a_window_that_moves_by_its_own_groups(database: Database) -> None:
     kitchen = Kitchen(database, slots=1, environment="puzzles")
-    said = await Player(kitchen, "total").play(16)
+    reasons = await Player(kitchen, "total").play(16)
     high = {kind: (kitchen.ladder(kind=kind) or (0,))[0] for kind in ("total", "truth")}
     assert high["total"] >= 1
     assert high["truth"] == 0
-    assert any(line.startswith("ladder: the window of truth is 0 to 0, 0 of ") for line in said)
-    assert kitchen.ladder() is None, "no window of all kinds beside theirs"
+    assert any(line.startswith("ladder: the window of truth is 0 to 0, 0 of ") for line in reasons)
+    assert kitchen.ladder() is None, "no window for all kinds"
     task = kitchen.store.task(kitchen.active()[0])
     assert task.params["puzzle"] == task.kind
     assert task.params["level"] == kitchen.level(task.id)

@@ -72,8 +72,8 @@ class OpenShelf(ShelfFamily):
 async def test_open_answers_that_do_not_hold_leave_an_invalid_proposal_and_nothing_else(
     service: Service,
 ) -> None:
-    said = ["Sure!", '{"shelf": "3"}', '{"shelf": "9", "colour": "red"}']
-    model = FakeGenerate(said)
+    answers = ["Sure!", '{"shelf": "3"}', '{"shelf": "9", "colour": "red"}']
+    model = FakeGenerate(answers)
     adapter = make_adapter(service.database, lambda _: OpenShelf(), model)
     before = service.states()
     settings = adapt_settings(max_pending=9, candidates=1, diagnosis_budget=0)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
+from methods.envrl.loop import EnvRL
+from methods.envrl.rows import AuxiliaryRows, auxiliary_rows, item
+from methods.envrl.transitions import Drawn, Transition, draw_transitions, with_foreign_targets
 from services.trainer.credit.options import Limits, SampleOptions
-from services.trainer.credit.samples import build_samples
+from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.learner.learner import Learner
-from services.trainer.loop.auxiliary_rows import (
-    AuxiliaryMaker,
-    AuxiliaryRows,
-    Drawn,
-    Transition,
-    auxiliary_rows,
-    draw_transitions,
-    item,
-    with_foreign_targets,
-)
+from services.trainer.loop.hooks import MethodContext
 from tests.batches import train_batch
-from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
+from tests.unit.methods.envrl.places import PLACES, WORDS, group_of, options, played
 from triforge.config import parse
 from triforge.errors import ConfigError
 from triforge.rendering import Renderer
@@ -44,11 +40,24 @@ LOOK = [("fridge shelf", "go fridge"), ("closed", "go shelf"), ("egg", "put mug"
 
 
 def drawn(groups: list[JudgedGroup], **changes: object) -> Drawn:
-    return draw_transitions(groups, section(**changes), trained=99, seed=1)
+    return draw_transitions(groups, options(**changes), trained=99, seed=1)
 
 
 def rows_of(groups: list[JudgedGroup], renderer: Renderer, **changes: object) -> AuxiliaryRows:
-    return auxiliary_rows(groups, section(**changes), renderer, trained=99, max_tokens=200, seed=1)
+    return auxiliary_rows(groups, options(**changes), renderer, trained=99, max_tokens=200, seed=1)
+
+
+def hooks(folder: Path, changes: dict[str, object], **sections: object) -> EnvRL:
+    models = {"policy": {"path": str(folder)}}
+    config = parse({"models": models, "methods": {"envrl": changes}, **sections})
+    parts: Any = None
+    run = MethodContext(name="envrl", parts=parts, run_id="run", config=config)
+    return EnvRL(run, config.methods.named["envrl"])
+
+
+def samples_of(trained: int) -> Samples:
+    reasons = Counter({"trained": trained})
+    return Samples(rows={}, records=[], lines=[], reasons=reasons, vote_reasons=Counter(), ages={})
 
 
 def targets(renderer: Renderer, row: object) -> str:
@@ -103,11 +112,11 @@ def test_failures_count_like_successes_and_unmeasured_episodes_not_at_all():
         ("measure_candidate", {"train_on_pairs": "parent"}, False),
     ],
 )
-def test_what_is_not_for_training_teaches_nothing(folder, purpose, overrides, teaches):
-    document = {"trainer": {"aux": {"id": {"lambda0": 0.1}}}, "algorithm": {"overrides": overrides}}
-    maker = AuxiliaryMaker(parse(document), str(folder))
-    made = maker.rows(1, [group_of(played(None, LOOK, "empty"), purpose=purpose)], trained=9)
-    assert (made.measures["aux/found"] > 0) is teaches
+async def test_what_is_not_for_training_teaches_nothing(folder, purpose, overrides, teaches):
+    envrl = hooks(folder, {"id": {"lambda0": 0.1}}, algorithm={"overrides": overrides})
+    groups = [group_of(played(None, LOOK, "empty"), purpose=purpose)]
+    _, measures = await envrl.more_samples(1, groups, samples_of(9))
+    assert (measures["aux/found"] > 0) is teaches
 
 
 def test_identical_transitions_count_once():
@@ -125,10 +134,10 @@ def test_idle_steps_are_capped_and_the_limit_is_what_the_policy_trains_on_unless
     found = drawn(groups)
     idle = [t for t in found.transitions if t.idle]
     assert (len(idle), len(found.transitions)) == (2, 10)  # 8 others, and 3 of 11 are too many
-    some = draw_transitions(groups, section(max_samples_per_update=0), trained=8, seed=1)
+    some = draw_transitions(groups, options(max_samples_per_update=0), trained=8, seed=1)
     assert len(some.transitions) == 8
     assert (
-        draw_transitions(groups, section(max_samples_per_update=0), trained=0, seed=1).transitions
+        draw_transitions(groups, options(max_samples_per_update=0), trained=0, seed=1).transitions
         == []
     )
 
@@ -144,7 +153,6 @@ def test_the_list_of_admissible_commands_is_neither_shown_nor_predicted(renderer
 def test_separate_items_say_what_is_asked_and_train_the_answer_alone(renderer: Renderer):
     rows = rows_of([group_of(played(None, LOOK, "empty"))], renderer).rows
     assert [row.key for row in rows] == ["sp/g-00/0", "sp/g-00/1", "id/g-00/0", "id/g-00/1"]
-    assert [row.kind for row in rows] == ["ce"] * 4
     texts = [renderer.decode(list(row.ids), skip_special_tokens=False) for row in rows]
     assert texts[1] == (
         "<user> put mug shelf ; fridge shelf > go fridge ; closed > go shelf ; ? <assistant> egg <end>"
@@ -200,7 +208,7 @@ def test_in_the_sequence_exactly_the_observations_after_the_first_action_are_tra
     made = rows_of([group_of(trajectory)], renderer, layout="in_sequence")
     sequence, *rest = made.rows
     assert sequence.ids == trajectory.segments[0].ids[: len(sequence.ids)]
-    assert (sequence.kind, sequence.objective) == ("ce", "sp")
+    assert sequence.objective == "sp"
     assert targets(renderer, sequence) == "closed egg empty closed"
     assert sum(sequence.weights) == pytest.approx(1.0)
     assert [row.objective for row in rest] == ["id"] * 3
@@ -234,7 +242,7 @@ def test_in_the_sequence_is_refused_where_every_step_is_a_sequence_of_its_own(re
         update={"steps": apart, "segments": trajectory.segments * len(apart)}
     )
     assert rows_of([group_of(trajectory)], renderer, layout="in_sequence").rows
-    with pytest.raises(ConfigError, match=r"none of the .* stands in what was played"):
+    with pytest.raises(ConfigError, match=r"methods.envrl.layout"):
         rows_of([group_of(cut)], renderer, layout="in_sequence")
 
 
@@ -269,7 +277,7 @@ def test_the_same_step_gives_the_same_rows_and_another_seed_another_draw(rendere
     ]  # fmt: skip
 
     def made(seed: int):
-        chosen = section(max_samples_per_update=10, placebo="shuffle", prompt="plain")
+        chosen = options(max_samples_per_update=10, placebo="shuffle", prompt="plain")
         return auxiliary_rows(groups, chosen, renderer, trained=0, max_tokens=400, seed=seed)
 
     assert made(5) == made(5)
@@ -305,7 +313,7 @@ def test_both_errors_fall_in_a_world_that_follows_rules(
     for step in range(1, 26):
         batch = train_batch(
             folder, step=step, version=0, num_rows=len(rows), learning_rate=1e-2,
-            aux={"weights": {"sp": 1.0, "id": 1.0}},
+            envrl={"weights": {"sp": 1.0, "id": 1.0}},
         )  # fmt: skip
         reports.append(learner.train(batch, rows).metrics)
     first, last = reports[0], reports[-1]
@@ -315,16 +323,12 @@ def test_both_errors_fall_in_a_world_that_follows_rules(
 
 
 @pytest.mark.parametrize("preset", ["grpo", "gigpo"])
-def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
+async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     folder: Path, renderer: Renderer, preset: str
 ):
-    config = parse(
-        {
-            "run": {"steps": 3},
-            "trainer": {"aux": section(max_samples_per_update=0).model_dump(mode="json")},
-            "algorithm": {"preset": preset},
-        }
-    )
+    own = options(max_samples_per_update=0).model_dump(mode="json")
+    settings = {"run": {"steps": 3}, "algorithm": {"preset": preset}}
+    envrl, again = [hooks(folder, own, **settings) for _ in range(2)]
     spans = [VersionSpan(version=0, start=0, end=99)]
     walks = [
         trajectory.model_copy(
@@ -338,17 +342,16 @@ def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     groups = [group_of(*walks)]
     limits = Limits(max_tokens=64, max_rows=0)
     samples = build_samples(
-        groups, SampleOptions(algorithm=config.algorithm.resolved, players={"policy": (0, limits)},         judging={"reward": (0, limits)}, seed=1))  # fmt: skip
+        groups, SampleOptions(algorithm=envrl.run.config.algorithm.resolved, players={"policy": (0, limits)}, judging={"reward": (0, limits)}, seed=1))  # fmt: skip
     trained = samples.reasons["trained"]
-    maker = AuxiliaryMaker(config, str(folder))
-    made = maker.rows(1, groups, trained=trained)
-    assert made == AuxiliaryMaker(config, str(folder)).rows(1, groups, trained=trained)
-    assert 0 < made.measures["aux/drawn"] <= trained
-    rows = [*samples.rows["policy"], *made.rows]
-    batch = train_batch(folder, version=0, num_rows=len(rows), aux={"weights": maker.weights(1)})
+    made = await envrl.more_samples(1, groups, samples)
+    assert made == await again.more_samples(1, groups, samples)
+    assert 0 < made[1]["aux/drawn"] <= trained
+    rows = [*samples.rows["policy"], *made[0]]
+    batch = await envrl.batch(1, train_batch(folder, version=0, num_rows=len(rows)))
     metrics = Learner.fresh(folder).train(batch, rows).metrics
     assert metrics["updates"] >= 1
     assert metrics["aux/sp/weight"] == metrics["aux/id/weight"] == 0.2
-    assert maker.weights(4) == {"sp": 0.0, "id": 0.0}  # beyond the last step
-    assert maker.rows(4, groups, trained=0).rows == []
-    assert AuxiliaryMaker(parse({}), "/nowhere").rows(1, groups, trained=9).rows == []
+    assert envrl.weights(4) == {"sp": 0.0, "id": 0.0}  # beyond the last step
+    assert await envrl.more_samples(4, groups, samples_of(0)) == ([], {})
+    assert await hooks(folder, {}).more_samples(1, groups, samples_of(9)) == ([], {})

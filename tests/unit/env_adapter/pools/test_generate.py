@@ -89,7 +89,7 @@ def test_a_pool_is_drawn_with_its_own_seed_and_then_far_from_it() -> None:
     assert family.seeds == [7, 1_000_010, 2_000_013]
 
 
-def test_a_task_that_no_database_could_keep_is_refused_whoever_made_it() -> None:
+def test_a_task_that_no_database_could_keep_is_refused_uploaded_or_generated() -> None:
     class Half(Counting):
         def validate(self, params: Params) -> TaskDraft:
             return TaskDraft(params=params, instruction="cut \ud83d")

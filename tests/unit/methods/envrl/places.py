@@ -1,9 +1,9 @@
-"""A world of four places that follows rules: what is played in it, for the tests of what can be learned from it."""
+"""A world of four places that follows rules, and rollouts in it."""
 
 from __future__ import annotations
 
+from methods.envrl.options import EnvRLOptions
 from tests.unit.trainer.played import group_task, task_of
-from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import (
     ChatMessage,
@@ -21,12 +21,12 @@ PLACES = {"fridge": "closed mug", "shelf": "egg", "mug": "empty", "egg": "closed
 WORDS = [*PLACES, "put", "go", "closed", "empty", "nothing", "1", ">", ";", "?"]
 
 
-def section(**changes: object) -> AuxiliarySection:
+def options(**changes: object) -> EnvRLOptions:
     fields: dict[str, object] = {
         "sp": {"lambda0": 0.2}, "id": {"lambda0": 0.2}, "prompt": "terse",
         "noop_texts": ["nothing"], "max_samples_per_update": 99,
     }  # fmt: skip
-    return AuxiliarySection.model_validate(fields | changes)
+    return EnvRLOptions.model_validate(fields | changes)
 
 
 def played(

@@ -1,4 +1,4 @@
-"""Which answer becomes the candidate: the first of which everything is proved, all checks on record."""
+"""The choice of the candidate: the first answer with all proofs, and all checks on record."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_of_the_answers_that_pass_every_check_the_smallest_change_is_taken(
     assert found.candidate is not None
     assert found.candidate.instruction == "Put a red ball on shelf 5."
     assert found.drift == 0.5
-    said = [(check.name, check.passed, check.detail.split(":")[0]) for check in found.checks]
+    results = [(check.name, check.passed, check.detail.split(":")[0]) for check in found.checks]
     names = [
         "follows_from_goal",
         "near_root",
@@ -87,7 +87,7 @@ def test_of_the_answers_that_pass_every_check_the_smallest_change_is_taken(
         "not_satisfied_at_reset",
         "instruction_agrees",
     ]
-    assert said == [
+    assert results == [
         ("applicable", False, "answer 2"),
         *((name, True, "answer 3") for name in names),
     ]
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_or_applied_is_on_record(shelf_family: EnvironmentFa
     ]
 
 
-def test_an_answer_given_twice_is_checked_once_and_said_to_be_a_repeat(
+def test_a_repeated_answer_is_checked_once_and_reported(
     shelf_family: EnvironmentFamily,
 ) -> None:
     assert failures(shelf_family, "nonsense", "nonsense") == [
@@ -217,7 +217,7 @@ def test_without_gold_the_solver_proves_both() -> None:
 
 
 class Patient(FakeFamily):
-    """Leaves to the measurement what nobody proves."""
+    """Leaves missing proofs to the measurement."""
 
     measured = PROOFS
 

@@ -4,7 +4,7 @@ For n = 0, 1, 2, ...: copies the database, forks a child that records the outcom
 kernel kill it before its n-th statement (COMMIT is one of them), and prints what a fresh reader finds. Ends with the
 first child that came through.
 
-Usage: python -m tests.unit.env_adapter.kill_at_statement DATABASE OUTCOME.json
+Usage: python -m tests.unit.env_adapter.adaptation.kill_at_statement DATABASE OUTCOME.json
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def die_at(database: Database, number: int) -> None:
 
 
 def found(path: Path) -> dict[str, Any]:
-    """What a fresh process reads."""
+    """Read the database as a fresh process does."""
     database = Database(f"sqlite:///{path}")
     with database.read() as session:
         tasks = session.execute(

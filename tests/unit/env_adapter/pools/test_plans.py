@@ -191,7 +191,7 @@ def test_pairs_never_crowd_out_more_than_the_plan_holds(
     assert [group.purpose for group in groups] == ["measure_parent", "measure_candidate", "train"]
 
 
-def test_pairs_are_played_beside_the_groups_of_a_step_unless_told_otherwise(
+def test_pairs_are_played_in_addition_to_the_groups_of_a_step_by_default(
     database: Database, shelf_family: EnvironmentFamily
 ) -> None:
     pool = make_pool(database, shelf_family, train=8)
@@ -205,7 +205,7 @@ def test_pairs_are_played_beside_the_groups_of_a_step_unless_told_otherwise(
         assert purposes["measure_parent"] == purposes["measure_candidate"] == 2
         assert purposes["train"] == train
         assert len({group.task_id for group in groups}) == len(groups)
-        # A resumed step plays the same, whatever is said or pending by then.
+        # A resumed step plays the same, whatever the request holds or is pending by then.
         again = ask(step, 9, pairs_on_top=not on_top)
         assert planner.plan("p", again).items == groups
 

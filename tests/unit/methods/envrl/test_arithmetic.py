@@ -6,12 +6,13 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from triforge.algorithms.auxiliary import (
+from methods.envrl.arithmetic import (
     clipped_mae,
     cross_entropy,
     displaced,
     draw_evenly,
 )
+from methods.envrl.options import EnvRLOptions
 from triforge.algorithms.schedules import scheduled_weight
 from triforge.config import parse
 from triforge.errors import ConfigError, InputError
@@ -81,12 +82,12 @@ def test_the_placebo_leaves_no_target_where_it_was():
 
 
 def test_the_weights_follow_the_steps_of_the_run():
-    aux = parse({"trainer": {"aux": {"sp": {"lambda0": 0.2}, "id": {"lambda0": 0.1}}}}).trainer.aux
-    assert aux.weights(1, 150) == {"sp": 0.2, "id": 0.1}  # the first step is t = 0
-    assert aux.weights(76, 150) == pytest.approx({"sp": 0.1, "id": 0.05})
-    assert aux.weights(151, 150) == {"sp": 0.0, "id": 0.0}
-    assert aux.wanted
-    assert not parse({}).trainer.aux.wanted
+    options = EnvRLOptions.model_validate({"sp": {"lambda0": 0.2}, "id": {"lambda0": 0.1}})
+    assert options.weights(1, 150) == {"sp": 0.2, "id": 0.1}  # the first step is t = 0
+    assert options.weights(76, 150) == pytest.approx({"sp": 0.1, "id": 0.05})
+    assert options.weights(151, 150) == {"sp": 0.0, "id": 0.0}
+    assert options.wanted
+    assert not EnvRLOptions().wanted
 
 
 @pytest.mark.parametrize(
@@ -105,4 +106,4 @@ def test_the_weights_follow_the_steps_of_the_run():
 )
 def test_what_cannot_be_is_refused_with_the_reason(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        parse({"trainer": {"aux": changes}})
+        parse({"methods": {"envrl": changes}})

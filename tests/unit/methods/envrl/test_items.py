@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.learner.auxiliary_items import write_items
-from services.trainer.loop.auxiliary_rows import OBJECTIVES, draw_transitions, item
+from methods.envrl.items import write_items
+from methods.envrl.options import OBJECTIVES, EnvRLOptions
+from methods.envrl.rows import item
+from methods.envrl.transitions import draw_transitions
 from tests.unit.trainer.played import group_task, task_of, trajectory
-from triforge.config import AuxiliarySection
 from triforge.errors import ConfigError, InputError
 from triforge.types import JudgedGroup, TrajectoryGroup
 
@@ -54,7 +55,7 @@ def test_a_warm_start_asks_what_a_run_on_the_same_episode_asks(tmp_path: Path) -
         played=TrajectoryGroup(group=group, task=task_of(group), trajectories=(shown,)),
         votes=(None,),
     )
-    section = AuxiliarySection.model_validate({"measure": True, **WORDING})
+    section = EnvRLOptions.model_validate({"measure": True, **WORDING})
     drawn = draw_transitions([judged], section, trained=100, seed=1).transitions
     asked = [item(kind, t, "terse") for t in drawn for kind in OBJECTIVES]
     messages = [[{"role": m.role, "content": m.text} for m in one] for one in asked]

@@ -38,13 +38,13 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
     last = tmp_path / "outcome.json"
     last.write_text(halves[1].model_dump_json())
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.unit.env_adapter.kill_at_statement", str(tmp_path / "store.sqlite"), str(last)],
-        capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[3],
+        [sys.executable, "-m", "tests.unit.env_adapter.adaptation.kill_at_statement", str(tmp_path / "store.sqlite"), str(last)],
+        capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[4],
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    told = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert len(told) > 8, "each statement of the transaction, BEGIN and COMMIT among them"
-    assert [case["survived"] for case in told] == [False] * (len(told) - 1) + [True]
+    cases = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(cases) > 8, "each statement of the transaction, BEGIN and COMMIT among them"
+    assert [case["survived"] for case in cases] == [False] * (len(cases) - 1) + [True]
     others = [[0, "active"], [0, "active"]]
     before = {
         "tasks": [*others[:1], [0, "active"], [1, "pending"], *others[1:]],
@@ -56,6 +56,6 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
         "reason": "published rule: accuracy 1.000 before, 0.500 after",
         "pairs": 1, "measurements": 3,
     }  # fmt: skip
-    for case in told:
+    for case in cases:
         assert case["killed"] == (after if case["survived"] else before)
         assert case["again"] == after

@@ -60,7 +60,7 @@ def test_the_diagnosis_reads_how_a_program_fared_on_tests(
 ) -> None:
     tried = note(()).model_copy(update={"hidden": hidden, "written": written})
     lines = build_prompt(tried, "Add one.", "easier")[0].content.splitlines()
-    assert [said for said in lines if said.startswith("Its program")] == ([line] if line else [])
+    assert [text for text in lines if text.startswith("Its program")] == ([line] if line else [])
 
 
 # ---- the first stage ----
@@ -95,7 +95,7 @@ def test_the_steps_prompt_shows_all_votes_and_texts_as_quotes() -> None:
 # ---- both ----
 
 
-async def test_what_is_said_of_the_steps_goes_quoted_into_the_trajectorys_prompt() -> None:
+async def test_summaries_of_steps_are_quoted_in_the_trajectorys_prompt() -> None:
     def talk(request: GenerateRequest) -> str:
         return "Wrong shelf. Twice. More." if stage(request) == "step" else "It never looked up."
 
@@ -109,7 +109,7 @@ async def test_what_is_said_of_the_steps_goes_quoted_into_the_trajectorys_prompt
     assert "More" not in last
 
 
-async def test_a_step_of_which_nothing_is_said_is_left_out() -> None:
+async def test_a_step_without_a_summary_is_left_out() -> None:
     model = FakeGenerate(["", "It failed."])
     assert await summaries(model, note((-1,))) == ("It failed.",)
     assert "single steps" not in model.requests[-1].messages[0].content
@@ -128,7 +128,7 @@ async def test_a_step_of_which_nothing_is_said_is_left_out() -> None:
     ],
 )
 async def test_all_answers_together_stay_within_the_budget(budget: int, asked: list[str]) -> None:
-    model = FakeGenerate(["Said."])
+    model = FakeGenerate(["Fine."])
     notes = (note((-1,), (-1,), (-1,), name="a"), note((-1,), (-1,), (-1,), name="b"))
     await summaries(model, *notes, budget=budget)
     assert sorted(stage(request) for request in model.requests) == asked
@@ -136,7 +136,7 @@ async def test_all_answers_together_stay_within_the_budget(budget: int, asked: l
 
 
 async def test_the_budget_is_shared_between_the_trajectories() -> None:
-    model = FakeGenerate(["Said."])
+    model = FakeGenerate(["Fine."])
     notes = (note((-1,), (-1,), (-1,), name="a"), note((1,), (-1,), name="b"))
     await summaries(model, *notes, budget=40)
     read = [r.messages[0].content for r in model.requests if stage(r) == "step"]
@@ -144,7 +144,7 @@ async def test_the_budget_is_shared_between_the_trajectories() -> None:
 
 
 async def test_without_notes_nothing_is_asked() -> None:
-    model = FakeGenerate(["Said."])
+    model = FakeGenerate(["Fine."])
     assert await summaries(model) == ()
     assert model.requests == []
 
@@ -180,16 +180,16 @@ def prompts_of(text: str) -> list[str]:
         steps=((text, text, (-1, -1, 0, 1)),) * 40,
         judged=tuple((i, (text,) * 4) for i in range(40)),
     )
-    said = dict.fromkeys(range(MAX_STEPS), text)
+    single = dict.fromkeys(range(MAX_STEPS), text)
     return [
         step_prompt(hostile, 3, text)[0].content,
-        build_prompt(hostile, text, "easier", said, f"Missed: {text}")[0].content,
+        build_prompt(hostile, text, "easier", single, f"Missed: {text}")[0].content,
         build_prompt(hostile, text, "harder")[0].content,
     ]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_ends_no_turn_breaks_no_line_and_speaks_as_nobody(text: str) -> None:
+def test_hostile_text_ends_no_turn_breaks_no_line_and_takes_no_role(text: str) -> None:
     plain = [len(prompt.split("\n")) for prompt in prompts_of("plain words that are four")]
     for prompt, lines in zip(prompts_of(text), plain, strict=True):
         assert not FORBIDDEN.search(prompt)
@@ -232,8 +232,8 @@ async def test_a_diagnosis_that_was_steered_writes_no_more_than_a_quote() -> Non
         return HOSTILE[0] if stage(request) == "step" else HOSTILE[5]
 
     model = FakeGenerate(obey)
-    (said,) = await summaries(model, note((-1,)))
-    assert "\n" not in said
-    assert not FORBIDDEN.search(said)
+    (summary,) = await summaries(model, note((-1,)))
+    assert "\n" not in summary
+    assert not FORBIDDEN.search(summary)
     assert "<|" not in model.requests[-1].messages[0].content
-    assert json.dumps(said)
+    assert json.dumps(summary)

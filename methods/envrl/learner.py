@@ -1,4 +1,4 @@
-"""Auxiliary objectives: cross-entropy beside the policy gradient, in the same optimiser step.
+"""Auxiliary objectives in the learner: cross-entropy in addition to the policy gradient, in the same optimiser step.
 
 Each term is the mean over its own target tokens, so that its weight means the same whatever else is in the batch. Its rows
 are split over the step's updates by themselves: what the policy gradient trains on together stays together, and a term of
@@ -11,22 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from methods.envrl.arithmetic import LOSSES
+from methods.envrl.options import EnvRLOptions
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.objectives import Objective
 from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.learner.step import Plan, Step, Update
 from services.trainer.learner.training_data import StepData
-from triforge.algorithms.auxiliary import LOSSES
 from triforge.algorithms.packing import minibatches
 from triforge.types import TrainBatch, TrainRow
 
-_GUESSES = 32  # rows whose best guess is compared with the target a step
+NAME: Final = "envrl"  # of `TrainBatch.extra`
+_GUESSES: Final = 32  # rows a step whose best guess is compared with the target
 
 
 @dataclass(slots=True)
@@ -47,25 +49,28 @@ class _Term:
 class Auxiliary(Objective):
     """State prediction (`sp`) and inverse dynamics (`id`) on rows that name them."""
 
+    _options: EnvRLOptions
     _terms: list[_Term]
     _metrics: dict[str, float]
     _norms: GradientNorms | None
 
     def layout(self, step: Step) -> int:
-        """Check rows and lay them out; how many the largest term with a weight has."""
+        """Check rows and lay them out; return how many the largest term with a weight has."""
         return self.take(step.others, step.batch)
 
     def take(self, rows: Sequence[TrainRow], batch: TrainBatch) -> int:
-        """The same without a step."""
+        """Lay out rows without a step."""
         learner, self._terms, self._metrics, self._norms = batch.learner, [], {}, None
-        given: dict[str, float] = {str(k): v for k, v in batch.auxiliary_weights.items()}
+        own: Any = batch.extra.get(NAME, {})
+        weights: dict[str, float] = own.get("weights", {})
+        self._options = EnvRLOptions.model_validate(own.get("options", {}))
         for name in sorted({row.objective for row in rows}):
-            own = [row for row in rows if row.objective == name]
+            rows_of = [row for row in rows if row.objective == name]
             data = StepData.from_rows(
-                own, max_tokens=learner.max_tokens, vocabulary=self.model.vocabulary, version=-1
+                rows_of, max_tokens=learner.max_tokens, vocabulary=self.model.vocabulary, version=-1
             )
             if data.sequences.total:
-                self._terms.append(_Term(name, given.get(name, 0.0), data))
+                self._terms.append(_Term(name, weights.get(name, 0.0), data))
         trained = [len(t.data.sequences.counts) for t in self._terms if t.weight > 0]
         return max(trained, default=0)
 
@@ -77,7 +82,7 @@ class Auxiliary(Objective):
     def measure(
         self, settings: TrainBatch, pause: Callable[[], None], *, guesses: int = _GUESSES
     ) -> None:
-        """What the weights as they are make of terms of weight 0, and how often a whole action is guessed."""
+        """Score terms of weight 0 with the current weights, and count whole actions that are guessed."""
         for term in self._terms:
             rows = list(range(len(term.data.sequences.counts)))
             if term.weight == 0:
@@ -86,12 +91,12 @@ class Auxiliary(Objective):
                     pause()
                     batch = self.model.batch(term.data.sequences, part)
                     term.count(self.model.score(batch, 1.0)[0])
-            if term.name == "id" and not self.ranks.shards:  # shares of a model cannot answer
+            if term.name == "id" and not self.ranks.shards:  # a sharded model cannot decode
                 some = rows[:: max(1, len(rows) // guesses)][:guesses]
                 self._metrics["aux/id/exact"] = guessed(self.model, term.data, some)
 
     def split(self, updates: int, seed: int) -> None:
-        """By term."""
+        """Share out the rows of each term by themselves."""
         for term in self._terms:
             parts = minibatches(term.data.sequences.counts, num_updates=updates, seed=seed)
             term.parts = parts + [[] for _ in range(updates - len(parts))]
@@ -99,7 +104,7 @@ class Auxiliary(Objective):
     def backward(self, step: Step, update: Update) -> float | None:
         """Add the gradient of `sum(weight * mean loss of this update's rows)`."""
         trains = any(term.weight > 0 for term in self._terms)
-        if update.first and trains and step.batch.auxiliary.measure_gradients:
+        if update.first and trains and self._options.measure_gradients:
             self._norms = GradientNorms(self.model.parameters(), self.ranks)
         total = 0.0
         with step.cost.phase("auxiliary"):
@@ -113,9 +118,9 @@ class Auxiliary(Objective):
         return total
 
     def _backward(self, step: Step, term: _Term, rows: list[int]) -> float:
-        """Of one term; returns this rank's part of its mean loss."""
+        """Add the gradient of one term; return this rank's part of its mean loss."""
         sequences, share = term.data.sequences, term.data.weights
-        loss_of = LOSSES[step.batch.auxiliary.loss]
+        loss_of = LOSSES[self._options.loss]
         own = float(share[sequences.cells_of(rows)].sum(dtype=np.float64))
         budget = step.batch.learner.token_budget
         plan = self.model.passes(sequences, rows, budget, ranks=self.ranks.world)
@@ -142,7 +147,7 @@ class Auxiliary(Objective):
             self._metrics["aux/grad_ratio"] = self._metrics["aux/grad_norm"] / norm
 
     def metrics(self) -> dict[str, float]:
-        """`aux/sp/nll`, `aux/id/nll` (nats a token), `aux/id/exact`, weights, losses and gradient norms."""
+        """Return `aux/sp/nll`, `aux/id/nll` (nats a token), `aux/id/exact`, weights, losses and gradient norms."""
         found = dict(self._metrics)
         for term in self._terms:
             found[f"aux/{term.name}/weight"] = term.weight
@@ -159,7 +164,7 @@ class Auxiliary(Objective):
 
 @torch.no_grad()
 def guessed(model: ScoringModel, data: StepData, rows: Sequence[int]) -> float:
-    """Share of rows whose target tokens, which stand at their end, greedy decoding would answer exactly."""
+    """Return the share of rows whose target tokens, at their end, greedy decoding would give exactly."""
     hits = 0
     for row in rows:
         batch = data.sequences.batch([row], model.device)
@@ -172,7 +177,7 @@ def guessed(model: ScoringModel, data: StepData, rows: Sequence[int]) -> float:
 
 
 class GradientNorms:
-    """Norm of what has been added to the gradients since the last look; it holds a copy of them."""
+    """Norms of what was added to the gradients since the last call; holds a copy of them."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], ranks: Ranks) -> None:
         self._parameters, self._ranks = parameters, ranks
@@ -180,7 +185,7 @@ class GradientNorms:
 
     @torch.no_grad()
     def added(self) -> float:
-        """L2 norm of the difference to the last look; at first, of all there is."""
+        """Return the L2 norm of the difference to the last call; of the whole gradient in the first one."""
         squares = 0.0
         for name, parameter in self._parameters.items():
             if parameter.grad is None:

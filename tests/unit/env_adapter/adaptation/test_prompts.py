@@ -1,4 +1,4 @@
-"""What diagnosis and rewriter read and what they may answer."""
+"""The prompts of diagnosis and rewriter, and their allowed answers."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_long_trajectory_is_shown_by_its_beginning_and_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("text", "kept"),
     [
         ("One. Two! Three?", "One. Two!"),
         ("no end", "no end"),
@@ -196,8 +196,8 @@ def test_a_long_trajectory_is_shown_by_its_beginning_and_its_end() -> None:
         ),
     ],
 )
-def test_a_summary_has_at_most_two_sentences(said: str, kept: str) -> None:
-    assert two_sentences(said) == kept
+def test_a_summary_has_at_most_two_sentences(text: str, kept: str) -> None:
+    assert two_sentences(text) == kept
 
 
 async def test_the_diagnosis_summarises_each_note_within_its_token_budget() -> None:

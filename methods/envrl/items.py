@@ -1,4 +1,4 @@
-"""The prompts of the auxiliary objectives in a warm start, so that a run does not ask for what its policy has never seen."""
+"""Chats of the auxiliary objectives for a warm start, so that the policy knows their prompts before the run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.trainer.loop.auxiliary_rows import (
-    OBJECTIVES,
-    Transcript,
-    Transition,
-    item,
-    transition,
-)
-from triforge.algorithms.auxiliary import draw_evenly
-from triforge.config import AuxiliarySection
+from methods.envrl.arithmetic import draw_evenly
+from methods.envrl.options import OBJECTIVES, EnvRLOptions
+from methods.envrl.rows import item
+from methods.envrl.transitions import Transcript, Transition, transition
 from triforge.config.document import checked
 from triforge.errors import InputError
 
@@ -25,19 +20,19 @@ from triforge.errors import InputError
 def write_items(
     source: Path, target: Path, *, count: int, options: Mapping[str, Any], seed: int
 ) -> int:
-    """Write chats that ask for both objectives on transitions of played episodes; returns how many chats.
+    """Write chats that ask for both objectives on transitions of played episodes; return the number of chats.
 
     Args:
         source: JSON lines, transcripts as `judge-items` reads them; labels are not needed.
         target: JSON lines `{"messages": [...]}`, as `supervised` reads them.
         count: transitions at most, drawn evenly over the transcripts; each gives a chat an objective.
-        options: of `trainer.aux` of the run: wording, history, what nothing-happened looks like and how much of it is kept.
+        options: of `[methods.envrl]` of the run: wording, history, texts and share of steps in which nothing happened.
 
     Raises:
         InputError: the file cannot be read; or a line is no transcript.
-        ConfigError: an option is not one of `trainer.aux`.
+        ConfigError: an option is not one of `[methods.envrl]`.
     """
-    section = checked(AuxiliarySection, {"measure": True, **options})
+    section = checked(EnvRLOptions, {"measure": True, **options})
     found: dict[tuple[object, ...], Transition] = {}
     for number, transcript in _read(source):
         for index in range(len(transcript.steps) - 1):  # all but the last, as a run's own
@@ -52,7 +47,7 @@ def write_items(
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("w", encoding="utf-8") as file:
         for chat in chats:
-            messages = [{"role": said.role, "content": said.text} for said in chat]
+            messages = [{"role": message.role, "content": message.text} for message in chat]
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
     return len(chats)
 

@@ -1,13 +1,13 @@
-"""Auxiliary objectives on what was played: their losses, and which transitions are drawn.
+"""Arithmetic of the auxiliary objectives: their losses, and the draw of transitions.
 
     L(t) = L_RL + w_sp(t) * L_sp + w_id(t) * L_id
 
 State prediction (sp) reads a state and an action and predicts the next observation; inverse dynamics (id) reads two
-observations and predicts the action between them. Both are supervised on what the run itself played, whatever came of
-it, for how an environment answers does not depend on the outcome.
+observations and predicts the action between them. Both are supervised on all that the run itself played, because the
+answers of an environment do not depend on the outcome.
 
-Source of the sum: EnvRL, arXiv 2606.17680; the drawing and the caps are ours (docs/methods.md). Their weight over
-time: `schedules.scheduled_weight`.
+Source of the sum: EnvRL, arXiv 2606.17680; the draw and the caps are ours. The weights over time:
+`triforge.algorithms.schedules.scheduled_weight`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CLIP = 0.99
 
 
 def cross_entropy(logprobs: Array) -> Array:
-    """`-log p` a token, in nats."""
+    """Return `-log p` a token, in nats."""
     return -logprobs
 
 
 def clipped_mae(logprobs: Array) -> Array:
-    """`min(1 - p, 0.99)` a token: what nobody could foretell has no gradient and cannot dominate."""
+    """Return `min(1 - p, 0.99)` a token: an unpredictable token has no gradient and cannot dominate."""
     xp = array_namespace(logprobs)
     missed = 1.0 - xp.exp(logprobs)
     return xp.where(missed > _CLIP, xp.full_like(missed, _CLIP), missed)
@@ -79,9 +79,9 @@ def draw_evenly(
 
 
 def displaced(count: int, *, seed: int) -> list[int]:
-    """A random order in which nothing stands where it stood: one cycle through all (Sattolo).
+    """Return a random order in which no place keeps its own: one cycle through all (Sattolo).
 
-    The placebo gives transition i the target of transition `displaced(n)[i]`. Of fewer than two there is no such order.
+    The placebo gives transition i the target of transition `displaced(n)[i]`. Fewer than two have no such order.
     """
     if count < 2:
         raise InputError(f"count: given {count}, expected at least 2; one cannot be displaced")

@@ -28,7 +28,7 @@ def ce_rows(objective: str, count: int, *, seed: int = 0) -> list[TrainRow]:
             TrainRow(
                 key=f"{objective}/{number}", ids=tuple(ids), logprobs=zeros, advantages=zeros,
                 weights=(0.0,) * (len(ids) - 3) + (1 / (3 * count),) * 3, versions=(-1,) * len(ids),
-                task_id="task", kind="ce", objective=objective,
+                task_id="task", objective=objective,
             )
         )  # fmt: skip
     return rows
@@ -49,11 +49,11 @@ def same(first: Learner, second: Learner) -> bool:
 
 @pytest.fixture
 def trained(model_folder: Path, make_batch: MakeBatch) -> Callable[..., Learner]:
-    """A learner after one step on rows; `aux` is the settings' section."""
+    """A learner after one step on rows; `envrl` holds weights and options."""
 
-    def make(rows: Sequence[TrainRow], aux: dict[str, object] | None = None, **options: object):
+    def make(rows: Sequence[TrainRow], envrl: dict[str, object] | None = None, **options: object):
         learner = Learner.fresh(model_folder)
-        batch = make_batch(num_rows=len(rows), aux=aux or {}, **options)
+        batch = make_batch(num_rows=len(rows), envrl=envrl or {}, **options)
         learner.report = learner.train(batch, rows).metrics  # type: ignore[attr-defined]
         return learner
 
@@ -73,10 +73,10 @@ ONE = {"updates_per_step": 1, "grad_clip": 1e9}
 
 def test_at_weight_0_every_bit_of_the_weights_is_that_of_the_policy_gradient_alone(trained, rows):
     alone = trained(rows, epochs=2)
-    beside = trained([*both(), *rows], {"weights": {"sp": 0.0, "id": 0.0}}, epochs=2)
-    assert same(alone, beside)
-    assert beside.report["aux/sp/nll"] > 0
-    assert 0 <= beside.report["aux/id/exact"] <= 1
+    trained_on = trained([*both(), *rows], {"weights": {"sp": 0.0, "id": 0.0}}, epochs=2)
+    assert same(alone, trained_on)
+    assert trained_on.report["aux/sp/nll"] > 0
+    assert 0 <= trained_on.report["aux/id/exact"] <= 1
     assert not same(alone, trained([*both(), *rows], {"weights": WEIGHTS}, epochs=2))
 
 
@@ -175,7 +175,7 @@ def test_a_stop_is_heard_between_their_forward_passes(model_folder, make_batch):
         asked.append(1)
         return len(asked) > 3
 
-    batch = make_batch(num_rows=len(items), aux={"weights": WEIGHTS}, token_budget=16)
+    batch = make_batch(num_rows=len(items), envrl={"weights": WEIGHTS}, token_budget=16)
     with pytest.raises(Interrupted):
         Learner.fresh(model_folder).train(batch, items, should_stop=stop)
 

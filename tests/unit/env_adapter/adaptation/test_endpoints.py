@@ -1,4 +1,4 @@
-"""Which model stands behind an address."""
+"""The model behind an address."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
     )
 
 
-def test_whoever_diagnoses_and_proves_is_asked_by_the_same_rule() -> None:
+def test_the_models_that_diagnose_and_prove_follow_the_same_rule() -> None:
     for name in ("rewriter_model_url", "diagnosis_url", "solver_url"):
         with pytest.raises(ConfigError, match=f"TRIFORGE_{name.upper()}"):
             make_writer(keyed(**{name: "https://api.example.org"}), registry.family)

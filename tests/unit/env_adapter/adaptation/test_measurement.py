@@ -50,7 +50,7 @@ def test_an_outcome_of_an_unknown_pool_is_refused(service: Service) -> None:
 # ---- proposals ----
 
 
-def test_a_proposal_puts_its_candidate_beside_the_active_parent(service: Service) -> None:
+def test_a_proposal_adds_a_pending_candidate_to_the_active_parent(service: Service) -> None:
     made = service.pending(service.first)
     assert service.states() == {"v0": "active", "v1": "pending"}
     candidate = service.store.task(f"{service.first}-v1")
@@ -146,19 +146,21 @@ def test_a_verdict_is_recomputed_from_the_proposal_alone(
         step += 1
         decided = service.measure(made, step, 8, after, settings)
     lines = [found.model_dump_json() for found in service.store.proposals("p").items]
-    [told] = [Proposal.model_validate_json(line) for line in lines]
-    test = told.test
+    [proposal] = [Proposal.model_validate_json(line) for line in lines]
+    test = proposal.test
     assert test is not None
     if rule == "paper":
-        before, [(successes, measured)] = told.trigger_accuracy, told.candidate_counts
-        accepted = paper_accepts(told.direction, before, successes / measured, test.low, test.high)
-        assert told.verdict == ("accepted" if accepted else "rejected")
+        before, [(successes, measured)] = proposal.trigger_accuracy, proposal.candidate_counts
+        accepted = paper_accepts(
+            proposal.direction, before, successes / measured, test.low, test.high
+        )
+        assert proposal.verdict == ("accepted" if accepted else "rejected")
         return
     again = decide(
-        told.direction, told.parent_counts, told.candidate_counts, low=test.low, high=test.high,
+        proposal.direction, proposal.parent_counts, proposal.candidate_counts, low=test.low, high=test.high,
         alpha=test.alpha or 0.0, max_rollouts=test.max_rollouts or 0,
     )  # fmt: skip
-    assert told.verdict == {"accept": "accepted", "reject": "rejected"}[again.verdict]
+    assert proposal.verdict == {"accept": "accepted", "reject": "rejected"}[again.verdict]
     assert (test.p_value, test.looks) == (again.p_value, again.looks)
     assert (test.high, test.max_rollouts, again.pairs) == (0.85, 32, step)
 
@@ -301,7 +303,7 @@ def test_a_parent_that_left_meanwhile_is_not_replaced(service: Service) -> None:
 
 
 class CrashError(Exception):
-    """What stands for a killed process."""
+    """The crash of a process."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Which pairs count, which are played again with a reason, and what becomes of another run's pending proposals."""
+"""Pairs that count, pairs that are played again with a reason, and the pending proposals of another run."""
 
 from __future__ import annotations
 

@@ -70,10 +70,10 @@ def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
     ids=range(18),
 )
 def test_everything_else_is_no_answer_and_says_why(text: str, why: str) -> None:
-    answer, said = OFFERED.parse(text)
+    answer, problem = OFFERED.parse(text)
     assert answer is None
-    assert why in said
-    assert len(said) < 300
+    assert why in problem
+    assert len(problem) < 300
 
 
 def test_the_schema_lists_exactly_the_lines() -> None:
@@ -115,9 +115,9 @@ OPEN: dict[str, Any] = {
 )
 def test_an_answer_that_escapes_its_schema_is_refused_where_it_does(value: Any, why: str) -> None:
     offered = Choices({}, json.dumps(OPEN))
-    answer, said = offered.parse(json.dumps(value))
+    answer, problem = offered.parse(json.dumps(value))
     assert (answer is None) == bool(why)
-    assert why in said
+    assert why in problem
 
 
 # ---- asking ----
