@@ -52,7 +52,9 @@ class Media:
 def decode_images(vision: ImageSpec | None, uris: Sequence[Any]) -> list[Image]:
     """Decode `data:` URIs of PNG or JPEG images. Blocking, and slow for large ones."""
     if vision is None:
-        raise InputError("image_data: given to a model that sees no images, expected a vision model")
+        raise InputError(
+            "image_data: given to a model that sees no images, expected a vision model"
+        )
     found = []
     for number, uri in enumerate(uris):
         where = f"image_data.{number}"
