@@ -189,8 +189,8 @@ async def test_stalling_and_nonsense_on_a_task_that_cannot_be_done_are_failures(
     )  # fmt: skip
     claimed = await play(INFEASIBLE, ["done"])
     assert (claimed[-1].done, claimed[-1].success) == (True, False)
-    said = await play(INFEASIBLE, ["fail"])
-    assert (said[-1].done, said[-1].success) == (True, True)
+    results = await play(INFEASIBLE, ["fail"])
+    assert (results[-1].done, results[-1].success) == (True, True)
 
 
 @needs_a_screen

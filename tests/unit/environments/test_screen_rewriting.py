@@ -56,7 +56,7 @@ def offered(family: EnvironmentFamily, task: Task, direction: Direction) -> list
 
 
 def proposed(family: EnvironmentFamily, task: Task, answer: str, direction: Direction) -> Checked:
-    """What becomes of a rewriter's answer; the machine is never asked."""
+    """Check the answer of a rewriter."""
     menu = choices(family.rewrite_menu(task, direction), lambda _: True, seed=0)
     slot = OpenSlot(parent=task, root=task, earlier=(task,))
     machines = EnvAdapterSection(options={"machines": ["http://x"]})
