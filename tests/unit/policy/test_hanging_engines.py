@@ -1,4 +1,4 @@
-"""An engine that hangs while it loads: nobody waits for it but itself, and the version that is told is the one that answers."""
+"""An engine that hangs while it loads: no update waits for it, and the reported version is the one that answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def update(model: Path, tmp_path: Path) -> Folder:
 async def until(condition: Callable[[], object]) -> None:
     """Let the others run until it holds."""
     async with asyncio.timeout(60.0):
-        while not condition():  # noqa: ASYNC110 - whoever changes it tells nobody
+        while not condition():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
 
 
@@ -127,7 +127,7 @@ async def test_an_engine_that_hangs_when_it_is_healed_blocks_no_update(
         assert service.pool.members[0].loading, "the heal is still under way"
 
 
-async def test_the_version_that_is_told_is_the_one_that_answers(
+async def test_the_reported_version_is_the_one_that_answers(
     make_service: MakeService, update: Folder
 ) -> None:
     service = make_service(
@@ -190,7 +190,7 @@ async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
 
 
 class TornBroadcasts(Broadcasts):
-    """Seats that nobody can take, or leave, for a reason that nobody has foreseen."""
+    """Ranks that no engine can take, or leave, because of an unexpected error."""
 
     async def ranks(
         self, engines: Sequence[Engine], wanted: Version, handover: Sequence[str]
@@ -198,10 +198,10 @@ class TornBroadcasts(Broadcasts):
         async def leave() -> None:
             raise RuntimeError("torn")
 
-        nobody = BroadcastOffer(
+        no_listener = BroadcastOffer(
             address="127.0.0.1", port=free_port(), group="g", backend="gloo", world_size=2, buckets=()
         )  # fmt: skip
-        return {engine.url: BroadcastRank((nobody,), 1, leave) for engine in engines}
+        return {engine.url: BroadcastRank((no_listener,), 1, leave) for engine in engines}
 
 
 async def test_no_update_waits_for_an_engine_whose_load_ended_for_no_foreseen_reason(

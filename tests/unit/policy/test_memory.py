@@ -36,7 +36,7 @@ def asked(service: Service) -> list[str]:
     return calls[calls.index("/pause_generation") :]
 
 
-async def test_released_engines_serve_nobody_and_again_with_the_weights_of_the_folder(
+async def test_released_engines_serve_no_request_and_again_with_the_weights_of_the_folder(
     make_service: MakeService,
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
@@ -123,7 +123,7 @@ async def test_running_requests_end_first_or_are_cut_off(model: Path, drain_s: f
     running = asyncio.create_task(Gateway(pool, weights).generate([GO]))
     await fake.reached.wait()
     release = asyncio.create_task(weights.memory.release())
-    while pool.members[0].serving:  # noqa: ASYNC110  nobody else is sent to it any more
+    while pool.members[0].serving:  # noqa: ASYNC110  no other request is sent to it
         await asyncio.sleep(0)
     if drain_s:
         assert "/pause_generation" not in fake.paths()
