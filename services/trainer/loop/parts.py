@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from triforge.types import (
     TrainedRole,
     WeightsState,
 )
+
+_CHECK_S = 0.25  # seconds between questions whether the run is to stop
 
 
 class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
@@ -82,3 +85,16 @@ class Parts:
                 done=done,
                 total=total,
             )
+
+
+def seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """Return a check that callers may await hundreds of times a second; it asks the database once in `_CHECK_S`."""
+    last = -math.inf
+
+    async def checked() -> None:
+        nonlocal last
+        if time.monotonic() - last >= _CHECK_S:
+            last = time.monotonic()
+            await check()
+
+    return checked
