@@ -72,6 +72,7 @@ class Method:
     controller: Controller | None = None
 
 
+@functools.cache
 def known() -> tuple[str, ...]:
     """Return the names of all installed methods, sorted."""
     return tuple(sorted(entry_points(group=GROUP).names))
