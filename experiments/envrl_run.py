@@ -7,10 +7,10 @@ from experiments.loop import Run
 from experiments.loop import play as play_run
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
-from services.trainer.learner.auxiliary import Auxiliary
+from methods.envrl.learner import NAME, Auxiliary
+from methods.envrl.options import EnvRLOptions
+from methods.envrl.rows import auxiliary_rows
 from services.trainer.learner.parallel.ranks import Ranks
-from services.trainer.loop.auxiliary_rows import auxiliary_rows
-from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow
 
@@ -37,7 +37,7 @@ class EnvrlRun(Run):
     def _items(self) -> list[TrainRow]:
         """Return the same transitions in every evaluation and for all arms of a seed, with their true targets."""
         assert isinstance(self._settings, EnvrlSettings)
-        section = AuxiliarySection.model_validate(
+        options = EnvRLOptions.model_validate(
             WORDING | {"measure": True, "max_samples_per_update": self._settings.probe}
         )
         groups = [
@@ -52,7 +52,7 @@ class EnvrlRun(Run):
         renderer = Renderer.from_folder(self._config.models.policy.path)
         limit = self._config.trainer.policy.max_tokens
         return auxiliary_rows(
-            groups, section, renderer, trained=0, max_tokens=limit, seed=self._seed
+            groups, options, renderer, trained=0, max_tokens=limit, seed=self._seed
         ).rows
 
     def _measure(self, rows: list[TrainRow]) -> dict[str, float]:
@@ -60,8 +60,8 @@ class EnvrlRun(Run):
         terms = Auxiliary(learner.model, learner.initial, Ranks(learner.model.device))
         batch = self._batch("policy", 1, rows, self._config.trainer.policy)
         batch = batch.model_copy(
-            update={"auxiliary_weights": {}}
-        )  # what has a weight is not measured
+            update={"extra": {NAME: {"weights": {}}}}
+        )  # only terms without a weight are measured
         terms.take(rows, batch)
         terms.measure(batch, lambda: None, guesses=_GUESSES)
         return terms.metrics()

@@ -106,8 +106,7 @@ class JudgesRun(Run):
         )
         limits = limits_of(pupil.section)
         options = SampleOptions(
-            algorithm=pupil.algorithm, policy_version=self._versions["policy"], reward_version=pupil.version,
-            policy_limits=limits, reward_limits=limits, seed=nth_seed(self._config.run.seed, step),
+            algorithm=pupil.algorithm, players={"policy": (self._versions["policy"], limits)},             judging={"reward": (pupil.version, limits)}, seed=nth_seed(self._config.run.seed, step),
         )  # fmt: skip
         rows = build_samples(judged, options).rows["reward"]
         pupil.rows.append(len(rows))

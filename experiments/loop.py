@@ -31,7 +31,7 @@ from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import build_samples
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.parallel.ranks import Ranks
-from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
+from services.trainer.loop.hooks import Methods
 from services.trainer.loop.measures import VoteHistory, sample_measures, step_measures
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.task_source import TaskSource, task_outcome
@@ -94,7 +94,6 @@ class Run:
         self._config = parse(settings.document(arm, seed, paths))
         self._algorithm = self._config.algorithm.resolved
         self._votes = VoteHistory({}, self._algorithm)
-        self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
         self._played: dict[str, list[JudgedGroup]] = {}  # in the first and in the last step
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
@@ -118,6 +117,7 @@ class Run:
         )  # fmt: skip
         parts: Parts = SimpleNamespace(env_adapter=self._tasks)  # type: ignore[assignment]
         self._env = TaskSource(parts, self._run, self._config)
+        self._methods = Methods(parts, self._run.id, self._config, {})
         self._truth = Truth(self._tasks.read)
         options = self._config.env_adapter.options
         self._progress = options.get("labels") == "progress"  # is found after play, see `Truth`
@@ -224,28 +224,22 @@ class Run:
             groups,
             SampleOptions(
                 algorithm=self._algorithm,
-                policy_version=self._versions["policy"],
-                reward_version=self._versions["reward"],
-                policy_limits=limits_of(trainer.policy),
-                reward_limits=limits_of(trainer.reward),
+                players={"policy": (self._versions["policy"], limits_of(trainer.policy))},
+                judging={"reward": (self._versions["reward"], limits_of(trainer.reward))},
                 seed=nth_seed(self._config.run.seed, step),
                 trust=trust,
             ),
         )
-        auxiliary_rows_of = self._auxiliary.rows(step, groups, trained=samples.reasons["trained"])
-        measures = auxiliary_rows_of.measures | sample_measures(samples)
+        measures = sample_measures(samples)
+        measures |= await self._methods.more_samples(step, groups, samples)
         roles: tuple[tuple[TrainedRole, list[TrainRow], LearnerSection, str], ...] = (
-            (
-                "policy",
-                [*samples.rows["policy"], *auxiliary_rows_of.rows],
-                trainer.policy,
-                "policy",
-            ),
+            ("policy", samples.rows["policy"], trainer.policy, "policy"),
             ("reward", samples.rows["reward"], trainer.reward, "reward"),
         )
         for role, rows, section, prefix in roles:
             if rows:
-                report = self._learners[role].train(self._batch(role, step, rows, section), rows)
+                batch = await self._methods.batch(step, self._batch(role, step, rows, section))
+                report = self._learners[role].train(batch, rows)
                 self._versions[role] += 1
                 server = self._acts if role == "policy" else self._judges
                 await server.serve(self._learners[role].model.module, self._versions[role])
@@ -263,9 +257,7 @@ class Run:
             start=WeightVersion(number=self._versions[role], folder=model.path),
             num_tokens=sum(len(row.ids) for row in rows),
             algorithm=self._algorithm if policy else self._config.algorithm_of("reward"),
-            learner=section, auxiliary=self._config.trainer.aux,
-            auxiliary_weights=self._auxiliary.weights(step) if policy else {},
-            temperature=model.temperature, seed=self._config.run.seed,
+            learner=section, temperature=model.temperature, seed=self._config.run.seed,
         )  # fmt: skip
 
     # ---- measuring ----

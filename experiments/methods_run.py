@@ -11,7 +11,7 @@ from experiments.loop import play as play_run
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
 from experiments.vote_quality import Row
-from methods.spark.loop import judge_measures, question_measures, question_tasks
+from methods.spark.loop import judge_measures, question_tasks
 from methods.spark.options import SparkOptions
 from triforge.types import GroupTask, JudgedGroup
 
@@ -25,17 +25,11 @@ class MethodsRun(Run):
 
     async def _train(self, step: int, groups: list[JudgedGroup], trust: float) -> dict[str, float]:
         started = time.monotonic()
-        used = self._config.methods_used.values()
-        asked = [
-            task
-            for options in used
-            if isinstance(options, SparkOptions)
-            for task in question_tasks(groups, self._config, options, step)
-        ]
+        asked = await self._methods.more_groups(step, groups)
         answered = list(await asyncio.gather(*map(self._play_group, asked)))
         seconds = {"seconds/recycled": time.monotonic() - started}
         found = await super()._train(step, groups + answered, trust)
-        return found | question_measures(answered) | seconds
+        return found | seconds
 
     async def _evaluate(self, step: int) -> dict[str, float]:
         """In all arms also how well the policy judges what it just played, and what the first weights played."""

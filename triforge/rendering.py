@@ -231,14 +231,14 @@ class Renderer:
         self, ids: Sequence[int], images: Sequence[PlacedImage], image_spec: ImageSpec
     ) -> list[int]:
         inert = self._unknown if self._unknown is not None else next(iter(self.eos_ids), 0)
-        found = list(ids)
+        cleaned = list(ids)
         real = {place for placed in images for place in range(placed.start, placed.end)}
-        if any(found[place] != image_spec.image for place in real):
+        if any(cleaned[place] != image_spec.image for place in real):
             raise InputError("prefix_images: other tokens stand in the place of an image")
-        for place, token in enumerate(found):
+        for place, token in enumerate(cleaned):
             if token in (image_spec.image, image_spec.video) and place not in real:
-                found[place] = inert
-        return found
+                cleaned[place] = inert
+        return cleaned
 
     def encode_supervised(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[bool]]:
         """Return the ids of a demonstration as of a rollout, and for each whether it is trained on.
@@ -361,11 +361,11 @@ class Renderer:
     def _probe(self, registered: set[str]) -> _Scaffold:
         shown = self._show(_PAST, False, [], response=1)
         opened = self._show(_PAST[:1], True, [])
-        before, found, after = shown.partition(_SENTINEL)
-        if not found or _SENTINEL in after:
+        before, sentinel, after = shown.partition(_SENTINEL)
+        if not sentinel or _SENTINEL in after:
             raise WeightsError(
                 "chat template: expected every assistant message to be shown once; it is "
-                + ("shown twice" if found else "not shown")
+                + ("shown twice" if sentinel else "not shown")
             )
         closing = encode(self._live, after)
         words = [self._live.id_to_token(i) for i in encode(self._live, before + after + opened)]
@@ -375,8 +375,8 @@ class Renderer:
 
 def _behind(shown: str, role: str) -> str:
     """Return the template's text after the assistant's content."""
-    _, found, after = shown.partition(_SENTINEL)
-    if not found or _SENTINEL in after:
+    _, sentinel, after = shown.partition(_SENTINEL)
+    if not sentinel or _SENTINEL in after:
         raise InputError(
             f"the chat template does not show an assistant message exactly once before {role} messages"
         )

@@ -99,8 +99,8 @@ async def success(policy: Generate) -> float:
 def options(algorithm: Algorithm) -> SampleOptions:
     """Return the options of a run without limits."""
     return SampleOptions(
-        algorithm=algorithm, policy_version=1, reward_version=1, policy_limits=EVERYTHING,
-        reward_limits=EVERYTHING, seed=1,
+        algorithm=algorithm, players={"policy": (1, EVERYTHING)}, judging={"reward": (1, EVERYTHING)},
+        seed=1,
     )  # fmt: skip
 
 

@@ -151,8 +151,8 @@ def samples_of(groups: Sequence[JudgedGroup]) -> Samples:
     """Return what is trained on."""
     everything = Limits(max_tokens=99, max_rows=0, response=1)
     options = SampleOptions(
-        algorithm=resolve("spark"), policy_version=1, reward_version=1, policy_limits=everything,
-        reward_limits=everything, seed=1,
+        algorithm=resolve("spark"), players={"policy": (1, everything)}, judging={"reward": (1, everything)},
+        seed=1,
     )  # fmt: skip
     return build_samples(groups, options)
 

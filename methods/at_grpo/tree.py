@@ -92,7 +92,9 @@ class TreeRollouts(RolloutStrategy):
     ) -> Outcome:
         """Sample and try a candidate a row each turn, and play on the best; of equal ones the first."""
         assert isinstance(environment, Trunk)
-        options = AtGrpoOptions.model_validate(self.group.extra.get("at_grpo", {}))
+        options = AtGrpoOptions.model_validate(
+            self.group.extra.get(self.group.env_adapter.strategy, {})
+        )
         reset = await environment.start()
         observation, why = reset.observation, None
         images, earned = await rows[0].kept(observation), list[float | None]()

@@ -49,7 +49,7 @@ class BestOfKRollouts(RolloutStrategy):
         if artifacts is None:
             return policy
         critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
-        options = PaRlOptions.model_validate(group.extra.get("pa_rl", {}))
+        options = PaRlOptions.model_validate(group.extra.get(group.env_adapter.strategy, {}))
         if critic is None:
             return policy
         return BestOfK(policy, critic, task.instruction, options.candidates, options.edits)

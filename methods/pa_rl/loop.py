@@ -22,12 +22,12 @@ class PaRl(LoopHooks):
     async def more_samples(
         self,
         step: int,
-        groups: Sequence[JudgedGroup],  # noqa: ARG002
+        groups: Sequence[JudgedGroup],
         samples: Samples,
     ) -> tuple[list[TrainRow], Measures]:
         """Learn from the step's records; return measures."""
         return [], await asyncio.to_thread(self._critic.learn, step, samples.records)
 
-    async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:  # noqa: ARG002
+    async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
         """Learn from the offline run before the first step; return measures."""
         return await asyncio.to_thread(self._critic.learn, 0, []) if step == 0 else {}

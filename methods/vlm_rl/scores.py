@@ -21,7 +21,7 @@ async def score(
     generate_many: GenerateMany,  # noqa: ARG001 (it asks no language model)
 ) -> TrajectoryVotes:
     """Score every step that has a screenshot after it; see `relabelled`."""
-    options = VlmRlOptions.model_validate(task.extra.get("vlm_rl", {}))
+    options = VlmRlOptions.model_validate(task.extra.get(task.scorer, {}))
     return await relabelled(shared(options.encoder), trajectory, options)
 
 

@@ -177,8 +177,7 @@ async def test_two_steps_with_screenshots_train_policy_and_judge_on_what_they_sa
     for step in (0, 1):
         group = await played(step, policy, reward, ImageStore(store))
         samples = build_samples(
-            [group], SampleOptions(algorithm=PRESET, policy_version=policy.version, reward_version=reward.version,
-            policy_limits=limits, reward_limits=limits, seed=step))  # fmt: skip
+            [group], SampleOptions(algorithm=PRESET, players={"policy": (policy.version, limits)},             judging={"reward": (reward.version, limits)}, seed=step))  # fmt: skip
         uris.append(write_step_records(store, f"runs/run/steps/{step}.parquet", samples.records))
         for role, rows in ((policy, samples.rows["policy"]), (reward, samples.rows["reward"])):
             assert rows, (role.role, samples.reasons)

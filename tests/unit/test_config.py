@@ -507,7 +507,7 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
             r"models.second.judges: given .*played_by = 'sessions'",
         ),
         ({"models": {"m": {"judges": ["a"], "temperature": 0}}}, r"models.m.temperature: given 0"),
-        (THREE | {"trainer": {"aux": {"sp": {"lambda0": 0.1}}}}, r"given with trainer.aux"),
+        (THREE | {"methods": {"envrl": {"sp": {"lambda0": 0.1}}}}, r"given with methods.envrl"),
         (THREE | {"env_adapter": {"played_by": "sessions"}}, r"given with env_adapter.played_by"),
         (
             THREE | {"algorithm": {"preset": "ppo"}},

@@ -42,7 +42,7 @@ class Caller:
     """The caller of a request.
 
     Attributes:
-        name: of the key; empty where no keys are asked for.
+        name: of the key; empty where no keys are required.
         everything: whether the caller sees all tenants.
         scope: `service` includes every scope.
     """
@@ -58,9 +58,7 @@ class Caller:
         return self.everything or self.tenant == tenant
 
 
-UNRESTRICTED: Final = Caller(
-    everything=True
-)  # outside of requests, and where no keys are asked for
+UNRESTRICTED: Final = Caller(everything=True)  # outside of requests, and where no keys are required
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=UNRESTRICTED)
 

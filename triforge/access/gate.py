@@ -114,7 +114,7 @@ class Gate:
 
     @classmethod
     def from_settings(cls, settings: Settings, database: Database | None) -> Gate:
-        """Return the gate of a service; the database is needed where keys are asked for. Raises as `require_safe`."""
+        """Return the gate of a service; the database is needed where keys are required. Raises as `require_safe`."""
         require_safe(settings)
         if not settings.keyed:
             return cls(None)
@@ -124,7 +124,7 @@ class Gate:
 
     @property
     def keyed(self) -> bool:
-        """Whether keys are asked for."""
+        """Whether keys are required."""
         return self._keys is not None
 
     def is_service(self, authorization: bytes) -> bool:

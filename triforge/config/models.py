@@ -112,7 +112,7 @@ class ModelsSection(Section):
             if name in taken or not re.fullmatch(ROLE_NAME, name):
                 raise ValueError(
                     f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and none of "
-                    "'critic', 'aux' and 'model'"
+                    "'critic' and 'model'"
                 )
             for what, done in (("agents", "played"), ("judges", "judged")):
                 named: dict[str, str] = getattr(self, what)
@@ -135,7 +135,7 @@ class ModelsSection(Section):
                 "advantage is left to learn from",
             )
         yield from self._served_by_others(config)
-        sessions = config.env_adapter.by_sessions
+        sessions = config.env_adapter.by_agents
         for name in list(self.judging)[1:]:
             yield (
                 sessions or not config.reward.chosen.by_agent,
@@ -146,7 +146,6 @@ class ModelsSection(Section):
         for name in list(self.players)[1:]:
             for what, given in {
                 "env_adapter.played_by = 'sessions'": sessions,
-                "trainer.aux": config.trainer.aux.wanted,
                 f"reward.kind = {config.reward.kind!r}": config.reward.chosen.one_player,
                 "a critic (algorithm.overrides.estimator)": config.algorithm.resolved.needs_critic,
             }.items():

@@ -132,8 +132,8 @@ class EnvAdapterSection(Section):
         return STRATEGIES.find(self.strategy)
 
     @property
-    def by_sessions(self) -> bool:
-        """Whether agents of the user play."""
+    def by_agents(self) -> bool:
+        """Whether agents of the user play the episodes, in sessions."""
         return self.played_by == "sessions"
 
     def conflicts(self, config: Any) -> Conflicts:
@@ -153,7 +153,7 @@ class EnvAdapterSection(Section):
         )
         special = bool(chosen.part)
         yield (
-            special and self.by_sessions,
+            special and self.by_agents,
             f"{given} with env_adapter.played_by = 'sessions', allowed only with 'workers': agents in sessions draw their own "
             "responses",
         )
@@ -161,11 +161,6 @@ class EnvAdapterSection(Section):
             special and config.adaptation.adapts,
             f"{given} with adaptation.controller = {config.adaptation.controller!r}, allowed only with 'none': selected "
             "responses do not show how difficult a task is for the policy",
-        )
-        yield (
-            chosen.siblings and config.trainer.aux.wanted,
-            f"trainer.aux: given weights with env_adapter.strategy = {self.strategy!r}, allowed none: the candidates for a turn "
-            "do not follow one another",
         )
 
 
@@ -183,22 +178,14 @@ class AdaptationSection(Section):
     """`llm_rewrite`, `ladder`, `none` (every task stays as it is), or a method with a controller, by its name or path."""
     original_share: Share = 0.0
     """Share of the pool's slots that keep their original tasks."""
-    max_adapted: Share = 1.0
-    """Share of a step's training groups that may play rewritten tasks; the others play roots."""
     max_pending: int = Field(2, ge=0)
     """Proposals measured at the same time."""
     pairs_on_top: bool = True
     """Play the pairs that measure proposals beside `run.groups_per_step` groups, instead of in place of two of them each."""
-    adopt_pending: bool = False
-    """Go on with proposals that earlier runs left pending, instead of withdrawing them."""
     max_proposals: int = Field(0, ge=0)
     """Proposals of the whole run; 0 is no limit."""
     max_consecutive: int = Field(8, ge=0)
     """Measured rewrites of a slot in a row without a group inside the band; 0 is no limit."""
-    max_acceptance: Share = 1.0
-    """Share of the last `acceptance_window` verdicts that may be acceptances; more are rejected."""
-    acceptance_window: Positive = 20
-    """Verdicts over which that share is counted."""
     max_drift: Share = 0.75
     """Distance from the slot's root that a rewrite may have, 0 to 1."""
     keep_goal: bool = True

@@ -157,11 +157,10 @@ class PlanRequest(Message):
     """A request for the plan of a step. Produced by: orchestrator. Consumed by: env_adapter (`POST /v1/pools/{id}/plans`).
 
     The first request for (run_id, step, kind, refill) decides; a repeated one gets the same plan whatever its other fields are.
-    A run that measures proposals (`max_pending` above 0) takes over the pending ones of other runs with `adopt`, and
-    withdraws them without. Pairs that measure proposals are played in addition to `groups` training groups, or without
-    `pairs_on_top` in place of two of them each. At most the share `max_adapted` of the training groups plays rewritten
-    versions; the other slots play their roots. `refill` counts, from 1, the draws of training groups that replace some of the
-    step's from which nothing can be learnt; they are played without pairs, and may be none.
+    A run that measures proposals (`max_pending` above 0) withdraws the pending ones of other runs. Pairs that measure
+    proposals are played in addition to `groups` training groups, or without `pairs_on_top` in place of two of them each.
+    `refill` counts, from 1, the draws of training groups that replace some of the step's from which nothing can be learnt;
+    they are played without pairs, and may be none.
     """
 
     run_id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -171,8 +170,6 @@ class PlanRequest(Message):
     seed: Annotated[int, Field(ge=0)] = 0
     max_pending: Annotated[int, Field(ge=0)] = 0
     pairs_on_top: bool = True
-    adopt: bool = False
-    max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     refill: Annotated[int, Field(ge=0, le=1000)] = 0
 
 

@@ -1,6 +1,6 @@
 """The access checks of a service's API.
 
-The `RULES` of a service state the requirement of each route. Where keys are asked for, a route without a rule is open to the
+The `RULES` of a service state the requirement of each route. Where keys are required, a route without a rule is open to the
 deployment's own services only, and `tests/contract/test_access.py` fails.
 """
 
@@ -120,7 +120,7 @@ class Entrance:
 def entrance_of(settings: Settings, database: Database | None = None) -> Entrance:
     """Return the entrance of a service from the deployment's settings. Raises as `require_safe`.
 
-    A service without a `database` opens the deployment's where keys are asked for, and leaves its schema unchanged.
+    A service without a `database` opens the deployment's where keys are required, and leaves its schema unchanged.
     """
     if database is None and settings.keyed:
         database = Database(settings.database_url)
@@ -140,11 +140,9 @@ def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
             CORSMiddleware,
             allow_origins=sorted(allowed),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=[
-                "Authorization", "Content-Type", "Idempotency-Key", "If-Match", VERSION_HEADER,
-            ],
-            expose_headers=["ETag", "Location", "Retry-After"],
-        )  # fmt: skip
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", VERSION_HEADER],
+            expose_headers=["Location", "Retry-After"],
+        )
     if entrance.gate.keyed:
         _describe(app, rules)
     return compiled

@@ -30,7 +30,7 @@ class OriginPolicy:
 
     Attributes:
         hosts: host names in addition to addresses and names without a dot, which only this network can resolve; None for
-            any, where keys are asked for: a foreign page has no key.
+            any, where keys are required: a foreign page has no key.
         origins: web origins whose pages may send requests.
         navigation: whether links from other pages may lead here.
     """

@@ -1,8 +1,8 @@
-"""The limits of rewriting: reasons why a slot is not rewritten now, or an accepted rewrite is not used.
+"""The limits of rewriting: reasons why a slot is not rewritten now.
 
     of a slot    split, state, pin, an open proposal, rewrites in a row without a group inside the band
     of a pool    its state, the number of pending proposals
-    of a run     the number of proposals, the share of accepted ones among the last decisions
+    of a run     the number of proposals
 
 The distance of a candidate from the root is a check of the candidate (`candidates`).
 """
@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import proposal_of
-from triforge.config import AdaptationSection
 from triforge.rollout.seeds import derive_seed
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Proposal, Task
@@ -82,22 +81,6 @@ def _in_a_row(session: Session, slot: str, outcome: RunOutcome) -> int:
     )
     decided = _decided(session, ProposalRow.slot == slot, ProposalRow.run_id == outcome.run_id)
     return sum(inside is None or proposal.step > inside for proposal in decided)
-
-
-def over_acceptance(session: Session, proposal: Proposal, settings: AdaptationSection) -> str:
-    """Return why another accepted rewrite would exceed the share of the run's last decisions; empty if it would not."""
-    if settings.max_acceptance >= 1.0:
-        return ""
-    made = _decided(session, ProposalRow.run_id == proposal.run_id)
-    decided = sorted((p.decided_step, p.id, p.state) for p in made if p.decided_step is not None)
-    window = decided[max(0, len(decided) - settings.acceptance_window + 1) :]
-    accepted = sum(state != "rejected" for _, _, state in window)
-    if accepted + 1 <= settings.max_acceptance * settings.acceptance_window:
-        return ""
-    return (
-        f"{accepted} of the last {len(window)} decisions were accepted, allowed are "
-        f"{settings.max_acceptance:.0%} of {settings.acceptance_window} (adaptation.max_acceptance)"
-    )
 
 
 def kept_original(session: Session, task: Task, share: float) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.limits import kept_original, over_acceptance, why_closed
+from services.env_adapter.adaptation.limits import kept_original, why_closed
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.rows import (
     change_proposal,
@@ -201,7 +201,7 @@ def _count(session: Session, row: ProposalRow, pair: Pair, outcome: RunOutcome) 
     proposal = change_proposal(row, test=test)
     if not verdict:
         return proposal
-    state, reason = _move(session, proposal, verdict, reason, settings)
+    state, reason = _move(session, proposal, verdict, reason)
     return change_proposal(
         row, state=state, verdict=verdict, reason=reason, decided_step=outcome.step
     )
@@ -260,9 +260,7 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str, Accept
     return words[decision.verdict], decision.reason, test
 
 
-def _move(
-    session: Session, proposal: Proposal, verdict: str, reason: str, settings: AdaptSettings
-) -> tuple[str, str]:
+def _move(session: Session, proposal: Proposal, verdict: str, reason: str) -> tuple[str, str]:
     """Replace the parent or end the candidate; return the proposal's state and the reason."""
     parent = session.get_one(TaskRow, proposal.parent_id)
     candidate = session.get_one(TaskRow, proposal.candidate_id)
@@ -270,14 +268,11 @@ def _move(
     if proposal.null_control:
         state, reason = "rejected", f"null control, never used; the test: {reason}"
     elif verdict == "accepted":
-        over = over_acceptance(session, proposal, settings.adaptation)
         if parent.state != "active":
             state, reason = (
                 "rejected",
                 f"the parent became {parent.state} in the meantime; {reason}",
             )
-        elif over:
-            state, reason = "rejected", f"{over}; the test: {reason}"
         elif session.get_one(PoolRow, proposal.pool_id).approval == "manual":
             state = "awaiting"
     if state == "accepted":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import Final
@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.pools.rows import lock_pool, pool_row
-from services.env_adapter.pools.slots import take_over
+from services.env_adapter.pools.slots import withdraw_foreign
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
@@ -33,8 +33,8 @@ class Planner:
         A plan to train has a pair of groups (parent, candidate) for each pending proposal, oldest first, at most
         `max_pending` of them, and `groups` active training tasks without a proposal. Without `pairs_on_top` each pair takes
         the place of two groups. The tasks are drawn without replacement by a permutation that goes on from step to step. No
-        slot is played twice in a plan, so a small pool gives fewer groups. Proposals that other runs left pending are taken
-        over or withdrawn first, see `PlanRequest`. A refill draws further tasks, as many as there are. A plan to evaluate
+        slot is played twice in a plan, so a small pool gives fewer groups. Proposals that other runs left pending are
+        withdrawn first. A refill draws further tasks, as many as there are. A plan to evaluate
         has the first held-out tasks.
 
         Raises:
@@ -84,7 +84,7 @@ def _decide(session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
         groups = [] if request.refill else _pairs(session, pool_id, request)
         wanted = request.groups - (0 if request.pairs_on_top else len(groups))
         drawn, cursor = _draw(session, pool_id, request, wanted, cursor)
-        groups += limit_rewritten(drawn, request.max_adapted)
+        groups += drawn
         if not groups and not request.refill:
             raise _nothing_to_play(session, pool_id, request)
     return PlanRow(
@@ -110,7 +110,7 @@ def _heldout(session: Session, pool_id: str, groups: int) -> list[PlannedGroup]:
 def _pairs(session: Session, pool_id: str, request: PlanRequest) -> list[PlannedGroup]:
     pairs = request.max_pending
     if pairs:
-        take_over(session, pool_id, request.run_id, adopt=request.adopt)
+        withdraw_foreign(session, pool_id, request.run_id)
     if not request.pairs_on_top:
         pairs = min(pairs, request.groups // 2)
     rows = session.scalars(
@@ -169,18 +169,6 @@ def _draw(
                 id_, slot = playable[position]
                 drawn[position] = PlannedGroup(task_id=id_, slot=slot, purpose="train")
     return list(drawn.values()), cursor
-
-
-def limit_rewritten(groups: Sequence[PlannedGroup], max_adapted: float) -> list[PlannedGroup]:
-    """Keep the share `max_adapted` of a plan's rewritten versions; the other slots play their roots."""
-    left = int(max_adapted * len(groups))
-    limited: list[PlannedGroup] = []
-    for group in groups:
-        adapted = group.task_id != group.slot
-        to_root = adapted and left <= 0
-        left -= adapted
-        limited.append(group.model_copy(update={"task_id": group.slot}) if to_root else group)
-    return limited
 
 
 def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> ConflictError:

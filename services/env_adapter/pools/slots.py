@@ -63,18 +63,10 @@ def withdraw(session: Session, condition: ColumnElement[bool], reason: str) -> N
         change_proposal(row, state="rejected", reason=f"withdrawn: {reason}")
 
 
-def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> None:
-    """Give the proposals that other runs left pending to a run, or withdraw them if it does not `adopt` them.
-
-    One run at a time uses a pool, so the runs before it are over. The pairs that were counted stay valid: each compares
-    parent and candidate under one policy.
-    """
+def withdraw_foreign(session: Session, pool_id: str, run_id: str) -> None:
+    """Withdraw the proposals that other runs left pending: one run at a time uses a pool, so they are over."""
     foreign = and_(
         ProposalRow.pool_id == pool_id, ProposalRow.state == "pending", ProposalRow.run_id != run_id
     )
-    if not adopt:
-        reason = f"its run was over before the verdict; run {run_id} makes its own"
-        withdraw(session, foreign, reason)
-        return
-    for row in session.scalars(select(ProposalRow).where(foreign)).all():
-        change_proposal(row, run_id=run_id, reason=f"taken over from run {row.run_id}")
+    reason = f"its run was over before the verdict; run {run_id} makes its own"
+    withdraw(session, foreign, reason)

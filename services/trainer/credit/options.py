@@ -26,16 +26,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleOptions:
-    """The options of crediting a step. Versions are those of the trained models, limits of their learners."""
+    """The options of crediting a step.
+
+    `players` and `judging` are the trained models that play and that judge, each with its version and its learner's limits.
+    """
 
     algorithm: Algorithm
-    policy_version: int
-    reward_version: int
-    policy_limits: Limits
-    reward_limits: Limits
-    # further models that play, and that judge
-    further: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
-    judges: Mapping[TrainedRole, tuple[int, Limits]] = field(default_factory=dict)
+    players: Mapping[TrainedRole, tuple[int, Limits]]
+    judging: Mapping[TrainedRole, tuple[int, Limits]]
     pairs: bool = False  # whether the reward model learns from pairs of trajectories
     # of the players with an objective of their own
     algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
@@ -66,12 +64,8 @@ class SampleOptions:
         }
         return cls(
             algorithm=config.algorithm.resolved,
-            policy_version=at["policy"][0],
-            reward_version=at["reward"][0],
-            policy_limits=at["policy"][1],
-            reward_limits=at["reward"][1],
-            further={role: at[role] for role in [*models.players][1:]},
-            judges={role: at[role] for role in [*models.judging][1:] if role in at},
+            players={role: at[role] for role in models.players},
+            judging={role: at[role] for role in models.judging if role in at},
             algorithms={r: config.algorithm_of(r) for r in models.players if config.trainer.job(r)},
             pairs=config.algorithm_of("reward").job_part.pairs,
             seed=nth_seed(run.seed, step),
@@ -88,19 +82,9 @@ class SampleOptions:
         return {"seed": self.seed, "trust": self.trust, **versions}
 
     @property
-    def players(self) -> dict[TrainedRole, tuple[int, Limits]]:
-        """The version and the limits of each model that plays."""
-        return {"policy": (self.policy_version, self.policy_limits), **self.further}
-
-    @property
-    def judging(self) -> dict[TrainedRole, tuple[int, Limits]]:
-        """The version and the limits of each model that judges."""
-        return {"reward": (self.reward_version, self.reward_limits), **self.judges}
-
-    @property
     def models(self) -> dict[TrainedRole, tuple[int, Limits]]:
-        """The version and the limits of each model that is trained."""
-        return self.players | self.judging
+        """All of these models."""
+        return {**self.players, **self.judging}
 
     def algorithm_of(self, role: TrainedRole) -> Algorithm:
         """Return the algorithm by which the samples of a model are weighed: a player's own, or the run's."""

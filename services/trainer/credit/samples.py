@@ -137,7 +137,7 @@ def _compared_rows(credited: CreditedGroup, options: SampleOptions) -> Iterator[
 
     The versions of the rows are the reward model's; the tokens' log-probabilities are the policy's, with which it is compared.
     """
-    played, limits = credited.group.played, options.reward_limits
+    played, (newest, limits) = credited.group.played, options.judging["reward"]
     wanted = options.pairs and options.algorithm.train_reward_model
     outcomes = {rollout.outcome for rollout in credited.rollouts}
     if not wanted or credited.blocked or not {1, -1} <= outcomes:
@@ -155,7 +155,7 @@ def _compared_rows(credited: CreditedGroup, options: SampleOptions) -> Iterator[
         side = float(rollout.outcome)
         for row in own:
             samples = [replace(s, advantage=side, reason="") for s in row.samples]
-            versions = (options.reward_version,) * len(row)
+            versions = (newest,) * len(row)
             yield replace(row, role="reward", versions=versions, samples=samples)
 
 

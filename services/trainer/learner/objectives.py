@@ -20,6 +20,7 @@ from services.trainer.learner.model.token_batches import Floats, Ints
 from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.learner.step import Plan, Step, Update
 from triforge.errors import ConfigError
+from triforge.methods import find
 from triforge.types import TrainBatch
 
 OBJECTIVES = {
@@ -28,7 +29,6 @@ OBJECTIVES = {
     "distil": "services.trainer.learner.objectives:Distillation",
     "dpo_pair": "services.trainer.learner.pairs:PreferencePairs",
     "critic": "services.trainer.learner.critic:Critic",
-    "auxiliary": "services.trainer.learner.auxiliary:Auxiliary",
 }
 
 
@@ -95,7 +95,8 @@ def objectives_of(batch: TrainBatch) -> list[str]:
             "estimator with a critic"
         )
     alone = algorithm.needs_critic and batch.step <= batch.critic.alone_steps
-    policy = ["auxiliary", algorithm.job] if trains and not alone else []
+    added = filter(None, (find(name).objective for name in batch.extra))
+    policy = [*added, algorithm.job] if trains and not alone else []
     return [*policy, *(["critic"] if algorithm.needs_critic else [])]
 
 

@@ -32,7 +32,7 @@ def export(services: Services, tmp_path: Path) -> Path:
 def answer(services: Services, tmp_path: Path, groups: list[JudgedGroup]) -> Path:
     """Have the trainer export these groups; the file is returned too."""
     options = SampleOptions(
-        algorithm=resolve("grpo", {}), policy_version=1, reward_version=1, policy_limits=ROOMY, reward_limits=ROOMY, seed=1
+        algorithm=resolve("grpo", {}), players={"policy": (1, ROOMY)}, judging={"reward": (1, ROOMY)}, seed=1
     )  # fmt: skip
     store = ArtifactStore(str(tmp_path / "artifacts"))
     uri = write_step_records(store, "step.parquet", build_samples(groups, options).records)

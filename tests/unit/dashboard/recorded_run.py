@@ -104,8 +104,7 @@ def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -
     limits = Limits(max_tokens=64, max_rows=0, bound=2)
     for step in (1, 2):
         options = SampleOptions(
-            algorithm=resolve("rlanything", {"reward_band": "none"}), policy_version=3, reward_version=3,
-            policy_limits=limits, reward_limits=limits, seed=0, step=step,
+            algorithm=resolve("rlanything", {"reward_band": "none"}), players={"policy": (3, limits)},             judging={"reward": (3, limits)}, seed=0, step=step,
         )  # fmt: skip
         found = build_samples([played(run.id, step, n, "train") for n in range(2)], options)
         uris = {

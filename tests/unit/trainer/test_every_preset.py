@@ -48,8 +48,7 @@ def credited(algorithm: Algorithm) -> Samples:
     if algorithm.estimator_part.siblings:
         groups = [candidates(group) for group in groups]
     return build_samples(
-        groups, SampleOptions(algorithm=algorithm, policy_version=1, reward_version=1,
-        policy_limits=everything, reward_limits=everything, seed=7))  # fmt: skip
+        groups, SampleOptions(algorithm=algorithm, players={"policy": (1, everything)},         judging={"reward": (1, everything)}, seed=7))  # fmt: skip
 
 
 def step(

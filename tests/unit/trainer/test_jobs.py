@@ -143,8 +143,7 @@ def test_training_on_pairs_puts_the_better_trajectories_in_front(
 def keep(groups: list[JudgedGroup], **overrides: Any) -> Samples:
     everything = Limits(max_tokens=1000, max_rows=0)
     return build_samples(
-        groups, SampleOptions(algorithm=resolve("grpo", overrides), policy_version=1, reward_version=1,
-        policy_limits=everything, reward_limits=everything, seed=7))  # fmt: skip
+        groups, SampleOptions(algorithm=resolve("grpo", overrides), players={"policy": (1, everything)},         judging={"reward": (1, everything)}, seed=7))  # fmt: skip
 
 
 def played(group_id: str, outcomes: list[int | None]) -> JudgedGroup:
@@ -225,8 +224,8 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
     found = Counter[int]()
     for seed in range(20):
         samples = build_samples(
-            groups, SampleOptions(algorithm=resolve("grpo", options), policy_version=1, reward_version=1, seed=seed,
-            policy_limits=Limits(max_tokens=99, max_rows=service), reward_limits=Limits(max_tokens=9, max_rows=0)))  # fmt: skip
+            groups, SampleOptions(algorithm=resolve("grpo", options), players={"policy": (1, Limits(max_tokens=99, max_rows=service))}, seed=seed,
+            judging={"reward": (1, Limits(max_tokens=9, max_rows=0))}, ))  # fmt: skip
         keys = Counter(row.key.partition("/")[0] for row in samples.rows["policy"])
         assert len(samples.rows["policy"]) <= service
         assert set(keys.values()) <= {2}

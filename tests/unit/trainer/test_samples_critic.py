@@ -1,4 +1,4 @@
-"""What the samples tells a critic: what each turn brought and where it ends, whatever part of a trajectory is trained on."""
+"""The rewards and ends of turns for a critic, whatever part of a trajectory is trained on."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ def keep(
         votes=(None, None),
     )
     samples = build_samples(
-        [judged], SampleOptions(algorithm=resolve("ppo", overrides), policy_version=1, reward_version=1,
-        policy_limits=limits, reward_limits=ROOMY, seed=7))  # fmt: skip
+        [judged], SampleOptions(algorithm=resolve("ppo", overrides), players={"policy": (1, limits)},         judging={"reward": (1, ROOMY)}, seed=7))  # fmt: skip
     return samples, {row.key: row for row in samples.rows["policy"]}
 
 
 def brought(row: TrainRow) -> dict[int, float]:
-    """What is not 0, by place."""
+    """Return the rewards that are not 0, by place."""
     assert len(row.rewards) == len(row.ids)
     return {place: reward for place, reward in enumerate(row.rewards) if reward}
 
@@ -121,6 +120,5 @@ def test_without_a_critic_rows_do_not_say_it(preset: str) -> None:
         votes=(None, None),
     )
     samples = build_samples(
-        [judged], SampleOptions(algorithm=resolve(preset), policy_version=1, reward_version=1,
-        policy_limits=ROOMY, reward_limits=ROOMY, seed=7))  # fmt: skip
+        [judged], SampleOptions(algorithm=resolve(preset), players={"policy": (1, ROOMY)},         judging={"reward": (1, ROOMY)}, seed=7))  # fmt: skip
     assert all(row.rewards == row.ends == () for row in samples.rows["policy"])

@@ -50,8 +50,7 @@ def test_images_go_on_record_and_into_the_rows(tmp_path: Path) -> None:
     group = seen(JudgedGroup.model_validate_json(EXAMPLE.read_text()))
     limits = Limits(max_tokens=4096, max_rows=0)
     samples = build_samples(
-        [group], SampleOptions(algorithm=resolve("rlanything"), policy_version=7, reward_version=7,
-        policy_limits=limits, reward_limits=limits, seed=1))  # fmt: skip
+        [group], SampleOptions(algorithm=resolve("rlanything"), players={"policy": (7, limits)},         judging={"reward": (7, limits)}, seed=1))  # fmt: skip
     store = ArtifactStore(str(tmp_path))
     export_step_records(
         store, [write_step_records(store, "steps/1.parquet", samples.records)], tmp_path / "out"

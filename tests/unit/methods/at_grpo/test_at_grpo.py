@@ -100,7 +100,8 @@ async def test_candidates_of_an_agent_train_the_model_that_plays_it() -> None:
     table = Table(WORDS)
     player = Player(model="mover", sampling=Sampling(max_new_tokens=4))
     groups = await play(table, "at_grpo", 3, agents={"mover": player})
-    rules = replace(options(PRESETS["at_grpo"]), further={"mover": (1, EVERYTHING)})
+    both = {"policy": (1, EVERYTHING), "mover": (1, EVERYTHING)}
+    rules = replace(options(PRESETS["at_grpo"]), players=both)
     samples = build_samples(groups, rules)
     assert {request.model for request in table.requests} == {"policy", "mover"}
     for role, agent in (("policy", "planner"), ("mover", "mover")):

@@ -26,7 +26,7 @@ TREE: dict[str, Any] = {
         ({"algorithm": {"overrides": {"job": "ce"}}}, "job: given 'ce'"),
         ({"env_adapter": {"played_by": "sessions"}}, "env_adapter.played_by = 'sessions'"),
         ({"adaptation": {"controller": "ladder"}}, "adaptation.controller = 'ladder'"),
-        ({"trainer": {"aux": {"measure": True}}}, "trainer.aux: given weights"),
+        ({"methods": {"envrl": {"measure": True}}}, "methods.envrl: given weights"),
     ],
 )
 def test_a_combination_is_refused(over: dict[str, Any], problem: str) -> None:
