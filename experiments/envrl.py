@@ -17,7 +17,7 @@ ESTIMATORS = ("grpo", "gigpo")
 _NAMES = {"grpo": "GRPO", "gigpo": "GiGPO"}
 LAMBDA0 = 0.05
 WORDING: dict[str, Any] = {"prompt": "terse", "noop_texts": ["fail"]}
-"""Of `trainer.aux`: how the objectives speak of these tasks, in the run as in the warm start."""
+"""Options of `[methods.envrl]`: the wording of these tasks, in the run as in the warm start."""
 _WARM = WarmStart(
     auxiliary=6_000,
     policy=SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=2_800),
@@ -55,8 +55,8 @@ class EnvrlSettings(Settings):
         """Return the run's configuration: the arm's preset as it stands, no judge, no adaptation."""
         document = super().document(arm, seed, models)
         document["algorithm"] = {"preset": arm.config["preset"]}
-        if arm.config["aux"]:
-            document["trainer"]["aux"] = WORDING | arm.config["aux"]
+        aux = arm.config["aux"]
+        document["methods"] = {"envrl": WORDING | aux} if aux else {}
         return document
 
 

@@ -10,11 +10,11 @@ from experiments.loop import Run, heldout
 from experiments.loop import play as play_run
 from experiments.record import Models, Result, Tell, silent
 from experiments.settings import Arm, Settings
-from services.trainer.learner.auxiliary import Auxiliary
+from methods.envrl.learner import NAME, Auxiliary
+from methods.envrl.options import EnvRLOptions
+from methods.envrl.rows import auxiliary_rows
 from services.trainer.learner.learner import Learner
-from services.trainer.loop.auxiliary_rows import auxiliary_rows
 from services.trainer.loop.hooks import Measures
-from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow
 
@@ -42,7 +42,7 @@ class EnvrlRun(Run):
     def _items(self, groups: Sequence[JudgedGroup]) -> list[TrainRow]:
         """Return the same transitions for all arms of a seed, with their true targets."""
         assert isinstance(self._settings, EnvrlSettings)
-        section = AuxiliarySection.model_validate(
+        options = EnvRLOptions.model_validate(
             WORDING | {"measure": True, "max_samples_per_update": self._settings.probe}
         )
         played = [group.played for group in groups]
@@ -54,13 +54,15 @@ class EnvrlRun(Run):
         renderer = Renderer.from_folder(self._config.models.policy.path)
         limit = self._config.trainer.policy.max_tokens
         return auxiliary_rows(
-            training, section, renderer, trained=0, max_tokens=limit, seed=self._seed
+            training, options, renderer, trained=0, max_tokens=limit, seed=self._seed
         ).rows
 
     def _objectives(self, learner: Learner, rows: list[TrainRow]) -> dict[str, float]:
         terms = Auxiliary(learner.model, learner.initial, learner.ranks)
         batch = self._batch("policy", 1, rows, self._config.trainer.policy)
-        terms.take(rows, batch)  # a batch without weights: the terms are measured
+        # only terms without a weight are measured
+        batch = batch.model_copy(update={"extra": {NAME: {"weights": {}}}})
+        terms.take(rows, batch)
         terms.measure(batch, lambda: None, guesses=_GUESSES)
         measures = terms.metrics()
         names = ("sp/nll", "id/nll", "id/exact")

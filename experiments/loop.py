@@ -235,7 +235,7 @@ class Run(LoopHooks):
             batch_id=f"{self._name}-{self._seed}-{step:05d}-{role}", run_id=self._name, role=role, step=step,
             initial=WeightVersion(number=0, folder=model.path), uri="memory", num_rows=len(rows),
             start=WeightVersion(number=0, folder=model.path), num_tokens=sum(len(row.ids) for row in rows),
-            algorithm=self._config.algorithm_of(role), learner=section, auxiliary=self._config.trainer.aux,
+            algorithm=self._config.algorithm_of(role), learner=section,
             temperature=model.temperature, seed=self._config.run.seed,
         )  # fmt: skip
 

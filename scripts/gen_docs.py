@@ -66,7 +66,7 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"run": {"groups_per_step": 1}, "adaptation": {"pairs_on_top": False}},
     {"models": {"policy": {"top_p": 0.9}}},
     {"models": {"reward": {"temperature": 0}}},
-    {"trainer": {"aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
+    {"methods": {"envrl": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
     {"trainer": {"policy": {"lora_alpha": 64}}},
     {"adaptation": {"ladder": {"levels": 2}}},
 )

@@ -1,4 +1,4 @@
-"""Batches and algorithms of tests: any option by its flat name, none of them refused for what stands beside it."""
+"""Batches and algorithms of tests: any option by its flat name, without the checks of combinations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
 from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.registry import Options
-from triforge.config import AuxiliarySection, CriticSection, LearnerSection
+from triforge.config import CriticSection, LearnerSection
 from triforge.store.weight_folders import version_name
 from triforge.types import TrainBatch, WeightVersion
 
@@ -43,18 +43,18 @@ def train_batch(
 ) -> TrainBatch:
     """A batch; keywords are fields of the batch, of its learner section, or options of the algorithm.
 
-    `estimate` holds options of an estimator, `aux` the weights and the section of auxiliary objectives. The batch starts from
+    `estimate` holds options of an estimator, `envrl` the weights and the options of auxiliary objectives. The batch starts from
     `version`, in the folder of the number `written` or else the model's, which is `base` (0).
     """
     learner = dict(options.pop("learner", {}))
     for name in [n for n in options if n in LearnerSection.model_fields]:
         learner[name] = options.pop(name)
     options |= options.pop("estimate", {})
-    if "aux" in options:
-        given = dict(options.pop("aux"))
-        options["auxiliary_weights"] = given.pop("weights", {})
-        on = {name: {"lambda0": weight} for name, weight in options["auxiliary_weights"].items()}
-        options["auxiliary"] = AuxiliarySection.model_validate({**on, **given})
+    if "envrl" in options:
+        own = dict(options.pop("envrl"))
+        weights = own.pop("weights", {})
+        on = {name: {"lambda0": weight} for name, weight in weights.items()}
+        options["extra"] = {"envrl": {"options": {**on, **own}, "weights": weights}}
     fields = {n: options.pop(n) for n in list(options) if n in TrainBatch.model_fields}
     if isinstance(fields.get("critic"), dict):
         fields["critic"] = CriticSection(**fields["critic"])

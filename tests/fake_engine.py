@@ -86,7 +86,7 @@ class FakeEngine:
     admin_api_key: str = ""  # of the pause and weight routes; empty takes `api_key`
     fail_next: int = 0  # so many generate calls are answered with the next two
     fail_status: int = 500
-    fail_message: str = "the fake engine was told to fail"
+    fail_message: str = "the fake engine is set to fail"
     pause_s: float = 0.0  # between two tokens
     wait_at: int = -1  # at this token an answer waits until weights change or a pause aborts it
     gone: bool = False  # nothing listens any more
@@ -212,8 +212,8 @@ class FakeEngine:
         rows = [rows] if single else rows
         each = params if isinstance(params, list) else [params] * len(rows)
         asked = zip(rows, each, strict=True)
-        said = [self._say(row, p, key) for row, p in asked for _ in range(p.get("n", 1))]
-        return 200, list(await asyncio.gather(*said))
+        answers = [self._say(row, p, key) for row, p in asked for _ in range(p.get("n", 1))]
+        return 200, list(await asyncio.gather(*answers))
 
     def _prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[list[Any]]:
         """Those of the probe of the adapter, or of the weights; -9 each without."""

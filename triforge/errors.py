@@ -85,10 +85,6 @@ class PausedError(TriforgeError, kind="paused", status=409, retryable=True):
     """A pool that is paused; the same request will succeed when it is resumed."""
 
 
-class PreconditionError(TriforgeError, kind="precondition", status=412):
-    """An object that changed since the caller read it (If-Match fails); read it again, then decide."""
-
-
 class TooLargeError(TriforgeError, kind="too_large", status=413):
     """A body that is larger than the route's limit; nothing was stored."""
 

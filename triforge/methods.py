@@ -72,6 +72,7 @@ class Method:
     controller: Controller | None = None
 
 
+@functools.cache
 def known() -> tuple[str, ...]:
     """Return the names of all installed methods, sorted."""
     return tuple(sorted(entry_points(group=GROUP).names))
@@ -86,7 +87,7 @@ def find(name: str) -> Method:
     """
     entries = entry_points(group=GROUP, name=name)
     path = next(iter(entries)).value if entries else name
-    loaded = load_part(path, f"methods.{name}") if ":" in path else None
+    loaded = load_part(path, name) if ":" in path else None
     if not isinstance(loaded, Method):
         raise ConfigError(
             f"{name}: unknown method; allowed are {', '.join(known())} or the path of another, 'package.module:METHOD'"

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-from pydantic import JsonValue
 
 from environments.desktop import generator, tasks
 from environments.desktop.session import AGENTS, Desktop
 from environments.desktop.tasks import DesktopTask, PlayOptions, size_of, tree_of
-from environments.gui.actions import Action, call
+from environments.gui.actions import call
 from environments.gui.episode import ComputerEpisode
 from environments.gui.rewriting import ScreenFamily
+from triforge.environments.kit import proofs
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import TaskDraft
 from triforge.types import CheckResult, Params, Task
 
 
-class DesktopComputer:
+class DesktopComputer(Desktop):
     """A desktop that has just started with a task's files."""
 
     def __init__(self, task: DesktopTask, options: PlayOptions) -> None:
-        self._options = options
-        self._desktop = Desktop(
-            options.width, options.height, lambda home: tasks.lay_out(task, home)
+        super().__init__(
+            options.width,
+            options.height,
+            lambda home: tasks.lay_out(task, home),
+            settle_s=options.settle_s,
         )
-        self._get = tasks.getter(self._desktop.home, self._desktop.windows)
-
-    def act(self, action: Action) -> None:
-        self._desktop.act(action, settle_s=self._options.settle_s)
-
-    def screenshot(self) -> bytes:
-        return self._desktop.screenshot()
+        self._limit = options.disk_limit
+        self.get = tasks.getter(self.home, self.windows)
 
     def listing(self) -> str:
-        return "files:\n" + (tree_of(self._desktop.home) or "(none)")
+        return "files:\n" + (tree_of(self.home) or "(none)")
 
     def overrun(self) -> str:
-        limit = self._options.disk_limit
-        used = sum(size_of(self._desktop.folder / name, limit) for name in AGENTS)
-        return "Failed: the disk is full." if used >= limit else ""
-
-    def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
-        return self._get(spec)
+        used = sum(size_of(self.folder / name, self._limit) for name in AGENTS)
+        return "Failed: the disk is full." if used >= self._limit else ""
 
     def settle(self) -> None:
-        """Nothing: tasks of the desktop end as the agent left them."""
-
-    def stop(self) -> None:
-        self._desktop.stop()
+        """Do nothing: tasks of the desktop end as the agent left them."""
 
 
 class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
-    """The family `desktop`; see README.md beside this file for the options."""
+    """The family `desktop`; README.md explains it."""
 
     name = "desktop"
     about = About(
@@ -79,21 +68,20 @@ class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
         return given.id.partition("-")[0]
 
     def check(self, given: DesktopTask) -> None:
-        """Refuse what is solved at reset, or cannot be laid out; of a task with variants, each of them."""
+        """Refuse a task that is solved at reset or cannot be laid out; of one with variants, each of them."""
         for _, changes, _ in given.known:
             tasks.expect_open(given.model_copy(update=changes))
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """The proofs of all such families, and that the verifier does not hold on the files as they are laid out."""
+        """Prove also that the verifier does not hold on the files as they are laid out."""
         made = super().check_rewrite(parent, candidate)
         if all(result.passed for result in made):
+            fault = ""
             try:
                 self.check(self.read(candidate.params))
-                made.append(CheckResult(name="not_satisfied_at_reset", passed=True))
             except InputError as error:
-                made.append(
-                    CheckResult(name="not_satisfied_at_reset", passed=False, detail=error.detail)
-                )
+                fault = error.detail
+            made += proofs(("not_satisfied_at_reset", not fault, fault))
         return made
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
@@ -115,7 +103,7 @@ class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
         )
 
     def solution(self, given: DesktopTask, options: PlayOptions) -> Sequence[str] | None:
-        """The task's own solution, entered into the terminal; None when the task has none."""
+        """Return the task's own solution, entered into the terminal; None when the task has none."""
         infeasible = given.evaluator.infeasible
         if not given.solution and not infeasible:
             return None

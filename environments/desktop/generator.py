@@ -1,4 +1,4 @@
-"""Seeded tasks about files and settings; each comes with the command that solves it."""
+"""Seeded tasks about files and settings, each with the command that solves it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What a maker may use: chance, two names that nothing else has, a text, and a file that lies about (or none)."""
+    """The arguments of a maker: chance, two unused names, a text, and another file (or none)."""
 
     rng: random.Random
     first: str
@@ -51,7 +51,7 @@ class _Draw:
 
 
 def generate(count: int, seed: int, options: Params) -> list[Params]:
-    """`count` tasks; task i depends on the seed, i and the options only."""
+    """Make `count` tasks; task i depends on the seed, i and the options only."""
     wanted = parse_model(GeneratorOptions, options, "desktop options")
     low, high = wanted.files
     most = len(_NAMES) - 2 * (1 + wanted.spare)  # a subtask has two names of its own
@@ -93,7 +93,7 @@ def _generate(rng: random.Random, wanted: GeneratorOptions) -> Params:
 
 
 def _together(made: Sequence[_Made], sorts: Sequence[Sort]) -> dict[str, JsonValue]:
-    """The variant that asks for all of these, one after the other."""
+    """Return the variant with all of these subtasks, one after the other."""
     first, *more = [one.instruction for one in made]
     then = [f"Then {text[0].lower()}{text[1:]}" for text in more]
     every: dict[str, JsonValue] = {"conj": "and"}
@@ -195,7 +195,7 @@ def _one(func: str, result: JsonValue, expected: JsonValue) -> dict[str, JsonVal
 
 
 def _moved(old: str, new: str, text: str) -> dict[str, JsonValue]:
-    """The text lies under the new name, and nothing under the old one."""
+    """Return the verifier of a text under the new name and nothing under the old one."""
     return {
         "func": ["compare_text_file", "exact_match"],
         "conj": "and",

@@ -1,8 +1,8 @@
-"""One running desktop: its folder is prepared, its screen read, its mouse and keyboard moved.
+"""One running desktop: its folder, its screen, its mouse and keyboard.
 
-The terminal's shell is where a model's commands run. It lives inside bubblewrap: no network, a read-only system, its own
-processes, its own /tmp, and a home folder that nothing else uses. Screen, window manager and terminal emulator run outside of
-it; where the service is root they have a user id that nothing else has. The shell reaches none of them.
+A model's commands run in the terminal's shell, inside bubblewrap: no network, a read-only system, its own processes, its own
+/tmp, and a home folder of its own. Screen, window manager and terminal emulator run outside of it, where the service is root
+under a user id of their own. The shell reaches none of them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from triforge.errors import EnvError
 from triforge.sandbox import filters, jail
 
 FOLDERS: Final = ("home", "signal", "screen", "own")
-AGENTS: Final = ("home", "signal")  # those that the shell can write to
+AGENTS: Final = ("home", "signal")  # the shell can write to these
 PROCESSES: Final = 128  # of the shell and all below it
-COOKIE: Final = "authority"  # who may speak to the screen: ours; window manager and terminal have a copy of their own
+COOKIE: Final = (
+    "authority"  # the right to use the screen; window manager and terminal have a copy of their own
+)
 _LIMITS: Final = (
     "ulimit -v 1048576; ulimit -f 20480; ulimit -t 60"  # KiB, blocks of 512 bytes, seconds
 )
@@ -78,9 +80,9 @@ def prepare_folder(folder: Path, prepare: Callable[[Path], None]) -> None:
 
 
 def write_cookie(path: Path, cookie: bytes) -> None:
-    """An X authority file that holds for every display and host, readable by its owner only."""
+    """Write an X authority file for every display and host, readable by its owner only."""
     name = b"MIT-MAGIC-COOKIE-1"
-    parts = (b"", b"", name, cookie)  # address, display, what it is, the secret
+    parts = (b"", b"", name, cookie)  # address, display, kind, secret
     data = b"\xff\xff" + b"".join(len(part).to_bytes(2, "big") + part for part in parts)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -88,12 +90,12 @@ def write_cookie(path: Path, cookie: bytes) -> None:
 
 
 def bounded() -> list[str]:
-    """What bubblewrap is started by: in a user namespace of its own only its own processes count (Linux 5.14 and newer)."""
+    """Return the start of bubblewrap's command; in its user namespace only its own processes count (Linux 5.14 and newer)."""
     return ["prlimit", f"--nproc={PROCESSES}:{PROCESSES}"]
 
 
 def _shell(folder: Path) -> list[str]:
-    """The command line of the sandboxed shell; descriptor 9 is the filter of system calls."""
+    """Return the command line of the sandboxed shell; descriptor 9 is the filter of system calls."""
     words = [*bounded(), jail.find(), "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--clearenv"]
     variables = {
@@ -125,19 +127,21 @@ START_S: Final = 60.0
 _CALL_S: Final = 30.0
 _LOOK_S: Final = 0.03
 _STABLE_S: Final = 2.0
-_SCROLL: Final = 60  # pixels that one notch of the wheel stands for
+_SCROLL: Final = 60  # pixels of one notch of the wheel
 _LAUNCH: Final = Path(__file__).with_name("launch.py")
 _NUMBERS: Final = itertools.count()
 _STARTING: Final = threading.Semaphore(max(2, os.cpu_count() or 1))
-"""Desktops that start at a time: each keeps a processor busy until its prompt is there, so more of them are only slower."""
+"""Desktops that start at a time: each keeps a processor busy until its prompt is there."""
 _BUTTONS: Final = {"left_click": "1", "middle_click": "2", "right_click": "3", "double_click": "1"}
 
 
 class Desktop:
     """A desktop that has just started. `stop` ends every process of it and removes its folder."""
 
-    def __init__(self, width: int, height: int, prepare: Callable[[Path], None]) -> None:
-        self.width, self.height = width, height
+    def __init__(
+        self, width: int, height: int, prepare: Callable[[Path], None], *, settle_s: float
+    ) -> None:
+        self.width, self.height, self._settle_s = width, height, settle_s
         uid = jail.first_uid()
         own = -1 if uid is None else uid + 64 * os.getpid() + next(_NUMBERS) % 64
 
@@ -167,7 +171,7 @@ class Desktop:
 
     @property
     def folder(self) -> Path:
-        """Where all its files lie; gone after `stop`."""
+        """The folder of all its files; gone after `stop`."""
         return self._folder
 
     @property
@@ -182,7 +186,7 @@ class Desktop:
         self._kept.stop()
 
     def screenshot(self) -> bytes:
-        """The screen as a PNG file, as soon as it has kept still for a moment (or two seconds have passed)."""
+        """Return the screen as a PNG file, once it has kept still for a moment (or two seconds have passed)."""
         shown = self._pixels()
 
         def still() -> bool:
@@ -195,12 +199,12 @@ class Desktop:
         return png.encode(self.width, self.height, shown.tobytes())
 
     def windows(self) -> list[str]:
-        """The titles of all visible windows, sorted."""
-        found = self._xdotool("search", "--onlyvisible", "--name", ".+", check=False).split()
-        named = {self._xdotool("getwindowname", number, check=False).strip() for number in found}
+        """Return the titles of all visible windows, sorted."""
+        numbers = self._xdotool("search", "--onlyvisible", "--name", ".+", check=False).split()
+        named = {self._xdotool("getwindowname", number, check=False).strip() for number in numbers}
         return sorted(named - {"", "Openbox"})
 
-    def act(self, action: Action, *, settle_s: float) -> None:
+    def act(self, action: Action) -> None:
         """Perform an action, then wait for as many prompts as lines were entered, at most `settle_s` seconds."""
         at = pixels(action.at, self.width, self.height) if action.at is not None else None
         where = ["mousemove", str(at[0]), str(at[1])] if at is not None else []
@@ -225,22 +229,16 @@ class Desktop:
         else:
             twice = ["--repeat", "2", "--delay", "40"] if action.kind == "double_click" else []
             self._xdotool(*where, "click", *twice, _BUTTONS[action.kind])
-        self._settle(lines, settle_s)
-
-    # ---- inside ------------------------------------------------------------------------------------------------
-
-    def _settle(self, lines: int, settle_s: float) -> None:
         if lines:
-            self._wait(lambda: self._signal() >= self._prompts + lines, settle_s)
+            self._wait(lambda: self._signal() >= self._prompts + lines, self._settle_s)
         self._prompts = self._signal()
 
     def _signal(self) -> int:
-        """How many prompts the shell has shown, by its own account."""
+        """Return how many prompts the shell has shown, by its own account."""
         try:
-            found = (self._folder / "signal" / "prompts").lstat()
+            return (self._folder / "signal" / "prompts").lstat().st_size
         except OSError:
             return 0
-        return found.st_size
 
     def _wait(self, ready: Callable[[], bool], at_most_s: float) -> bool:
         deadline = time.monotonic() + at_most_s
@@ -266,17 +264,17 @@ class Desktop:
                 )  # fmt: skip
             with called:
                 try:
-                    out, said = called.communicate(timeout=_CALL_S)
+                    out, errors = called.communicate(timeout=_CALL_S)
                 finally:
                     called.kill()
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise EnvError(f"desktop: xdotool {words[0]}: {error}") from error
         if check and called.returncode != 0:
-            raise EnvError(f"desktop: xdotool {words[0]} failed: {said[-200:]!r}")
+            raise EnvError(f"desktop: xdotool {words[0]} failed: {errors[-200:]!r}")
         return out.decode(errors="replace")
 
     def _pixels(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        """The screen's memory, [height, width, 3]: a window dump, which the server keeps in a file."""
+        """Read the screen's memory, [height, width, 3], from a window dump that the server keeps in a file."""
         data = (self._folder / "screen" / "Xvfb_screen0").read_bytes()
         head = np.frombuffer(data, dtype=">u4", count=25)
         start, row = int(head[0] + 12 * head[19]), int(head[12])

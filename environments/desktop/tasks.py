@@ -24,7 +24,7 @@ _ENTER: Final = _READ | os.O_DIRECTORY
 
 
 def inside_home(path: str) -> PurePosixPath:
-    """A path below the home folder."""
+    """Return a path below the home folder, or raise an InputError."""
     parts = PurePosixPath(path)
     if not path or parts.is_absolute() or ".." in parts.parts or "\0" in path or not parts.parts:
         raise InputError(f"desktop: path {path!r} must lead to something below the home folder")
@@ -39,36 +39,36 @@ def write_file(home: Path, path: str, content: str) -> None:
 
 
 def read_file(home: Path, path: str) -> str | None:
-    """The text of a file, None when there is no plain file of at most 1 MiB. Bytes that are no UTF-8 are replaced."""
+    """Return the text of a file, None when there is no plain file of at most 1 MiB. Bytes that are not UTF-8 are replaced."""
     descriptor = _open(home, inside_home(path), _READ)
     if descriptor is None:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
             return None
         return file.read(MAX_FILE).decode("utf-8", "replace")
 
 
 def names_in(home: Path, path: str = "") -> list[str] | None:
-    """What lies in a folder, sorted, folders with a slash; None when it is no folder. Hidden names are left out."""
+    """Return the names in a folder, sorted, folders with a slash; None when it is no folder. Hidden names are left out."""
     descriptor = _open(home, inside_home(path) if path else PurePosixPath(), _ENTER)
     if descriptor is None:
         return None
     try:
         with os.scandir(descriptor) as entries:
-            found = [
+            names = [
                 entry.name + "/" * entry.is_dir(follow_symlinks=False)
                 for _, entry in zip(range(MAX_ENTRIES), entries, strict=False)
                 if not entry.name.startswith(".")
             ]
     finally:
         os.close(descriptor)
-    return sorted(name.encode("utf-8", "replace").decode("utf-8") for name in found)
+    return sorted(name.encode("utf-8", "replace").decode("utf-8") for name in names)
 
 
 def exists_in(home: Path, path: str) -> bool:
-    """Whether there is anything of that name, be it a link that leads nowhere."""
+    """Return whether there is anything of that name, even a broken link."""
     parts = inside_home(path)
     descriptor = _open(home, parts.parent, _ENTER)
     if descriptor is None:
@@ -83,7 +83,7 @@ def exists_in(home: Path, path: str) -> bool:
 
 
 def tree_of(home: Path) -> str:
-    """Files and folders of two levels, one a line."""
+    """Return files and folders of two levels, one a line."""
     lines = []
     for name in names_in(home) or []:
         lines.append(name)
@@ -93,7 +93,7 @@ def tree_of(home: Path) -> str:
 
 
 def size_of(home: Path, limit: int) -> int:
-    """Bytes in all files below, or `limit` as soon as that many, or too many files, are found."""
+    """Return the bytes of all files below, or `limit` as soon as that many, or too many files, are found."""
     total = seen = 0
     folders = [home]
     while folders:
@@ -107,7 +107,7 @@ def size_of(home: Path, limit: int) -> int:
                         total += entry.stat(follow_symlinks=False).st_size
                     if total >= limit or seen > 10 * MAX_ENTRIES:
                         return limit
-        except OSError:  # it was removed meanwhile, or closed to us
+        except OSError:  # it was removed or closed meanwhile
             continue
     return total
 
@@ -133,7 +133,7 @@ SORTS: tuple[Sort, ...] = ("create", "write", "rename", "move", "delete", "setti
 
 
 class SetupStep(Strict):
-    """A step before the episode: `write_file` (path, content) or `make_folder` (path), below the home folder."""
+    """A step of the setup: `write_file` (path, content) or `make_folder` (path), below the home folder."""
 
     type: Literal["write_file", "make_folder"]
     parameters: dict[str, str]
@@ -149,7 +149,7 @@ class DesktopVariant(Variant):
 
 
 class DesktopTask(ScreenTask):
-    """The parameters of a task, in OSWorld's shape; no agent sees the `solution`, commands that solve it in the terminal."""
+    """The parameters of a task, in OSWorld's shape; the agent does not see the `solution`, commands for the terminal."""
 
     id: str = Field(default="", max_length=200)
     config: list[SetupStep] = Field(default_factory=list, max_length=200)
@@ -159,7 +159,7 @@ class DesktopTask(ScreenTask):
 
 
 class GeneratorOptions(Strict):
-    """What tasks are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     sorts: list[Sort] = Field(default_factory=lambda: list(SORTS), min_length=1)
     files: list[int] = Field(default_factory=lambda: [1, 4], min_length=2, max_length=2)
@@ -168,7 +168,7 @@ class GeneratorOptions(Strict):
 
 
 class PlayOptions(ScreenOptions):
-    """How the screen is shown and how responses are read; README.md explains each option."""
+    """Options of a run; README.md explains each."""
 
     observe: Literal["screenshot", "files", "both"] = "screenshot"
     width: int = Field(default=640, ge=320, le=1920)
@@ -200,7 +200,7 @@ def lay_out(task: DesktopTask, home: Path) -> None:
 
 
 def getter(home: Path, windows: Windows) -> Getter:
-    """Finds what an evaluator asks for, by the type of what is asked; a `rule` or a `text` is what is expected itself."""
+    """Return the reader of an evaluator's values; a `rule` or a `text` is the expected value itself."""
 
     def folder(path: str) -> JsonValue:
         names = names_in(home, path)
@@ -220,7 +220,7 @@ def getter(home: Path, windows: Windows) -> Getter:
             return spec.get("rules" if kind == "rule" else "text")
         if kind not in find:
             raise InputError(
-                f"desktop params: evaluator: unknown type {spec.get('type')!r}, known are {', '.join(find)}, rule, text"
+                f"desktop params: evaluator: given type {spec.get('type')!r}, expected one of {', '.join(find)}, rule, text"
             )
         return find[kind](str(spec.get("path", "")), str(spec.get("name", "")))
 
@@ -228,7 +228,7 @@ def getter(home: Path, windows: Windows) -> Getter:
 
 
 def expect_open(task: DesktopTask) -> None:
-    """A task must not be solved before it begins; tried in a folder of its own."""
+    """Raise an InputError for a task that is solved at reset; it is laid out in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="triforge-desktop-") as folder:
         home = Path(folder)
         lay_out(task, home)
@@ -236,16 +236,16 @@ def expect_open(task: DesktopTask) -> None:
         for specs in (task.evaluator.result, task.evaluator.expected):
             for spec in specs if isinstance(specs, list) else [specs]:
                 if spec or not task.evaluator.infeasible:
-                    get(spec)  # `score` need not come to each of them
+                    get(spec)  # `score` may stop before some of them
         if task.evaluator.score(get) == 1.0:
             raise InputError("desktop params: evaluator: it holds already at reset")
 
 
 def _setting(text: str | None, name: str) -> str | None:
-    """The value of the last line `name=value`."""
-    found = None
+    """Return the value of the last line `name=value`."""
+    last = None
     for line in (text or "").splitlines():
         key, separator, value = line.partition("=")
         if separator and key.strip() == name:
-            found = value.strip()
-    return found
+            last = value.strip()
+    return last

@@ -1,5 +1,5 @@
-"""What the families with a screen share: the action format, child processes that never outlive us, PNG files.
+"""The common part of the families with a screen; not a family itself.
 
-Not a family itself. `actions` reads computer-use calls and short commands, `episode` plays the turns of a task on a computer,
-`evaluators` verify it in OSWorld's shape, `lending` shares browsers and machines, `processes` starts programs under a guard process, `png` writes screenshots.
+`actions` reads computer-use calls and short commands, `episode` plays the turns of a task on a computer, `evaluators` verify it in
+OSWorld's shape, `rewriting` changes it, `lending` shares browsers and machines, `processes` starts programs under a guard process.
 """

@@ -1,4 +1,4 @@
-"""The names of keys: what a model may write, and what a browser, an X server and pyautogui call them."""
+"""Actions at a screen: their keys, their points, and the two formats in which a model writes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_KEYS: Final = 4
 
 
 def read_keys(given: object) -> tuple[str, ...] | None:
-    """Keys pressed together, as `["ctrl", "c"]` or `"ctrl+c"`, under our names; None when one is unknown."""
+    """Read keys pressed together, as `["ctrl", "c"]` or `"ctrl+c"`, under our names; None when one is unknown."""
     if isinstance(given, str):
         given = given.split("+") if len(given) > 1 else [given]
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_KEYS:
@@ -60,17 +60,17 @@ def _key_name(name: object) -> str:
 
 
 def web_key(key: str) -> str:
-    """A key as WebDriver's actions take it."""
+    """Return a key as WebDriver's actions take it."""
     return NAMES[key][0] if key in NAMES else key
 
 
 def x_key(key: str) -> str:
-    """A key as xdotool takes it."""
+    """Return a key as xdotool takes it."""
     return NAMES[key][1] if key in NAMES else f"U{ord(key):04X}"
 
 
 def pyautogui_key(key: str) -> str:
-    """A key as pyautogui takes it."""
+    """Return a key as pyautogui takes it."""
     return NAMES[key][2] if key in NAMES else key
 
 
@@ -93,7 +93,7 @@ Reason = Literal[
 class Action:
     """One action. `at` is a point of the grid (0 to 999), `ref` an element's number; a click has one of the two.
 
-    `amount` is in pixels, upwards positive; `seconds` is what `wait` asks for; `success` is what `terminate` claims.
+    `amount` is in pixels, upwards positive; `seconds` belongs to `wait`, `success` to `terminate`.
     """
 
     kind: Kind
@@ -119,51 +119,36 @@ class Action:
         return " ".join(word for word in (self.kind, where, words.get(self.kind, "")) if word)
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedError(Exception):
     """A response that is no action: why, as a word to count and a sentence to show."""
-
-    reason: Reason
-    sentence: str
-
-
-class _MalformedError(Exception):
-    """Carries a `Malformed` out of the readers below."""
 
     def __init__(self, reason: Reason, sentence: str) -> None:
         super().__init__(sentence)
-        self.found = Malformed(reason, sentence)
+        self.reason = reason
 
 
 def pixels(at: tuple[int, int], width: int, height: int) -> tuple[int, int]:
-    """A point of the grid on a screen: 0 is the first pixel, 999 the last one."""
+    """Return the pixel of a point of the grid: 0 is the first pixel, 999 the last one."""
     return round(at[0] * (width - 1) / (GRID - 1)), round(at[1] * (height - 1) / (GRID - 1))
 
 
 def grid(x: int, y: int, width: int, height: int) -> tuple[int, int]:
-    """The point of the grid that `pixels` maps to pixel (x, y), for screens of at most 1000 pixels each way."""
+    """Return the point of the grid that `pixels` maps to pixel (x, y), for screens of at most 1000 pixels each way."""
     return round(x * (GRID - 1) / (width - 1)), round(y * (GRID - 1) / (height - 1))
 
 
-def read_computer_use(response: str) -> Action | Malformed:
-    """The action of a response in the computer-use format. What stands before the last `</think>` does not count."""
-    return _read(response, _arguments)
+def read_computer_use(response: str) -> Action:
+    """Read a response in the computer-use format; text before the last `</think>` does not count."""
+    return _action(_arguments(response.rpartition("</think>")[2]))
 
 
-def read_command(response: str) -> Action | Malformed:
-    """The action of a response that is one short command."""
-    return _read(response, lambda said: _spelled_out(said.strip()))
-
-
-def _read(response: str, arguments: Callable[[str], Mapping[str, object]]) -> Action | Malformed:
-    try:
-        return _action(arguments(response.rpartition("</think>")[2]))
-    except _MalformedError as error:
-        return error.found
+def read_command(response: str) -> Action:
+    """Read a response that is one short command; text before the last `</think>` does not count."""
+    return _action(_spelled_out(response.rpartition("</think>")[2].strip()))
 
 
 def call(action: str, **arguments: object) -> str:
-    """A whole response in the computer-use format."""
+    """Return a whole response in the computer-use format."""
     body = json.dumps(
         {"name": "computer_use", "arguments": {"action": action, **arguments}}, ensure_ascii=False
     )
@@ -175,20 +160,20 @@ def call(action: str, **arguments: object) -> str:
 
 def _arguments(text: str) -> Mapping[str, object]:
     closed = text.split("</tool_call>")[:-1]
-    calls = [found[2] for part in closed if (found := part.partition("<tool_call>"))[1]]
+    calls = [part.partition("<tool_call>")[2] for part in closed if "<tool_call>" in part]
     if not calls:
-        raise _MalformedError("no_call", "the response has no <tool_call> ... </tool_call>")
+        raise MalformedError("no_call", "the response has no <tool_call> ... </tool_call>")
     if len(calls) > 1:
-        raise _MalformedError("several_calls", f"one call a turn, the response has {len(calls)}")
+        raise MalformedError("several_calls", f"one call a turn, the response has {len(calls)}")
     try:
         body = json.loads(calls[0])
     except (ValueError, RecursionError):
-        raise _MalformedError("bad_json", "the call is not JSON") from None
+        raise MalformedError("bad_json", "the call is not JSON") from None
     if not isinstance(body, dict) or body.get("name") != "computer_use":
-        raise _MalformedError("wrong_tool", 'the call must have the name "computer_use"')
+        raise MalformedError("wrong_tool", 'the call must have the name "computer_use"')
     arguments = body.get("arguments")
     if not isinstance(arguments, dict):
-        raise _MalformedError("bad_json", "the call's arguments must be a JSON object")
+        raise MalformedError("bad_json", "the call's arguments must be a JSON object")
     return arguments
 
 
@@ -207,10 +192,9 @@ _COMMANDS: Final[tuple[tuple[str, Callable[[re.Match[str]], dict[str, object]]],
 
 def _spelled_out(command: str) -> Mapping[str, object]:
     for pattern, arguments in _COMMANDS:
-        found = re.fullmatch(pattern, command)
-        if found is not None:
-            return arguments(found)
-    raise _MalformedError("unknown_action", f"{_shown(command)} is not a command")
+        if match := re.fullmatch(pattern, command):
+            return arguments(match)
+    raise MalformedError("unknown_action", f"{_shown(command)} is not a command")
 
 
 # ---- from arguments to an action ------------------------------------------------------------------------------------
@@ -231,21 +215,21 @@ def _action(arguments: Mapping[str, object]) -> Action:
         return Action(kind, at=_point(arguments))
     read = _READERS.get(name) if isinstance(name, str) else None
     if read is None:
-        raise _MalformedError("unknown_action", f"there is no action {_shown(name)}")
+        raise MalformedError("unknown_action", f"there is no action {_shown(name)}")
     return read(arguments)
 
 
 def _key(arguments: Mapping[str, object]) -> Action:
     keys = read_keys(_given(arguments, "keys"))
     if keys is None:
-        raise _MalformedError("bad_argument", f"keys: unknown {_shown(arguments['keys'])}")
+        raise MalformedError("bad_argument", f"keys: unknown {_shown(arguments['keys'])}")
     return Action("key", keys=keys)
 
 
 def _type(arguments: Mapping[str, object]) -> Action:
     text = _given(arguments, "text")
     if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT or not _writable(text):
-        raise _MalformedError("bad_argument", f"text: 1 to {MAX_TEXT} writable characters")
+        raise MalformedError("bad_argument", f"text: 1 to {MAX_TEXT} writable characters")
     ref = _whole(arguments, "ref", 0, 10**6) if "ref" in arguments else None
     return Action("type", ref=ref, text=text)
 
@@ -258,16 +242,16 @@ def _scroll(arguments: Mapping[str, object]) -> Action:
 def _wait(arguments: Mapping[str, object]) -> Action:
     seconds = _given(arguments, "time")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise _MalformedError("bad_argument", f"time: a number of seconds, given {_shown(seconds)}")
+        raise MalformedError("bad_argument", f"time: a number of seconds, given {_shown(seconds)}")
     if not 0 <= seconds <= MAX_WAIT_S:  # also refuses what is not a number
-        raise _MalformedError("bad_argument", f"time: 0 to {MAX_WAIT_S:g} seconds")
+        raise MalformedError("bad_argument", f"time: 0 to {MAX_WAIT_S:g} seconds")
     return Action("wait", seconds=float(seconds))
 
 
 def _terminate(arguments: Mapping[str, object]) -> Action:
     status = _given(arguments, "status")
     if status not in ("success", "failure"):
-        raise _MalformedError("bad_argument", f"status: success or failure, given {_shown(status)}")
+        raise MalformedError("bad_argument", f"status: success or failure, given {_shown(status)}")
     return Action("terminate", success=status == "success")
 
 
@@ -282,35 +266,35 @@ _READERS: Final[dict[str, Callable[[Mapping[str, object]], Action]]] = {
 
 def _given(arguments: Mapping[str, object], name: str) -> object:
     if name not in arguments:
-        raise _MalformedError("missing_argument", f"the argument {name!r} is missing")
+        raise MalformedError("missing_argument", f"the argument {name!r} is missing")
     return arguments[name]
 
 
 def _whole(arguments: Mapping[str, object], name: str, low: int, high: int) -> int:
     value = _number(_given(arguments, name))
     if value is None or not low <= value <= high:
-        raise _MalformedError("bad_argument", f"{name}: a whole number from {low} to {high}")
+        raise MalformedError("bad_argument", f"{name}: a whole number from {low} to {high}")
     return value
 
 
 def _point(arguments: Mapping[str, object]) -> tuple[int, int]:
-    given = _given(arguments, "coordinate")
-    if isinstance(given, list) and len(given) == 2:
-        x, y = _number(given[0]), _number(given[1])
+    point = _given(arguments, "coordinate")
+    if isinstance(point, list) and len(point) == 2:
+        x, y = map(_number, point)
         if x is not None and y is not None and 0 <= x < GRID and 0 <= y < GRID:
             return x, y
-    raise _MalformedError("bad_argument", f"coordinate: [x, y], each from 0 to {GRID - 1}")
+    raise MalformedError("bad_argument", f"coordinate: [x, y], each from 0 to {GRID - 1}")
 
 
 def _number(value: object) -> int | None:
-    """A whole number; 500.0 is one, True is not."""
+    """Return a whole number; 500.0 is one, True is not."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _writable(text: str) -> bool:
-    """Whether every character can be typed: no control characters except line feed and tab, no lone surrogates."""
+    """Return whether every character can be typed: no control characters except line feed and tab, no lone surrogates."""
     return all(c in "\n\t" or (c.isprintable() and not "\ud800" <= c <= "\udfff") for c in text)
 
 

@@ -1,4 +1,4 @@
-"""One episode at a screen: the same turns, ends and verdicts whatever the computer is, and the asynchronous shell round it."""
+"""One episode at a screen: the same turns, ends and verdicts for all computers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol
 from prometheus_client import Counter
 from pydantic import Field, JsonValue
 
-from environments.gui.actions import Action, Malformed, call, read_command, read_computer_use
+from environments.gui.actions import Action, MalformedError, call, read_command, read_computer_use
 from environments.gui.evaluators import Evaluator
 from triforge.environments.kit import Strict
 from triforge.errors import EnvError
@@ -24,7 +24,7 @@ MALFORMED: Final = Counter(
 )
 
 Format = Literal["command", "computer_use"]
-READERS: Final[dict[Format, Callable[[str], Action | Malformed]]] = {
+_READERS: Final[dict[Format, Callable[[str], Action]]] = {
     "command": read_command,
     "computer_use": read_computer_use,
 }
@@ -38,35 +38,6 @@ COMPUTER_USE_GUIDE: Final = (
     "wait (time, in seconds); terminate (status: success or failure) when you have finished or see that it cannot "
     "be done."
 )
-
-
-class Turns:
-    """Counts the turns of one episode."""
-
-    def __init__(self, family: str, *, horizon: int, malformed_limit: int) -> None:
-        self._family = family
-        self._horizon = horizon
-        self._malformed_limit = malformed_limit
-        self.taken = 0
-        self.malformed = 0
-
-    def take(self, reason: str = "") -> None:
-        """Count a turn; a malformed one with its reason."""
-        self.taken += 1
-        if reason:
-            self.malformed += 1
-            MALFORMED.labels(self._family, reason).inc()
-
-    @property
-    def over(self) -> str:
-        """Why no further turn is played, as a sentence for the agent; empty while the episode goes on."""
-        if self._malformed_limit and self.malformed >= self._malformed_limit:
-            return f"Failed: {self.malformed} malformed actions."
-        if self.taken >= self._horizon:
-            return f"Failed: all {self._horizon} steps are used up."
-        return ""
-
-
 COMMAND_GUIDE: Final = (
     "You use a computer with a terminal. Each turn give one command: run LINE (types a line into the terminal and enters "
     "it), click X Y (0 to 999), press KEY, scroll PIXELS, wait, done, fail. Answer with the command only."
@@ -74,33 +45,8 @@ COMMAND_GUIDE: Final = (
 _VERIFY_PAUSE_S: Final = 0.1
 
 
-class Computer(Protocol):
-    """A running computer. Any call may raise `EnvError`: it broke, which says nothing about the agent."""
-
-    def act(self, action: Action) -> None:
-        """Perform an action by pixel or key, never `terminate` or one on an element."""
-
-    def screenshot(self) -> bytes:
-        """The screen as a PNG file."""
-
-    def listing(self) -> str:
-        """What there is, as text, for agents that do not see."""
-
-    def overrun(self) -> str:
-        """Why the episode cannot go on, as a sentence for the agent; empty while it can."""
-
-    def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
-        """What an evaluator asks for."""
-
-    def settle(self) -> None:
-        """Whatever the task wants done between the agent's last word and the verifier."""
-
-    def stop(self) -> None:
-        """Free everything. Idempotent, from any thread."""
-
-
 class ReadOptions(Strict):
-    """How responses are read; the READMEs of the families explain each option."""
+    """Options of reading responses; the READMEs of the families explain each."""
 
     actions: Format = "computer_use"
     malformed_limit: int = Field(default=3, ge=0, le=1000)
@@ -108,49 +54,60 @@ class ReadOptions(Strict):
 
 
 class ScreenOptions(ReadOptions):
-    """What all families with a computer let a run choose."""
+    """Options of all families with a computer."""
 
     verify_s: float = Field(default=2.0, ge=0.0, le=60.0)
 
 
 class ScreenEpisode(ABC):
-    """Responses read as actions, turns counted, results written; what is left to say is what an action does."""
+    """Reads responses as actions, counts turns and writes results; subclasses perform the actions."""
 
     def __init__(self, family: str, horizon: int, options: ReadOptions, guide: str) -> None:
         self.done = False
-        self._read = READERS[options.actions]
+        self._family, self._horizon, self._limit = family, horizon, options.malformed_limit
+        self._read = _READERS[options.actions]
         guide = guide if options.actions == "command" else COMPUTER_USE_GUIDE
         self._guide = guide if options.guide else ""
-        self._turns = Turns(family, horizon=horizon, malformed_limit=options.malformed_limit)
+        self._turns = self._malformed = 0
 
     def play(self, response: str) -> StepResult:
-        action = self._read(response)
-        if isinstance(action, Malformed):
-            self._turns.take(action.reason)
-            return self._after(f"malformed: {action.sentence}", "", valid=False)
+        try:
+            action = self._read(response)
+        except MalformedError as error:
+            return self._refuse(error.reason, f"malformed: {error}", "")
         return self._act(action)
 
     @abstractmethod
     def _act(self, action: Action) -> StepResult:
-        """Count the turn and perform the action."""
+        """Perform the action and return one of the results below."""
 
     @abstractmethod
     def _observe(self, remark: str) -> Observation:
-        """What the agent sees now."""
+        """Return the present observation."""
 
-    def _end(self, action: str, *, success: bool, said: str) -> StepResult:
-        self.done = True
-        return self._result(said, action, success=success, label=1 if success else -1)
+    def _refuse(self, reason: str, remark: str, action: str) -> StepResult:
+        """Return the result of a malformed action."""
+        MALFORMED.labels(self._family, reason).inc()
+        self._malformed += 1
+        return self._after(remark, action, valid=False)
 
     def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
-        """The result of an action that decides nothing, unless it was the last turn."""
-        said = self._turns.over
-        self.done = bool(said)
-        return self._result(said or remark, action, valid=valid, label=None if valid else -1)
+        """Return the result of an action that decides nothing, unless it was the last turn."""
+        self._turns += 1
+        if self._limit and self._malformed >= self._limit:
+            self.done, remark = True, f"Failed: {self._malformed} malformed actions."
+        elif self._turns >= self._horizon:
+            self.done, remark = True, f"Failed: all {self._horizon} steps are used up."
+        return self._result(remark, action, valid=valid, label=None if valid else -1)
+
+    def _end(self, action: str, *, success: bool, remark: str) -> StepResult:
+        """Return the result of an action that decides the episode."""
+        self.done = True
+        return self._result(remark, action, success=success, label=1 if success else -1)
 
     def _result(
         self,
-        said: str,
+        remark: str,
         action: str,
         *,
         label: Literal[-1, 1] | None,
@@ -158,7 +115,7 @@ class ScreenEpisode(ABC):
         success: bool = False,
     ) -> StepResult:
         return StepResult(
-            observation=self._observe(said),
+            observation=self._observe(remark),
             action=action,
             action_valid=valid,
             done=self.done,
@@ -167,12 +124,36 @@ class ScreenEpisode(ABC):
         )
 
 
+class Computer(Protocol):
+    """A running computer. Any call may raise `EnvError`: it broke, and the episode is not measured."""
+
+    def act(self, action: Action) -> None:
+        """Perform an action by pixel or key, never `terminate` or one on an element."""
+
+    def screenshot(self) -> bytes:
+        """Return the screen as a PNG file."""
+
+    def listing(self) -> str:
+        """Return the computer's contents as text, for agents without images."""
+
+    def overrun(self) -> str:
+        """Return why the episode cannot go on, as a sentence for the agent; empty while it can."""
+
+    def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
+        """Return a value that an evaluator names."""
+
+    def settle(self) -> None:
+        """Do the task's steps between the agent's last action and the verifier."""
+
+    def stop(self) -> None:
+        """Free everything. Idempotent, from any thread."""
+
+
 class ComputerEpisode(ScreenEpisode):
     """One task being played.
 
-    `begin` starts the computer with the task laid out and may take its time; `sees` and `reads` say whether observations
-    carry a screenshot and the computer's listing; `abandon` is called when the episode is left, also when its computer has
-    not started yet.
+    `begin` starts the computer with the task laid out and may take its time; `sees` and `reads` are whether observations carry a
+    screenshot and the computer's listing; `abandon` is called when the episode is left, also before its computer has started.
     """
 
     def __init__(
@@ -189,7 +170,6 @@ class ComputerEpisode(ScreenEpisode):
         abandon: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(family, horizon, options, COMMAND_GUIDE)
-        self._family = family
         self._instruction = instruction
         self._evaluator = evaluator
         self._begin = begin
@@ -210,20 +190,6 @@ class ComputerEpisode(ScreenEpisode):
             raise EnvError(f"{self._family}: the episode was closed while its computer started")
         return Reset(observation=self._observe(f"task: {self._instruction}"), system=self._guide)
 
-    def _act(self, action: Action) -> StepResult:
-        if action.ref is not None:
-            self._turns.take("no_element")
-            return self._after("there are no numbered elements", str(action), valid=False)
-        self._turns.take()
-        if action.kind == "terminate":
-            return self._judge(action)
-        computer = self._running()
-        computer.act(action)
-        overrun = computer.overrun()
-        if overrun:
-            return self._end(str(action), success=False, said=overrun)
-        return self._after("", str(action), valid=True)
-
     def leave(self, *, sound: bool) -> None:  # noqa: ARG002
         self.done = True
         with self._lock:
@@ -233,6 +199,17 @@ class ComputerEpisode(ScreenEpisode):
             computer.stop()
         self._abandon()
 
+    def _act(self, action: Action) -> StepResult:
+        if action.ref is not None:
+            return self._refuse("no_element", "there are no numbered elements", str(action))
+        if action.kind == "terminate":
+            return self._judge(action)
+        computer = self._running()
+        computer.act(action)
+        if overrun := computer.overrun():
+            return self._end(str(action), success=False, remark=overrun)
+        return self._after("", str(action), valid=True)
+
     def _running(self) -> Computer:
         computer = self._computer
         if computer is None:
@@ -240,10 +217,9 @@ class ComputerEpisode(ScreenEpisode):
         return computer
 
     def _judge(self, action: Action) -> StepResult:
-        """The agent says that it has finished, or that the task cannot be done. The verifier says whether that is so.
+        """Verify the task after the agent has finished, or has given it up as infeasible.
 
-        It is asked only now: an episode that runs out of steps is a failure, whatever lies in its files, and so is one
-        whose agent gives up on a task that can be done.
+        An episode that runs out of steps is a failure, whatever its files hold; so is one that is given up and feasible.
         """
         if self._evaluator.infeasible or not action.success:
             success = self._evaluator.infeasible and not action.success
@@ -254,8 +230,8 @@ class ComputerEpisode(ScreenEpisode):
             while not (success := self._evaluator.score(computer.get) == 1.0):
                 if time.monotonic() >= deadline:
                     break
-                time.sleep(_VERIFY_PAUSE_S)  # what was entered last may still be at work
-        return self._end(str(action), success=success, said="Done." if success else "Failed.")
+                time.sleep(_VERIFY_PAUSE_S)  # the last input may still be at work
+        return self._end(str(action), success=success, remark="Done." if success else "Failed.")
 
     def _observe(self, remark: str) -> Observation:
         computer = self._running()

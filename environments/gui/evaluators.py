@@ -1,9 +1,9 @@
-"""Evaluators in OSWorld's shape: functions over what was found and what was expected, joined by "and" or "or".
+"""Evaluators in OSWorld's shape: functions over a result and an expected value, joined by "and" or "or".
 
     {"func": "exact_match", "result": {"type": ...}, "expected": {"type": "rule", "rules": {"expected": "7"}}}
 
-`func`, `result` and `expected` may be lists of equal length, with `conj` between them. What `result` and `expected` stand
-for is found by the family (`Getter`); a missing file is None and never matches anything. Each function gives 0.0 or 1.0.
+`func`, `result` and `expected` may be lists of equal length, with `conj` between them. The family reads the values of `result` and
+`expected` (`Getter`); a missing file is None and never matches. Each function returns 0.0 or 1.0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Metric = Callable[[JsonValue, JsonValue], float]
 
 
 class Evaluator(Strict):
-    """How a task is verified. `infeasible` is right exactly when the agent itself says that it cannot be done."""
+    """The verifier of a task. `infeasible` succeeds exactly when the agent gives the task up."""
 
     func: str | list[str]
     conj: Literal["and", "or"] = "and"
@@ -48,22 +48,19 @@ class Evaluator(Strict):
 
     @property
     def infeasible(self) -> bool:
-        """Whether the task cannot be done, and saying so is the right answer."""
+        """Whether the task cannot be done, so that giving it up is right."""
         return self.funcs == [INFEASIBLE]
 
     def score(self, get: Getter) -> float:
-        """0.0 or 1.0."""
+        """Return 0.0 or 1.0."""
         if self.infeasible:
             return 0.0
         scores = (
             METRICS[func](get(self._nth(self.result, i)), get(self._nth(self.expected, i)))
             for i, func in enumerate(self.funcs)
         )
-        return float(
-            all(score == 1.0 for score in scores)
-            if self.conj == "and"
-            else any(score == 1.0 for score in scores)
-        )
+        join = all if self.conj == "and" else any
+        return float(join(score == 1.0 for score in scores))
 
     @staticmethod
     def _nth(given: Spec | list[Spec], index: int) -> Spec:
@@ -71,36 +68,36 @@ class Evaluator(Strict):
 
 
 def _exact_match(result: JsonValue, expected: JsonValue) -> float:
-    """Equal to `expected` of the rules; text without the line feed at its end."""
+    """Compare with `expected` of the rules; text without the line feed at its end."""
     wanted = expected.get("expected") if isinstance(expected, dict) else expected
     return float(result is not None and _plain(result) == _plain(wanted))
 
 
 def _check_include_exclude(result: JsonValue, rules: JsonValue) -> float:
-    """A text that contains all of `include` and nothing of `exclude`."""
+    """Find all of `include` and nothing of `exclude` in a text."""
     if not isinstance(result, str) or not isinstance(rules, dict):
         return 0.0
     include, exclude = _texts(rules.get("include")), _texts(rules.get("exclude"))
-    if not include and not exclude:  # rules that ask for nothing would pass everything
+    if not include and not exclude:  # empty rules would pass everything
         return 0.0
     return float(all(t in result for t in include) and not any(t in result for t in exclude))
 
 
 def _compare_text_file(result: JsonValue, expected: JsonValue) -> float:
-    """Two files with the same lines; blanks at the ends of lines and empty lines at the end do not count."""
+    """Compare the lines of two files; blanks at the ends of lines and empty lines at the end do not count."""
     if not isinstance(result, str) or not isinstance(expected, str):
         return 0.0
     return float(_lines(result) == _lines(expected))
 
 
 def _is_in_list(result: JsonValue, rules: JsonValue) -> float:
-    """A list that holds `expected` of the rules."""
+    """Find `expected` of the rules in a list."""
     wanted = rules.get("expected") if isinstance(rules, dict) else rules
     return float(isinstance(result, list) and wanted in result)
 
 
 def _check_direct_json_object(result: JsonValue, rules: JsonValue) -> float:
-    """An object whose fields have the values that `expected` of the rules names; further fields do not matter."""
+    """Compare the fields of an object with `expected` of the rules; further fields do not matter."""
     wanted = rules.get("expected") if isinstance(rules, dict) else None
     if not isinstance(result, dict) or not isinstance(wanted, dict) or not wanted:
         return 0.0
@@ -108,7 +105,7 @@ def _check_direct_json_object(result: JsonValue, rules: JsonValue) -> float:
 
 
 def _file_contains(result: JsonValue, rules: JsonValue) -> float:
-    """A text that contains each of the texts in `expected` of the rules."""
+    """Find each of the texts in `expected` of the rules in a text."""
     wanted = _texts(rules.get("expected")) if isinstance(rules, dict) else []
     return float(isinstance(result, str) and bool(wanted) and all(t in result for t in wanted))
 

@@ -1,10 +1,10 @@
-"""A process of its own that starts a program and ends everything that came of it. Run as a file, not imported.
+"""A guard process: starts a program and ends it with all of its descendants. Run as a file, not imported.
 
     python -I -S guard.py FOLDER PROGRAM [ARGUMENT ...]
 
-It becomes the parent of every orphan below it (a subreaper), so that a browser's helpers cannot escape by starting
-sessions of their own. When its standard input closes, because we closed it or because we died in any way, it asks the program
-to end, kills all of its descendants, waits for each, removes FOLDER and ends. The same when the program ends by itself.
+It becomes the parent of every orphan below it (a subreaper), so that a browser's helpers cannot escape by starting sessions of
+their own. When its standard input closes (the parent closed it or died), or when the program ends, it ends the program, kills and
+reaps all descendants, removes FOLDER and ends. A PID namespace would do the same, but containers often allow none.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ import sys
 
 PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.5  # how soon a program that ended by itself is noticed
-GRACE_S = 3.0  # for a program to take its own files away
-NICE = 5  # browsers and screens give way to the worker whose event loop all of its episodes share
+GRACE_S = 3.0  # for a program to remove its own files
+NICE = 5  # the worker's event loop goes before browsers and screens
 
 
 def main(arguments: list[str]) -> int:
-    """Start the program and wait for the end; the exit status is the program's, 127 if it cannot be started."""
+    """Start the program and wait for the end; return its exit status, 127 if it cannot be started."""
     folder, *command = arguments
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.nice(NICE)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # we end when the pipe says so, never before our children
+        signal.signal(number, signal.SIG_IGN)  # the pipe ends this process, after its children
     status = 127
     try:
         child = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
@@ -49,23 +47,23 @@ def main(arguments: list[str]) -> int:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder, also what was closed to us by a model that made it."""
+    """Remove a folder, also parts that a model has closed."""
     for place, below, _ in os.walk(folder):
         for path in (pathlib.Path(place, name) for name in below):
-            if not path.is_symlink():  # nobody is left who could put one there meanwhile
+            if not path.is_symlink():  # no process is left that could put one there meanwhile
                 with contextlib.suppress(OSError):
                     path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def default_signals() -> None:
-    """Ignored signals are inherited; the program is to have its own."""
+    """Reset signals in the program, which would inherit that they are ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def watch(child: subprocess.Popen[bytes]) -> int:
-    """Wait until standard input closes or the program ends; reaps orphans on the way."""
+    """Wait until standard input closes or the program ends; reap orphans on the way."""
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         while True:
@@ -80,7 +78,7 @@ def watch(child: subprocess.Popen[bytes]) -> int:
 
 
 def reap(main_pid: int) -> int | None:
-    """Collect who has ended; the status of the program itself if it is among them."""
+    """Reap ended children; return the status of the program itself if it is among them."""
     ended = None
     while True:
         try:
@@ -94,7 +92,7 @@ def reap(main_pid: int) -> int | None:
 
 
 def end_descendants() -> None:
-    """Kill until nobody is left. Who is orphaned meanwhile becomes our child and is found the next time round."""
+    """Kill until no descendant is left. Orphans become our children and are found the next time round."""
     while True:
         for pid in descendants():
             try:
@@ -108,7 +106,7 @@ def end_descendants() -> None:
 
 
 def descendants() -> list[int]:
-    """Everybody below us, from /proc."""
+    """Return all processes below this one, from /proc."""
     children: dict[int, list[int]] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -117,13 +115,10 @@ def descendants() -> list[int]:
             except (OSError, ValueError, IndexError):
                 continue
             children.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    queue = [os.getpid()]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
+    tree = [os.getpid()]
+    for pid in tree:
+        tree += children.get(pid, [])
+    return tree[1:]
 
 
 if __name__ == "__main__":

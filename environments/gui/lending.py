@@ -1,4 +1,4 @@
-"""Things that the episodes of a process share: browsers or machines, each lent to one episode at a time."""
+"""Leases of browsers or machines, which the episodes of a process share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TAKEN: Final[set[str]] = set()
 
 
 class Lease(Generic[T]):
-    """The use of one of several places by one episode, from `begin` to `end`, in whatever threads.
+    """The use of one of several places by one episode, from `begin` to `end`, in any threads.
 
     Args:
-        what: is lent, for sentences, such as "osworld: machine".
-        places: names; what is taken under one name is taken for the whole process.
-        start: makes what is used at a place.
-        free: takes it back; told whether it is sound, which it is not when a call to it raised or still runs.
+        what: family and thing, for error messages, such as "osworld: machine".
+        places: names; one that is taken is taken for the whole process.
+        start: makes the thing at a place.
+        free: takes it back, with whether it is sound: not when a call to it raised or still runs.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Lease(Generic[T]):
         self._held: tuple[str, T] | None = None
 
     def begin(self) -> T:
-        """What is at a free place; waits while all are taken."""
+        """Return the thing at a free place; wait while all are taken."""
         place = self._take()
         try:
             held = self._start(place)

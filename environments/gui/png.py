@@ -1,4 +1,4 @@
-"""PNG files from raw pixels, and their size; the standard library is enough for that."""
+"""PNG files from raw pixels, and their size, without a dependency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEVEL: Final = 3  # screens are flat: a higher level costs twice the time for a
 
 
 def encode(width: int, height: int, rgb: bytes) -> bytes:
-    """A PNG file of `height` rows of `width` pixels, three bytes each (red, green, blue)."""
+    """Return a PNG file of `height` rows of `width` pixels, three bytes each (red, green, blue)."""
     row = 3 * width
     if len(rgb) != row * height:
         raise ValueError(f"{width}x{height} pixels have {row * height} bytes, given {len(rgb)}")
@@ -26,7 +26,7 @@ def encode(width: int, height: int, rgb: bytes) -> bytes:
 
 
 def size(image: bytes) -> tuple[int, int]:
-    """Width and height of a PNG file."""
+    """Return width and height of a PNG file."""
     if len(image) < 33 or not image.startswith(SIGNATURE) or image[12:16] != b"IHDR":
         raise ValueError(f"not a PNG file: it begins with {image[:8]!r}")
     width, height = struct.unpack(">II", image[16:24])

@@ -1,4 +1,4 @@
-"""Programs of an episode: started under a guard process, ended with everything that came of them, whatever happens to us."""
+"""Programs of an episode: started under a guard process, which ends them with all descendants, also when this process dies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from triforge.errors import EnvError
 
 _GUARD = Path(__file__).with_name("guard.py")
 SPAWNING = threading.Semaphore(2)
-"""Held while a process is forked: that keeps the interpreter's lock, and with many threads at it the event loop's turn is far off."""
+"""Held while a process is forked, which keeps the interpreter's lock: with many threads at it the event loop would wait long."""
 _STOP_S = 20.0  # killing is quick; a loaded machine may take its time to reap
 
 
 class GuardedProcess:
-    """A program under `guard.py`, with a folder of its own that disappears with it."""
+    """A program under `guard.py`, with a folder of its own that is removed with it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class GuardedProcess:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
         place = str(self.folder)
-        given = {"HOME": place, "TMPDIR": place, "PATH": os.environ.get("PATH", os.defpath)}
+        environment = {"HOME": place, "TMPDIR": place, "PATH": os.environ.get("PATH", os.defpath)}
         words = [word.replace("{folder}", place) for word in command]
         self._command = words
         with SPAWNING:
@@ -50,7 +50,7 @@ class GuardedProcess:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 stderr=subprocess.STDOUT,
-                env=given,
+                env=environment,
                 start_new_session=True,
             )
         self._drained = False
@@ -60,7 +60,7 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def read_line(self, containing: str, *, timeout_s: float) -> str:
-        """The first line of the program's output that contains a text; later output is thrown away."""
+        """Return the first line of the program's output that contains a text; discard later output."""
         output = self._guard.stdout
         assert output is not None
         deadline = time.monotonic() + timeout_s
@@ -80,18 +80,17 @@ class GuardedProcess:
                         threading.Thread(target=_drain, args=(output,), daemon=True).start()
                         return line.decode(errors="replace")
         raise EnvError(
-            f"{self._command[0]} did not say {containing!r} within {timeout_s:g} s, but {held[-200:]!r}"
+            f"{self._command[0]} did not write {containing!r} within {timeout_s:g} s, but {held[-200:]!r}"
         )
 
     def stop(self) -> None:
-        """End the program and everything that came of it, and remove its folder. Idempotent."""
+        """End the program with all descendants, and remove its folder. Idempotent."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             with contextlib.suppress(OSError):
                 self._guard.stdin.close()
         try:
             self._guard.wait(_STOP_S)
-        # somebody below it cannot be killed yet; we do not wait longer
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # a descendant cannot be killed yet
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._guard.pid, signal.SIGKILL)
             self._guard.wait(_STOP_S)
@@ -100,7 +99,7 @@ class GuardedProcess:
 
 
 def _drain(output: IO[bytes]) -> None:
-    """Keep a program from waiting for a full pipe, until its last writer has ended."""
+    """Read a pipe until its last writer has ended, so that none waits for a full one."""
     with output:
         while output.read(65536):
             pass

@@ -1,8 +1,8 @@
-"""Rewriting tasks at a screen: another of the variants that a task brings, or a hint more or less.
+"""Rewriting tasks at a screen: another variant of the task, or a hint more or less.
 
-A variant is an instruction with the verifier that belongs to it, so the two change together; variants stand from easy to hard, and one with
-a further subtask is one of them. A hint is the variant's own, a closed choice; where it has none the model writes one line, which is added to
-the instruction and replaces nothing of it.
+A variant is an instruction with its verifier, so the two change together; variants stand from easy to hard, for example with further
+subtasks. A hint belongs to its variant, a closed choice; where it has none the model writes one line, which is added to the
+instruction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import Field, model_validator
 
 from environments.gui.evaluators import Evaluator
-from triforge.environments.kit import Family, PlayT, Strict
+from triforge.environments.kit import Family, PlayT, Strict, closed_menu, proofs
 from triforge.errors import InputError
 from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.adapting import PROOFS
@@ -39,7 +39,7 @@ _LOOK: Final = 600  # characters of an instruction that the rewriter sees
 
 
 class Variant(Strict):
-    """An instruction, the verifier that belongs to it, and a hint if there is one; families add what else changes with them."""
+    """An instruction, its verifier, and a hint if there is one; families add further fields."""
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[\w +-]+$")
     instruction: str = Field(min_length=1, max_length=8000)
@@ -52,7 +52,7 @@ class Variant(Strict):
 
 
 class ScreenTask(Strict):
-    """What all tasks at a screen have. With variants the task is one of them: `instruction` and `evaluator` are that one's."""
+    """The common fields of tasks at a screen. A task with variants is one of them, with its instruction and evaluator."""
 
     instruction: str = Field(min_length=1, max_length=8000)
     evaluator: Evaluator
@@ -74,7 +74,7 @@ class ScreenTask(Strict):
 
     @property
     def known(self) -> list[Known]:
-        """Name, what changes with it, and hint of every variant; of a task without any, its own."""
+        """Name, changed fields and hint of every variant; of a task without any, its own."""
         if self.variants:
             return [(one.name, one.changes(), one.hint) for one in self.variants]
         own = {"instruction": self.instruction, "evaluator": self.evaluator}
@@ -82,7 +82,7 @@ class ScreenTask(Strict):
 
     @property
     def place(self) -> int | None:
-        """Which of `known` the task is."""
+        """The index of the task in `known`."""
         return next((i for i, (_, changes, _) in enumerate(self.known) if self.has(changes)), None)
 
     def has(self, changes: Mapping[str, Any]) -> bool:
@@ -93,7 +93,7 @@ TaskT = TypeVar("TaskT", bound=ScreenTask)
 
 
 class ScreenFamily(Family[TaskT, PlayT]):
-    """A family of such tasks. What it proves itself is that instruction and verifier belong together."""
+    """A family of such tasks; it proves that instruction and verifier belong together."""
 
     measured = PROOFS
 
@@ -101,17 +101,16 @@ class ScreenFamily(Family[TaskT, PlayT]):
         return given.announced
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """Closed choices; a hint in the model's words where an easier task is wanted and there is nothing to choose."""
+        """Return closed choices; a hint in the model's words where an easier task is wanted and there are none."""
         given = self.read(task.params)
         lines = [f"Present task: {quote(given.announced, limit=_LOOK)}."]
-        if choices := tuple(_choices(given, direction)):
+        if choices := list(_choices(given, direction)):
             lines.append("Each variant has its own verifier; later ones are harder, a hint helps:")
             lines += [
-                f"{name}: {quote(what['instruction'], limit=_LOOK)}"
-                for name, what, _ in given.known
+                f"{name}: {quote(changes['instruction'], limit=_LOOK)}"
+                for name, changes, _ in given.known
             ]
-            fields = {name: tuple(dict.fromkeys(one[name] for one in choices)) for name in FIELDS}
-            return RewriteMenu(description="\n".join(lines), fields=fields, combinations=choices)
+            return closed_menu("\n".join(lines), choices)
         if direction == "harder" or given.hint:
             return RewriteMenu(description=lines[0])
         lines.append(
@@ -120,64 +119,58 @@ class ScreenFamily(Family[TaskT, PlayT]):
         return RewriteMenu(description="\n".join(lines), json_schema=_SCHEMA)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The task with another variant's instruction and verifier, or with a hint."""
+        """Return the task with another variant's instruction and verifier, or with a hint."""
         given = self.read(task.params)
         if set(answer) == {"hint"}:
             hint = one_line(answer["hint"], limit=LONGEST_HINT)
             if not hint:
-                raise InputError(f"{self.name} rewrite: field hint: it says nothing")
-            return self._draft(given, {"hint": hint})
+                raise InputError(
+                    f"{self.name} rewrite: field hint: given none, expected a sentence"
+                )
+            return self.draft(given.model_copy(update={"hint": hint}))
         known = {name: (changes, hint) for name, changes, hint in given.known}
         if set(answer) != set(FIELDS) or answer["variant"] not in known:
             raise InputError(
-                f"{self.name} rewrite: was {answer}, expected hint alone, or hint and variant, one of {', '.join(known)}"
+                f"{self.name} rewrite: given {answer}, expected hint alone, or hint and variant, one of {', '.join(known)}"
             )
         changes, own = known[answer["variant"]]
         if answer["hint"] not in ("yes", "no") or (answer["hint"] == "yes" and not own):
             raise InputError(
-                f"{self.name} rewrite: field hint was {answer['hint']!r}, expected no, or yes where the variant has one"
+                f"{self.name} rewrite: field hint: given {answer['hint']!r}, expected no, or yes where the variant has one"
             )
-        return self._draft(given, {**changes, "hint": own if answer["hint"] == "yes" else ""})
-
-    def _draft(self, given: TaskT, update: Mapping[str, Any]) -> TaskDraft:
-        made = given.model_copy(update=update)
-        kind = self.kind(made)[:64]
-        return TaskDraft(params=self.write(made), instruction=self.instruction(made), kind=kind)
+        update = {**changes, "hint": own if answer["hint"] == "yes" else ""}
+        return self.draft(given.model_copy(update=update))
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """It is the same task but for variant and hint, and its verifier belongs to what it announces."""
+        """Prove that only variant and hint differ, and that the verifier belongs to the announced instruction."""
         before = self.read(parent.params)
         try:
             after = self.read(candidate.params)
         except InputError as error:
-            return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
+            return proofs(("well_formed", False, error.detail))
         place = before.place or 0
         back = after.model_copy(update={**before.known[place][1], "hint": before.hint})
         belongs = any(after.has(changes) for _, changes, _ in before.known)
         announces = candidate.instruction == after.announced
-        results = (
-            ("well_formed", True, ""),
-            ("differs", after != before, ""),
+        return proofs(
+            ("well_formed", True),
+            ("differs", after != before),
             ("same_start", back == before, "all but variant and hint stays"),
             ("verifier_belongs", belongs and announces, "to the instruction, which is announced"),
         )
-        return [CheckResult(name=name, passed=ok, detail=said) for name, ok, said in results]
 
     def drift(self, root: Params, candidate: Params) -> float:
-        """The share of the variants that lie between them, and a quarter for a hint; 1 between tasks that share none."""
+        """Return the share of the variants between two tasks, and a quarter for a hint; 1 between tasks that share none."""
         one, two = self.read(root), self.read(candidate)
-        places = (
-            one.place,
-            next((i for i, (_, what, _) in enumerate(one.known) if two.has(what)), None),
-        )
-        if None in places:
+        places = [i for i, (_, changes, _) in enumerate(one.known) if two.has(changes)]
+        if one.place is None or not places:
             return 1.0
-        way = abs((places[0] or 0) - (places[1] or 0)) / len(one.known)
+        way = abs(one.place - places[0]) / len(one.known)
         return min(1.0, way + _QUARTER * (one.hint != two.hint))
 
 
 def _choices(given: ScreenTask, direction: Direction) -> Iterator[dict[str, str]]:
-    """harder: later variants, or this one without its hint; easier: earlier ones, with or without theirs, or this one with it."""
+    """Yield, for harder, later variants, or this one without its hint; for easier, earlier ones, with or without theirs, or this one with it."""
     here = given.place or 0
     for index, (name, _, hint) in enumerate(given.known):
         if direction == "harder":

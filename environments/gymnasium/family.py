@@ -27,7 +27,7 @@ _NO_ACTION: Final = "That is no action."
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What there is to know of an environment: how it shows itself, its numbered actions (none: any text is one), its threshold."""
+    """Facts of an environment: whether it is drawn, its numbered actions (None: any text is one), its threshold."""
 
     drawn: bool
     first: int
@@ -37,7 +37,7 @@ class World:
 
 @lru_cache(64)
 def world_of(which: str, kwargs: str) -> World:
-    """The world of an id and its arguments as JSON; an `InputError` says why there is none that can be played as text."""
+    """Return the facts of an id and its arguments as JSON; an `InputError` if it cannot be played as text."""
     if ":" in which:  # gymnasium imports the module before it, which registers the environment
         plugins.here().demand(which, "environment gymnasium")
     spaces = import_module("gymnasium.spaces")
@@ -65,7 +65,7 @@ def world_of(which: str, kwargs: str) -> World:
 
 
 def make(which: str, kwargs: dict[str, Any], *, drawn: bool) -> Any:
-    """A fresh environment."""
+    """Make an environment."""
     mode = {"render_mode": "ansi"} if drawn else {}
     try:
         return import_module("gymnasium").make(
@@ -78,7 +78,7 @@ def make(which: str, kwargs: dict[str, Any], *, drawn: bool) -> Any:
 
 
 class GeneratorOptions(Strict):
-    """The arguments of the environment, and what is said of it; README.md explains each option."""
+    """The arguments of the environment and its announcement; README.md explains each option."""
 
     kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     instruction: str = Field(
@@ -89,13 +89,13 @@ class GeneratorOptions(Strict):
 
 
 class EpisodeParams(GeneratorOptions):
-    """An episode: the seed of its reset beside all that."""
+    """An episode: the options of the generator, and the seed of its reset."""
 
     seed: int = Field(ge=0, lt=2**31)
 
 
 class PlayOptions(AnswerOptions):
-    """How an environment is played; README.md explains each option."""
+    """Options of a run; README.md explains each."""
 
     success_at: float | None = None
 
@@ -123,14 +123,14 @@ class GymEpisode:
         )
 
     def play(self, response: str) -> StepResult:
-        said = part_of(response, self._options.answer).strip()
-        action = self._action(said)
+        text = part_of(response, self._options.answer).strip()
+        action = self._action(text)
         self._left -= 1
         if action is None:
             self.done = self._left == 0
             return StepResult(
                 observation=Observation(text=_NO_ACTION, admissible=self._admissible()),
-                action=said[:200],
+                action=text[:200],
                 action_valid=False,
                 done=self.done,
                 reward=0.0,
@@ -140,7 +140,7 @@ class GymEpisode:
         won = info.get("is_success", info.get("success"))
         return StepResult(
             observation=self._observe(seen, info, ""),
-            action=said[:200],
+            action=text[:200],
             action_valid=True,
             done=self.done,
             success=None if won is None else bool(won),
@@ -150,15 +150,14 @@ class GymEpisode:
     def leave(self, *, sound: bool) -> None:  # noqa: ARG002
         self._engine.close()
 
-    def _action(self, said: str) -> Any:
-        """What a response means to the environment, or None."""
+    def _action(self, text: str) -> Any:
+        """Return the environment's action of a response, or None."""
         if self._world.actions is None:
-            return said if self._engine.action_space.contains(said) else None
-        number = next(
-            (n for n, name in enumerate(self._names) if name.lower() == said.lower()), None
-        )
-        allowed = number is not None and (self._mask is None or self._mask[number])
-        return self._world.first + number if number is not None and allowed else None
+            return text if self._engine.action_space.contains(text) else None
+        for number, name in enumerate(self._names):
+            if name.lower() == text.lower() and (self._mask is None or self._mask[number]):
+                return self._world.first + number
+        return None
 
     def _observe(self, seen: Any, info: dict[str, Any], above: str) -> Observation:
         self._mask = info.get("action_mask")
@@ -176,15 +175,17 @@ class GymEpisode:
 
 
 def plain(drawn: str) -> str:
-    """A drawing for a terminal as text: what is coloured stands between tags of the colour's name."""
-    tagged = _COLOURED.sub(
-        lambda found: f"<{_COLOURS[int(found[1])]}>{found[2]}</{_COLOURS[int(found[1])]}>", drawn
-    )
-    return _ESCAPES.sub("", tagged).strip("\n")
+    """Return a drawing for a terminal as text, with tags around coloured parts."""
+
+    def tagged(match: re.Match[str]) -> str:
+        colour = _COLOURS[int(match[1])]
+        return f"<{colour}>{match[2]}</{colour}>"
+
+    return _ESCAPES.sub("", _COLOURED.sub(tagged, drawn)).strip("\n")
 
 
 class GymnasiumFamily(Family[EpisodeParams, PlayOptions]):
-    """The family `gymnasium:ID`; see README.md beside this file. Without an id it only says what it is."""
+    """The family `gymnasium:ID`; README.md explains it. Without an id it only describes itself."""
 
     about = About(
         what="any gymnasium environment with observations or drawings of text: `gymnasium:ID`",
@@ -205,7 +206,7 @@ class GymnasiumFamily(Family[EpisodeParams, PlayOptions]):
 
     @property
     def success_at(self) -> float | None:
-        """The environment's own threshold, for those whose `info` does not say what a success is."""
+        """The environment's own threshold, for those whose `info` holds no success."""
         try:
             return self._world({}).threshold
         except InputError:
@@ -218,7 +219,7 @@ class GymnasiumFamily(Family[EpisodeParams, PlayOptions]):
         return self._which
 
     def check(self, given: EpisodeParams) -> None:
-        """Refuse an environment that cannot be made or is none of text, and too few names of actions."""
+        """Refuse an environment that cannot be made or is not of text, and too few names of actions."""
         actions = self._world(given.kwargs).actions
         if given.actions and len(given.actions) != actions:
             raise InputError(

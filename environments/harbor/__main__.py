@@ -12,7 +12,7 @@ from triforge.errors import TriforgeError
 
 
 def main(folders: list[str]) -> int:
-    """A row a folder that can be played; the others are named with the reason. Returns the exit status."""
+    """Write a row for each folder that can be played, name the others with the reason; return the exit status."""
     refused = 0
     for folder in folders:
         try:

@@ -1,8 +1,8 @@
-"""One task's files between the scripts that are run on them, and the verifier that is run on them last.
+"""One task's files between the scripts that run on them, and the verifier that runs on them last.
 
-Each script runs in a sandbox or a container of its own (`inside.py`), which ends with it: what lives on from one to the next is files, checked
-here. The verifier's sandbox is given the files that the agent left and, beside them, the tests; the reward is read in there, from a
-folder that was empty when the tests began.
+Each script runs in a sandbox or a container of its own (`inside.py`); only files live on from one to the next, checked here. The
+verifier's sandbox gets the files that the agent left and the tests, and reads the reward from a folder that was empty when the tests
+began.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPARE_S: Final = 20.0  # of a run, to lay files out and to gather them
 
 
 class RunLimits(Strict):
-    """What a script and the verifier may use; README.md explains each option."""
+    """Limits of scripts and of the verifier; README.md explains each."""
 
     command_s: float = Field(default=30.0, gt=0, le=3600)
     verifier_s: float = Field(default=120.0, gt=0, le=3600)
@@ -50,8 +50,8 @@ class RunLimits(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What came of a script; status None when a limit ended it."""
+class ScriptResult:
+    """The result of a script; status None when a limit ended it."""
 
     status: int | None
     output: str
@@ -70,18 +70,18 @@ class Workspace:
                 f"harbor: the work lies in {layout.workdir}, among programs, whose files are always the image's"
             )
 
-    def run(self, script: str, *, solving: bool = False) -> Said:
-        """Run a script of the agent, or the task's own solution, which finds its folder; a limit leaves the files as they were."""
+    def run(self, script: str, *, solving: bool = False) -> ScriptResult:
+        """Run a script of the agent, or the task's own solution with its folder; after a limit the files are as before."""
         added = [*self._passwd, *(self.layout.solution if solving else [])]
         env = self.layout.env | (self.layout.asked.solution.env if solving else {})
         seconds = self._limits.verifier_s if solving else self._limits.command_s
-        found, result = self._call(["/bin/bash", "-c", script], added, env, seconds, keep=True)
-        if found is None:
-            return Said(None, f"ended by its limits ({result.ended}); files are as before")
-        self._tree = [entry for entry in map(self._entry, found["tree"]) if entry is not None]
-        if found["status"] is None:
-            return Said(None, f"{found['output']}\nended after {seconds:g} s")
-        return Said(found["status"], found["output"])
+        report, result = self._call(["/bin/bash", "-c", script], added, env, seconds, keep=True)
+        if report is None:
+            return ScriptResult(None, f"ended by its limits ({result.ended}); files are as before")
+        self._tree = [entry for entry in map(self._entry, report["tree"]) if entry is not None]
+        if report["status"] is None:
+            return ScriptResult(None, f"{report['output']}\nended after {seconds:g} s")
+        return ScriptResult(report["status"], report["output"])
 
     def reward(self) -> tuple[float, str]:
         """Run the verifier on the files as they are: the reward, 0 without one, and what the tests printed."""
@@ -94,18 +94,18 @@ class Workspace:
         env = {**self.layout.env, **self.layout.asked.verifier.env, "HOME": "/logs/home"}
         env["PYTHONNOUSERSITE"] = "1"
         seconds = min(self.layout.asked.verifier.timeout_sec, self._limits.verifier_s)
-        found, result = self._call(["/bin/bash", "/tests/test.sh"], added, env, seconds, keep=False)
-        if found is None:
+        report, result = self._call(
+            ["/bin/bash", "/tests/test.sh"], added, env, seconds, keep=False
+        )
+        if report is None:
             return 0.0, f"the tests ended by {result.ended} {result.stderr[-300:]}"
-        if (
-            found["status"] is None or found["status"] < 0
-        ):  # what is ended from outside says nothing
-            return 0.0, f"the tests were ended: {found['output']}"
-        if not found["clean"]:
+        if report["status"] is None or report["status"] < 0:  # ended from outside
+            return 0.0, f"the tests were ended: {report['output']}"
+        if not report["clean"]:
             what = "the tests left processes behind, or they or the reward were changed meanwhile"
-            return 0.0, f"{what}: {found['output']}"
-        read = [_number(text) for text in found["read"].values()]
-        return min(read, default=0.0), str(found["output"])
+            return 0.0, f"{what}: {report['output']}"
+        read = [_number(text) for text in report["read"].values()]
+        return min(read, default=0.0), str(report["output"])
 
     def _call(
         self,
@@ -141,13 +141,13 @@ class Workspace:
         }
         result = self._run(_PROGRAM, json.dumps(given), limits)
         try:
-            found = json.loads(result.stdout) if result.ok else None
+            report = json.loads(result.stdout) if result.ok else None
         except ValueError:
-            found = None
-        return (found if isinstance(found, dict) else None), result
+            report = None
+        return (report if isinstance(report, dict) else None), result
 
     def _entry(self, given: Any) -> Entry | None:
-        """An entry of a tree as it may be laid out again; None for one that lies where none may."""
+        """Return an entry of a tree as it may be laid out again; None for one in a forbidden place."""
         path, mode, kind, content = given
         if normpath(path) != path or f"{path}/".startswith(tuple(f"{one}/" for one in self._leave)):
             return None
@@ -155,12 +155,12 @@ class Workspace:
 
 
 def _number(text: str) -> float:
-    """A reward as Harbor's verifiers write it: a number, or JSON of numbers by name, of which `reward` or else the mean counts."""
+    """Read a reward as Harbor's verifiers write it: a number, or JSON of numbers by name, of which `reward` or else the mean counts."""
     try:
-        found = json.loads(text)
-        if isinstance(found, dict):
-            found = found["reward"] if "reward" in found else sum(found.values()) / len(found)
-        number = float(found)
+        value = json.loads(text)
+        if isinstance(value, dict):
+            value = value["reward"] if "reward" in value else sum(value.values()) / len(value)
+        number = float(value)
     except (ValueError, TypeError, ZeroDivisionError):
         return 0.0
     return number if math.isfinite(number) else 0.0

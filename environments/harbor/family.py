@@ -44,7 +44,7 @@ _NO_SCRIPT: Final = (
 
 
 class PlayOptions(RunLimits):
-    """How a task is played; README.md explains each option."""
+    """Options of a run; README.md explains each."""
 
     answer: Literal["block", "whole"] = "block"
     guide: bool = True
@@ -53,18 +53,18 @@ class PlayOptions(RunLimits):
 
 
 class GeneratorOptions(Strict):
-    """Where task folders lie: below `folder` of the services' machine."""
+    """Options of the generator: task folders lie below `folder` of the services' machine."""
 
     folder: str
 
 
 def script_of(response: str, answer: Literal["block", "whole"]) -> str | None:
-    """The script of a response, `done`, or None when there is neither."""
-    said = response.strip()
-    if said.strip("`. \n").lower() == _DONE:
+    """Return the script of a response, `done`, or None when there is neither."""
+    text = response.strip()
+    if text.strip("`. \n").lower() == _DONE:
         return _DONE
     if answer == "whole":
-        return said or None
+        return text or None
     blocks = [text for language, text in _BLOCK.findall(response) if language.strip() in _SHELLS]
     return (blocks[-1].strip() or None) if blocks else None
 
@@ -86,9 +86,9 @@ class HarborEpisode:
         script = script_of(response, self._options.answer)
         text = _NO_SCRIPT
         if script is not None and script != _DONE:
-            said = self._workspace.run(script)
-            status = "" if said.status == 0 or said.status is None else f"\nstatus {said.status}"
-            text = f"{said.output}{status}".strip() or "(no output)"
+            result = self._workspace.run(script)
+            status = f"\nstatus {result.status}" if result.status else ""
+            text = f"{result.output}{status}".strip() or "(no output)"
         self._left -= 1
         self.done = script == _DONE or self._left == 0
         score = None
@@ -105,7 +105,7 @@ class HarborEpisode:
 
 
 class HarborFamily(Family[HarborTask, PlayOptions]):
-    """The family `harbor`; see README.md beside this file."""
+    """The family `harbor`; README.md explains it."""
 
     name = "harbor"
     about = About(
@@ -124,7 +124,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
         self._sandbox, self._engine = sandbox, engine
 
     def workspace(self, layout: Layout, limits: RunLimits) -> Workspace:
-        """Where a task is played: the sandbox, or containers of its image, which is built first."""
+        """Return the workspace of a task: the sandbox, or containers of its image, which is built first."""
         if not layout.needs:
             sandbox = self._sandbox or shared(with_shell=True)
             return Workspace(layout, limits, sandbox.run_blocking)
@@ -139,7 +139,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
             image = engine.image(asked.docker_image)
         else:
             image = engine.built(_context(layout), asked.build_timeout_sec)
-        found = replace(
+        laid = replace(
             layout, env=image.env | layout.env, workdir=layout.workdir or image.workdir,
             programs=[
                 dirname(place.rstrip("/")) for place in image.env.get("PATH", "").split(":")
@@ -147,7 +147,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
             ],
         )  # fmt: skip
         cpus = min(asked.cpus, limits.cpus)
-        return Workspace(found, limits, partial(engine.run, image.name, cpus))
+        return Workspace(laid, limits, partial(engine.run, image.name, cpus))
 
     def instruction(self, given: HarborTask) -> str:
         return laid_out(given).instruction
@@ -156,7 +156,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
         return given.name.partition("-")[0]
 
     def check(self, given: HarborTask) -> None:
-        """Refuse a task that is won by doing nothing, or that its own solution does not win."""
+        """Refuse a task that is won without a script, or that its own solution does not win."""
         layout = laid_out(given)
         nothing, _ = self.workspace(layout, RunLimits()).reward()
         if nothing >= SUCCESS:
@@ -166,41 +166,37 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
         if not layout.solution:
             return
         solved = self.workspace(layout, RunLimits())
-        said = solved.run("bash /solution/solve.sh", solving=True)
+        result = solved.run("bash /solution/solve.sh", solving=True)
         reward, tests = solved.reward()
         if reward < SUCCESS:
             raise InputError(
                 f"harbor {given.name}: its own solution earns {reward:g}, expected {SUCCESS:g}. It printed: "
-                f"{said.output[-300:].strip()!r}; the tests: {tests[-300:].strip()!r}"
+                f"{result.output[-300:].strip()!r}; the tests: {tests[-300:].strip()!r}"
             )
 
     def begin(
-        self,
-        given: HarborTask,
-        options: PlayOptions,
-        announced: str,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
+        self, given: HarborTask, options: PlayOptions, _announced: str, _seed: int
     ) -> HarborEpisode:
         return HarborEpisode(self.workspace(laid_out(given), options), options)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """`count` tasks of the folders, drawn without replacement."""
+        """Draw `count` tasks of the folders, without replacement."""
         wanted = parse_model(GeneratorOptions, options, "harbor generate")
         if not plugins.here().unbounded:
             raise InputError(
                 f"harbor generate: field folder: files of the services' machine are read where {plugins.OPTION} is any; upload the "
                 "tasks instead: environments/harbor/README.md"
             )
-        found = sorted(path.parent for path in Path(wanted.folder).glob("*/task.toml"))
-        if count > len(found):
+        folders = sorted(path.parent for path in Path(wanted.folder).glob("*/task.toml"))
+        if count > len(folders):
             raise InputError(
-                f"harbor generate: asked for {count} tasks (count and heldout), {wanted.folder} has {len(found)} task folders"
+                f"harbor generate: asked for {count} tasks (count and heldout), {wanted.folder} has {len(folders)} task folders"
             )
-        drawn = Random(f"harbor {seed}").sample(found, count)  # noqa: S311
-        return [read_folder(folder) for folder in drawn]
+        sample = Random(f"harbor {seed}").sample(folders, count)  # noqa: S311
+        return [read_folder(folder) for folder in sample]
 
     def solution(self, given: HarborTask, options: PlayOptions) -> Sequence[str] | None:
-        """The task's own solution as a script that lays out its folder and runs it."""
+        """Return the task's own solution as a script that lays out its folder and runs it."""
         layout = laid_out(given)
         if not layout.solution:
             return None
@@ -214,7 +210,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
 
 
 def _context(layout: Layout) -> bytes:
-    """What Docker builds of, the same bytes for the same files."""
+    """Return the build context, the same bytes for the same files."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as tar:
         for path, mode, _, content in sorted(layout.context):

@@ -1,4 +1,4 @@
-"""A task folder: read from disk, checked, and turned into what the sandbox is given, or a container where the task needs one."""
+"""Task folders: read from disk, checked, and laid out for the sandbox, or for a container where the task needs one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESERVED: Final = frozenset(
     ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "logs", "proc", "run", "sbin", "solution", "sys", "tests",
      "usr", "var")
 )  # fmt: skip
-"""Folders of the root that are the sandbox's or the verifier's: no file that an agent leaves there is looked at."""
+"""Folders of the root that are the sandbox's or the verifier's: files that an agent leaves there are ignored."""
 HOME: Final = "/root"
 _FOLDERS: Final = (("tests", "/tests"), ("solution", "/solution"), ("environment", "."))
 _NOT_PLAYED: Final[dict[str, dict[str, JsonValue]]] = {
@@ -40,7 +40,7 @@ _NEEDED: Final = ("task.toml", "instruction.md", "tests/test.sh")
 
 
 class HarborTask(Strict):
-    """A task folder: its files by path, as text, or in base64 where they are none."""
+    """A task folder: its files by path, as text, or in base64 where they are not text."""
 
     name: str = Field(min_length=1, max_length=200)
     files: dict[str, str]
@@ -68,7 +68,7 @@ class _Verifier(_Section):
 
 
 class Document(BaseModel):
-    """What of `task.toml` counts here."""
+    """The used part of `task.toml`."""
 
     environment: _Environment = _Environment()
     verifier: _Verifier = _Verifier()
@@ -77,9 +77,9 @@ class Document(BaseModel):
 
 @dataclass(slots=True)
 class Layout:
-    """What of a task the sandbox or the container is given.
+    """The parts of a task for the sandbox or the container.
 
-    With `needs`, which says what of the task needs a container, the image has the files of `context`, and `tree` is empty.
+    `needs` names the part that needs a container; the image then has the files of `context`, and `tree` is empty.
     """
 
     instruction: str
@@ -99,7 +99,7 @@ class _NeedsContainerError(Exception):
 
 
 def read_folder(folder: Path) -> Params:
-    """A task folder as the parameters of a task; an `InputError` if it is none."""
+    """Read a task folder as the parameters of a task; an `InputError` if it holds links."""
     files: dict[str, JsonValue] = {}
     binary: dict[str, JsonValue] = {}
     executable: list[JsonValue] = []
@@ -120,7 +120,7 @@ def read_folder(folder: Path) -> Params:
 
 
 def laid_out(given: HarborTask) -> Layout:
-    """What the sandbox or the container is given of a task; an `InputError` says what it lacks, or what is not played."""
+    """Lay out a task for the sandbox or a container; an `InputError` names a missing or unsupported part."""
     files = _files(given)
     if missing := [name for name in _NEEDED if name not in files]:
         raise InputError(f"harbor {given.name}: the folder has no {', '.join(missing)}")
@@ -149,8 +149,8 @@ def laid_out(given: HarborTask) -> Layout:
 
 
 def _files(given: HarborTask) -> dict[str, Entry]:
-    """The files of a task as entries by their path in the folder."""
-    found: dict[str, Entry] = {}
+    """Return the files of a task as entries by their path in the folder."""
+    entries: dict[str, Entry] = {}
     size = 0
     for name, text in [*given.files.items(), *given.binary.items()]:
         if normpath(name) != name or name.startswith(("/", "..")) or "\0" in name:
@@ -161,28 +161,27 @@ def _files(given: HarborTask) -> dict[str, Entry]:
             raise InputError(f"harbor {given.name}: {name}: {error}") from None
         size += len(data)
         mode = 0o755 if name in given.executable or name.endswith(".sh") else 0o644
-        found[name] = (name, mode, "f", base64.b64encode(data).decode())
+        entries[name] = (name, mode, "f", base64.b64encode(data).decode())
     if size > MOST_BYTES:
         raise InputError(
             f"harbor {given.name}: {size} bytes of files, expected at most {MOST_BYTES}"
         )
-    return found
+    return entries
 
 
 def _expect_played(name: str, document: Any, asked: Document, files: dict[str, Entry]) -> None:
-    """Refuse what neither the sandbox nor a container gives."""
-    found = [
+    """Refuse a task with parts that neither the sandbox nor a container has."""
+    unsupported = [
         f"[{section}] {key}"
         for section, keys in _NOT_PLAYED.items()
         for key, same in keys.items()
         if document.get(section, {}).get(key, same) not in (same, None, [], 0)
     ]
-    found += ["steps"] if document.get("steps") else []
-    found += [path for path in files if path == "trajectory.json" or _COMPOSE.fullmatch(path)]
-    if found:
+    unsupported += ["steps"] if document.get("steps") else []
+    unsupported += [path for path in files if path == "trajectory.json" or _COMPOSE.fullmatch(path)]
+    if unsupported:
         raise InputError(
-            f"harbor {name}: asks for {', '.join(found)}, which this family does not play; what it takes stands in "
-            "environments/harbor/README.md"
+            f"harbor {name}: asks for {', '.join(unsupported)}, which this family does not play; see environments/harbor/README.md"
         )
     for section in (asked.environment, asked.verifier, asked.solution):
         if theirs := [key for key, value in section.env.items() if "${" in value]:
@@ -197,7 +196,7 @@ def _expect_free(path: str) -> None:
 
 
 def _below(files: dict[str, Entry], folder: str, target: str) -> list[Entry]:
-    """The files of a folder at another place, or the one file of that name."""
+    """Return the files of a folder at another place, or the one file of that name."""
     if folder in files:
         return [(target, *files[folder][1:])]
     prefix = f"{folder}/" if folder != "." else ""
@@ -209,23 +208,23 @@ def _below(files: dict[str, Entry], folder: str, target: str) -> list[Entry]:
 
 
 def _follow(dockerfile: str, layout: Layout) -> None:
-    """Lay out files and variables as a plain Dockerfile does; whatever else stands in it needs a container."""
+    """Lay out files and variables as a plain Dockerfile does; all other lines need a container."""
     for line in filter(None, map(str.strip, dockerfile.replace("\\\n", " ").splitlines())):
         word, *rest = _words(line)
         if word == "WORKDIR" and len(rest) == 1:
             layout.workdir = normpath(join(layout.workdir, rest[0]))
         elif word == "ENV" and all("=" in pair for pair in rest):
             layout.env |= dict(pair.split("=", 1) for pair in rest)
-        elif word == "COPY" and len(rest) == 2 and (found := _copied(layout, *rest)):
-            for path, *_ in found:
+        elif word == "COPY" and len(rest) == 2 and (copied := _copied(layout, *rest)):
+            for path, *_ in copied:
                 _expect_free(path)
-            layout.tree += found
+            layout.tree += copied
         elif word not in _SILENT and not (word == "FROM" and _BASES.fullmatch(" ".join(rest))):
             raise _NeedsContainerError(f"the line {line[:120]!r} of environment/Dockerfile")
 
 
 def _words(line: str) -> list[str]:
-    """The words of an instruction; one that is not plain is none that is known."""
+    """Return the words of an instruction; the whole line for one that is not plain."""
     if line.startswith("#"):
         return ["LABEL"]
     try:
@@ -236,7 +235,7 @@ def _words(line: str) -> list[str]:
 
 
 def _copied(layout: Layout, source: str, given: str) -> list[Entry]:
-    """The files of the context that a COPY names, where they then lie."""
+    """Return the files of the context that a COPY names, at their target."""
     files, target = (
         {entry[0]: entry for entry in layout.context},
         normpath(join(layout.workdir, given)),

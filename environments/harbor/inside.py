@@ -1,8 +1,8 @@
-"""What runs inside the sandbox or a container: lays files out, runs a script, says what it printed and which files differ then.
+"""A program inside the sandbox or a container: lays files out, runs a script, reports its output and the changed files.
 
-It is sent as source and imports the standard library only (3.9). The process 1 that it begins in knows nothing: the task lies in
-a child of it. No other process may look into either or write to it, so code that a script runs can neither read what is asked here
-nor answer in its place. The most that it can do is to end this process, and then there is no answer.
+It is sent as source and imports the standard library only (3.9). Process 1 holds nothing: the task lies in its child. No other
+process may read or write the memory of either, so code of a script can neither read the request nor answer in its place. It can
+only end this process, and then there is no answer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 Entry = tuple[str, int, str, str]
-"""Path, mode, kind, content: "d" folder, "f" file in base64, "l" link with its target, "x" nothing where the image has something."""
+"""Path, mode, kind, content: "d" folder, "f" file in base64, "l" link with its target, "x" removed from the image."""
 NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
 def lay_out(tree: list[Entry], *, strictly: bool) -> None:
-    """Write a tree over what is there, its links last, so that nothing is written through one."""
+    """Write a tree over the present files, its links last, so that nothing is written through one."""
     for path, mode, kind, content in sorted(tree, key=lambda entry: (entry[2] == "l", entry[0])):
         with suppress(*(() if strictly else (OSError,))):
             place = Path(path)
@@ -52,7 +52,7 @@ def lay_out(tree: list[Entry], *, strictly: bool) -> None:
 
 
 def remove(place: Path) -> None:
-    """Take away what is there."""
+    """Remove a file, a link or a folder."""
     if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     elif os.path.lexists(place):
@@ -60,7 +60,7 @@ def remove(place: Path) -> None:
 
 
 def seen(place: str, leave: set[str]) -> dict[str, os.stat_result]:
-    """What lies below a folder, without what lies at one of `leave`; no link is followed."""
+    """Return the status of all below a folder, without `leave`; no link is followed."""
     known: dict[str, os.stat_result] = {}
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
         os.chmod(place, 0o700)  # noqa: PTH101
@@ -77,7 +77,7 @@ def seen(place: str, leave: set[str]) -> dict[str, os.stat_result]:
 
 
 def changed(before: dict[str, os.stat_result], leave: set[str]) -> list[Entry]:
-    """What differs from before as a tree; the time of a change cannot be set."""
+    """Return the changes since `before` as a tree; the time of a change cannot be set."""
     now = seen("/", leave)
     tree: list[Entry] = [(path, 0, "x", "") for path in before if path not in now]
     for path, one in now.items():
@@ -100,13 +100,13 @@ def _bytes(path: str, most: int = -1) -> bytes:
 
 
 def marks(tree: list[Entry]) -> list[tuple[int, int]]:
-    """What changes when somebody writes to a file, replaces it, or closes a folder; the time of a change cannot be set."""
+    """Return marks that change when a file is written or replaced, or a folder closed; the time of a change cannot be set."""
     there = [(os.lstat(path), kind) for path, _, kind, _ in tree]
     return [(one.st_ino, one.st_mode if kind == "d" else one.st_ctime_ns) for one, kind in there]
 
 
 def sound(given: dict[str, Any], before: list[tuple[int, int]]) -> bool:
-    """Whether what was added is as it was laid out, and what is read could be written to until the end."""
+    """Return whether added files are as they were laid out, and files to read could be written until the end."""
     try:
         written = [os.lstat(path) for path in given["read"] if os.path.lexists(path)]
         kept = marks(given["added"]) == before
@@ -118,7 +118,7 @@ def sound(given: dict[str, Any], before: list[tuple[int, int]]) -> bool:
 
 
 def alone() -> bool:
-    """Whether nothing that the script has started is left, or is gone in a moment."""
+    """Return whether all processes of the script have ended, or end in a moment."""
     for _ in range(20):
         try:
             os.kill(-1, 0)
@@ -129,41 +129,39 @@ def alone() -> bool:
 
 
 def run(given: dict[str, Any]) -> tuple[int | None, str, bool]:
-    """The script's status, None when its time was up, what it printed, shortened in the middle, and whether it ended all it began."""
+    """Run the script; return its status, None when its time was up, its output, shortened in the middle, and whether it left no process."""
     child = subprocess.Popen(  # noqa: S603
         given["script"], cwd=given["cwd"], env=given["env"], stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     assert child.stdout is not None
-    said = bytearray()
-    reader = threading.Thread(target=_read, args=(child.stdout, said, given["shown"]))
+    output = bytearray()
+    reader = threading.Thread(target=_read, args=(child.stdout, output, given["shown"]))
     reader.start()
     status = None
     with suppress(subprocess.TimeoutExpired):
         status = child.wait(given["seconds"])
     ended_all = alone() if given["read"] else True
-    with suppress(
-        ProcessLookupError
-    ):  # all but this process and process 1: nothing of the script is left
+    with suppress(ProcessLookupError):  # all but this process and process 1
         os.kill(-1, signal.SIGKILL)
     child.wait()
     reader.join()
-    return status, said.decode("utf-8", "replace"), ended_all
+    return status, output.decode("utf-8", "replace"), ended_all
 
 
-def _read(pipe: BinaryIO, said: bytearray, shown: int) -> None:
+def _read(pipe: BinaryIO, output: bytearray, shown: int) -> None:
     left_out = 0
     while part := os.read(pipe.fileno(), 65536):
-        said += part
-        if len(said) > 2 * shown:
-            left_out += len(said) - shown
-            del said[shown // 2 : len(said) - shown // 2]
+        output += part
+        if len(output) > 2 * shown:
+            left_out += len(output) - shown
+            del output[shown // 2 : len(output) - shown // 2]
     if left_out:
-        said[shown // 2 : shown // 2] = f"\n... {left_out} bytes left out ...\n".encode()
+        output[shown // 2 : shown // 2] = f"\n... {left_out} bytes left out ...\n".encode()
 
 
 def answer(given: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked."""
+    """Carry out a request and return the report."""
     leave = set(given["leave"])
     image = seen("/", leave) if given["keep"] else {}
     lay_out(given["tree"], strictly=False)
@@ -199,9 +197,9 @@ def main() -> None:
     os.read(closed, 1)
     with os.fdopen(ours_in, "rb") as file:
         given = json.load(file)
-    said = json.dumps(answer(given))
+    report = json.dumps(answer(given))
     with os.fdopen(ours_out, "w") as out:
-        out.write(said)
+        out.write(report)
     sys.stdout.flush()
 
 

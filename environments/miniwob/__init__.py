@@ -1,1 +1,1 @@
-"""MiniWoB++: small web pages with one task each, in a headless Chromium; see README.md."""
+"""MiniWoB++: small web pages with one task each, in a headless Chromium."""

@@ -1,4 +1,4 @@
-"""Chromium behind chromedriver, spoken to over WebDriver's HTTP and JSON; and the browsers of a process, which its episodes share."""
+"""Chromium behind chromedriver, over WebDriver's HTTP and JSON (Selenium would be imported by every worker for eight calls)."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class Browser:
 
     @property
     def folder(self) -> str:
-        """Where its profile lies; on the command line of each of its processes, gone after `stop`."""
+        """The folder of its profile; on the command line of each of its processes, gone after `stop`."""
         return str(self._kept.folder)
 
     def _open(self) -> None:
         line = self._kept.read_line("started successfully on port ", timeout_s=_START_S)
-        found = re.search(r"on port (\d+)", line)
-        if found is None:
-            raise EnvError(f"chromedriver says {line!r}, expected its port")
-        self._connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=_CALL_S)
+        match = re.search(r"on port (\d+)", line)
+        if match is None:
+            raise EnvError(f"chromedriver wrote {line!r}, expected its port")
+        self._connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=_CALL_S)
         flags = [*_FLAGS, f"--user-data-dir={self._kept.folder / 'profile'}"]
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # Chromium's own sandbox refuses to run as root
@@ -77,8 +77,6 @@ class Browser:
             {"width": _WIDTH, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False},
         )
 
-    # ---- commands ----------------------------------------------------------------------------------------------
-
     def navigate(self, url: str) -> None:
         self._send("DELETE", f"{self._session}/actions")
         self._send("POST", f"{self._session}/url", {"url": url})
@@ -92,7 +90,7 @@ class Browser:
         self._send("POST", f"{self._session}/actions", {"actions": [*sources]})
 
     def screenshot(self, width: int, height: int, scale: int) -> bytes:
-        """The upper left part of the page as a PNG file, enlarged `scale` times."""
+        """Return the upper left part of the page as a PNG file, enlarged `scale` times."""
         clip: JsonValue = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
         answer = self._devtools("Page.captureScreenshot", {"format": "png", "clip": clip})
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), str):
@@ -108,8 +106,6 @@ class Browser:
     def _devtools(self, command: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
         body = {"cmd": command, "params": arguments}
         return self._send("POST", f"{self._session}/goog/cdp/execute", body)
-
-    # ---- wire --------------------------------------------------------------------------------------------------
 
     def _send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> JsonValue:
         assert self._connection is not None
@@ -132,14 +128,14 @@ TIRED_AFTER: Final = 200  # episodes; a fresh browser is cheaper than one that h
 
 
 class Browsers:
-    """A set of browsers that is shared by all episodes of a process."""
+    """The browsers that the episodes of a process share."""
 
     def __init__(self, start: Callable[[], Browser] = Browser) -> None:
         self._start = start
         self._idle: dict[str, Browser] = {}
 
     def lease(self, limit: int) -> Lease[Browser]:
-        """The right of one episode to one of `limit` browsers; one that is not sound, or tired, is ended after it."""
+        """Return a lease of one of `limit` browsers; one that is not sound, or tired, is ended after it."""
         places = [f"browser {number} of {id(self)}" for number in range(limit)]
         return Lease("miniwob: browser", places, self._open, self._give_back)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
+from random import Random
 from typing import Final, Literal
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from environments.miniwob import rewriting
 from environments.miniwob.browser import SHARED, Browsers
 from environments.miniwob.gold import SOLVED, solve
 from environments.miniwob.page import HEIGHT, MAX_SEED, WIDTH, Look, Page, Problem, listing, pages
-from triforge.environments.kit import Family, Strict, parse_model
+from triforge.environments.kit import Family, Strict, expect_fields, parse_model, proofs
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
@@ -23,14 +23,14 @@ from triforge.types import CheckResult, Direction, Params, Task
 
 
 class GeneratorOptions(Strict):
-    """What tasks are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     tasks: list[str] = Field(default_factory=lambda: list(SOLVED), min_length=1)
     horizon: int = Field(default=10, ge=1, le=200)
 
 
 class PlayOptions(ReadOptions):
-    """How a page is shown and how responses are read; README.md explains each option."""
+    """Options of a run; README.md explains each."""
 
     observe: Literal["elements", "screenshot", "both"] = "elements"
     actions: Format = "command"
@@ -46,7 +46,7 @@ _COMMAND_GUIDE: Final = (
 
 
 class MiniWobEpisode(ScreenEpisode):
-    """One problem being played; it announces what the page says."""
+    """One problem being played; its announcement is the utterance of the page."""
 
     def __init__(self, problem: Problem, options: PlayOptions, browsers: Browsers) -> None:
         super().__init__("miniwob", problem.horizon, options, _COMMAND_GUIDE)
@@ -58,33 +58,29 @@ class MiniWobEpisode(ScreenEpisode):
     def start(self) -> Reset:
         page = Page(self._lease.begin(), self._problem.task, self._problem.seed)
         look = page.look()
-        if look.said != self._problem.utterance:
+        if look.utterance != self._problem.utterance:
             error = EnvError(
-                f"miniwob: the page says {look.said[:200]!r}, its task announces {self._problem.utterance[:200]!r}"
+                f"miniwob: the page says {look.utterance[:200]!r}, its task announces {self._problem.utterance[:200]!r}"
             )
             error.retryable = False
             raise error
         self._shown = page, look
-        return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide)
+        return Reset(observation=self._observe(f"task: {look.utterance}"), system=self._guide)
 
     def _act(self, action: Action) -> StepResult:
-        # a page that is done ends the episode by itself, so this one is not
-        if action.kind == "terminate":
-            self._turns.take()
-            said = "Failed: the page does not count the task as done."
-            return self._end(str(action), success=False, said=said)
+        if action.kind == "terminate":  # a page that is done ends the episode by itself
+            remark = "Failed: the page does not count the task as done."
+            return self._end(str(action), success=False, remark=remark)
         page, look = self._page_and_look()
         if not page.act(action, look.nodes):
-            self._turns.take("no_element")
-            return self._after(f"there is no element {action.ref}", str(action), valid=False)
-        self._turns.take()
+            return self._refuse("no_element", f"there is no element {action.ref}", str(action))
         look = page.look()
         self._shown = page, look
         if not look.over:
             return self._after("", str(action), valid=True)
         success = look.raw >= self._options.success_at
-        said = "Done." if success else f"Failed: the page gives {look.raw:g}."
-        return self._end(str(action), success=success, said=said)
+        remark = "Done." if success else f"Failed: the page gives {look.raw:g}."
+        return self._end(str(action), success=success, remark=remark)
 
     def leave(self, *, sound: bool) -> None:
         self.done = True
@@ -108,17 +104,17 @@ class MiniWobEpisode(ScreenEpisode):
         )
 
     def _commands(self, look: Look) -> tuple[str, ...]:
-        """Commands that do something: every element clicked, every quoted word typed into every field."""
+        """Return the commands that do something: every element clicked, every quoted word typed into every field."""
         if self._options.actions != "command":
             return ()
         shown = [node for node in look.nodes if node.shown and node.ref > 0]
-        words = [word for word in re.findall(r'"([^"\n]+)"', look.said) if word.isprintable()]
+        words = [word for word in re.findall(r'"([^"\n]+)"', look.utterance) if word.isprintable()]
         typed = [f"type {node.ref} {word}" for node in shown if node.is_field for word in words]
         return tuple(dict.fromkeys([*(f"click {node.ref}" for node in shown), *typed]))
 
 
 class MiniWobFamily(Family[Problem, PlayOptions]):
-    """The family `miniwob`; see README.md beside this file for the options."""
+    """The family `miniwob`; README.md explains it."""
 
     name = "miniwob"
     about = About(
@@ -131,21 +127,21 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
         papers="RLAnything (there: OSWorld)",
         steps_per_s=13,
     )
-    play_options = PlayOptions
+    play_options, generator_options = PlayOptions, GeneratorOptions
     blocks = True
-    measured = ("solvable", "instruction_agrees")  # of pages that nobody here knows to solve
+    measured = ("solvable", "instruction_agrees")  # of pages without a solver
 
     def __init__(self, browsers: Browsers = SHARED) -> None:
         self._browsers = browsers
 
     def read(self, params: Params) -> Problem:
-        """The parameters; a sentence that they do not have is read from the page."""
+        """Read the parameters; a missing utterance is read from the page."""
         problem = parse_model(Problem, params, "miniwob params")
         _known([problem.task])
         if problem.utterance:
             return problem
         look = self._look(problem, PlayOptions())
-        return problem.model_copy(update={"utterance": look.said})
+        return problem.model_copy(update={"utterance": look.utterance})
 
     def instruction(self, given: Problem) -> str:
         return given.utterance
@@ -153,19 +149,10 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
     def kind(self, given: Problem) -> str:
         return given.task
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        wanted = parse_model(GeneratorOptions, options, "miniwob options")
+    def drawn(self, rng: Random, wanted: GeneratorOptions) -> Params:
         _known(wanted.tasks)
-        made: list[Params] = []
-        for index in range(count):
-            rng = random.Random(f"miniwob {seed} {index}")  # noqa: S311
-            problem: Params = {
-                "task": rng.choice(wanted.tasks),
-                "seed": rng.randint(0, MAX_SEED),
-                "horizon": wanted.horizon,
-            }
-            made.append(self.validate(problem).params)
-        return made
+        task, seed = rng.choice(wanted.tasks), rng.randint(0, MAX_SEED)
+        return self.validate({"task": task, "seed": seed, "horizon": wanted.horizon}).params
 
     def begin(
         self, given: Problem, options: PlayOptions, _announced: str, _seed: int
@@ -173,31 +160,29 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
         return MiniWobEpisode(given, options, self._browsers)
 
     def solution(self, given: Problem, options: PlayOptions) -> Sequence[str] | None:
-        """The responses that solve one of the tasks that `gold.SOLVERS` knows, None for the others."""
+        """Return the responses that solve a task of `gold.SOLVERS`, None for the others."""
         look = self._look(given, options)
         actions = solve(given.task, given.utterance, look.nodes)
         if actions is None:
             return None
-        return [response for action in actions for response in _said(action, look, options)]
+        return [text for action in actions for text in _responses(action, look, options)]
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
         return rewriting.menu(self.read(task.params), direction)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The task on another page, which is opened to read its sentence."""
-        if set(answer) != {"task"}:
-            raise InputError(f"miniwob rewrite: fields were {sorted(answer)}, expected task alone")
+        """Return the task on another page, which is opened to read its utterance."""
+        expect_fields(answer, ("task",), "miniwob rewrite")
         return self.validate({**task.params, "task": answer["task"], "utterance": ""})
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """The page is opened once more; its own solution, or a solver, or the measurement, proves that it can be solved."""
+        """Open the page once more; its gold responses, a solver, or the measurement prove that it can be solved."""
         try:
             before, after = self.read(parent.params), self.read(candidate.params)
         except InputError as error:
-            return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
-        return rewriting.check(
-            before, after, candidate.instruction, self._look(after, PlayOptions())
-        )
+            return proofs(("well_formed", False, error.detail))
+        look = self._look(after, PlayOptions())
+        return rewriting.check(before, after, candidate.instruction, look)
 
     def _look(self, problem: Problem, options: PlayOptions) -> Look:
         lease = self._browsers.lease(options.browsers)
@@ -216,8 +201,8 @@ def _known(tasks: Sequence[str]) -> None:
         raise InputError(f"miniwob: no task {', '.join(unknown)}; there are: {', '.join(known)}")
 
 
-def _said(action: Action, look: Look, options: PlayOptions) -> list[str]:
-    """The responses that play a click or a `type` on an element: by number, or by pixel in the computer-use format."""
+def _responses(action: Action, look: Look, options: PlayOptions) -> list[str]:
+    """Return the responses that click an element or type into it: by number, or by pixel in the computer-use format."""
     if options.actions == "command":
         if action.kind == "type":
             return [f"type {action.ref} {action.text}"]

@@ -1,4 +1,4 @@
-"""Who knows how some of the tasks are solved: from the sentence and the elements, as a person would read them."""
+"""Solvers of some tasks, from the utterance and the elements of the page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Nodes = tuple[Node, ...]
 Solver = Callable[[str, Nodes], list[Action]]
 
 
-def _quoted(said: str) -> list[str]:
-    return re.findall(r'"([^"]*)"', said)
+def _quoted(text: str) -> list[str]:
+    return re.findall(r'"([^"]*)"', text)
 
 
 def _click(nodes: Iterable[Node]) -> Action:
@@ -44,27 +44,27 @@ def _button_one(_: str, nodes: Nodes) -> list[Action]:
     return [_click(_with(nodes, "button", "ONE"))]
 
 
-def _named_button(said: str, nodes: Nodes) -> list[Action]:
-    return [_click(_with(nodes, "button", _quoted(said)[0]))]
+def _named_button(text: str, nodes: Nodes) -> list[Action]:
+    return [_click(_with(nodes, "button", _quoted(text)[0]))]
 
 
 def _sequence(_: str, nodes: Nodes) -> list[Action]:
     return [_click(_with(nodes, "button", name)) for name in ("ONE", "TWO")]
 
 
-def _link(said: str, nodes: Nodes) -> list[Action]:
-    links = [n for n in nodes if n.classes == "alink" and n.text == _quoted(said)[0]]
+def _link(text: str, nodes: Nodes) -> list[Action]:
+    links = [n for n in nodes if n.classes == "alink" and n.text == _quoted(text)[0]]
     return [_click(links)]
 
 
-def _tab(said: str, nodes: Nodes) -> list[Action]:
-    name = re.findall(r"Tab #\d+", said)[0]
+def _tab(text: str, nodes: Nodes) -> list[Action]:
+    name = re.findall(r"Tab #\d+", text)[0]
     return [_click(_with(nodes, "a", name))]
 
 
-def _ticks(said: str, nodes: Nodes) -> list[Action]:
-    """Checkboxes and radio buttons: each stands right before its text."""
-    listed = said.removeprefix("Select ").removesuffix(" and click Submit.")
+def _ticks(text: str, nodes: Nodes) -> list[Action]:
+    """Tick checkboxes and radio buttons, each of which stands right before its text."""
+    listed = text.removeprefix("Select ").removesuffix(" and click Submit.")
     wanted = set(listed.split(", "))
     pairs = itertools.pairwise(nodes)
     clicks = [
@@ -75,17 +75,17 @@ def _ticks(said: str, nodes: Nodes) -> list[Action]:
     return [*clicks, _click(_with(nodes, "button", "Submit"))]
 
 
-def _enter(said: str, nodes: Nodes) -> list[Action]:
-    """Quoted words into the fields in turn, the last word into all that are left; then the button."""
-    words = _quoted(said)
+def _enter(text: str, nodes: Nodes) -> list[Action]:
+    """Write quoted words into the fields in turn, the last word into all others; then click the button."""
+    words = _quoted(text)
     fields = _fields(nodes)
     texts = [words[min(i, len(words) - 1)] for i in range(len(fields))]
     writes = [_write(field, text) for field, text in zip(fields, texts, strict=True)]
     return [*writes, _click(_with(nodes, "button"))]
 
 
-def _focus(said: str, nodes: Nodes) -> list[Action]:
-    number = re.findall(r"(\d+)(?:st|nd|rd|th)", said)
+def _focus(text: str, nodes: Nodes) -> list[Action]:
+    number = re.findall(r"(\d+)(?:st|nd|rd|th)", text)
     return [_click(_fields(nodes)[int(number[0]) - 1 if number else 0 :])]
 
 
@@ -98,12 +98,12 @@ SOLVERS: Final[dict[str, Solver]] = {
 SOLVED: Final = tuple(SOLVERS)
 
 
-def solve(task: str, said: str, nodes: Nodes) -> list[Action] | None:
-    """The actions that solve a problem, or None when nobody here knows."""
+def solve(task: str, text: str, nodes: Nodes) -> list[Action] | None:
+    """Return the actions that solve a problem, or None when no solver does."""
     solver = SOLVERS.get(task)
     if solver is None:
         return None
     try:
-        return solver(said, nodes)
+        return solver(text, nodes)
     except LookupError:  # the page is not built as expected
         return None

@@ -36,7 +36,7 @@ class Node:
     value: str
     focused: bool
     leaf: bool
-    box: tuple[float, float, float, float]
+    box: tuple[float, ...]
 
     @property
     def centre(self) -> tuple[int, int]:
@@ -49,12 +49,12 @@ class Node:
 
     @property
     def shown(self) -> bool:
-        """Whether a list of what is on the page has it."""
+        """Whether the listing of the page has it."""
         interactive = self.is_field or self.tag in _TICKS or self.tag == "button"
         return interactive or (self.leaf and bool(self.text or self.tag in _CLICKABLE))
 
     def line(self) -> str:
-        """`[4] button "Cancel"`, text without a number when it cannot be clicked."""
+        """Return a line such as `[4] button "Cancel"`; bare text has no number."""
         words = [f"[{self.ref}]"] if self.ref > 0 else []
         words.append("text" if self.tag == "t" else self.tag.replace("input_", ""))
         if self.tag in _TICKS:
@@ -67,12 +67,12 @@ class Node:
 
 
 def read_dom(root: Mapping[str, JsonValue]) -> tuple[Node, ...]:
-    """All elements, each before its children, the page's body left out."""
+    """Return all elements, each before its children, without the page's body."""
     return tuple(_walk(root))[1:]
 
 
 def listing(nodes: tuple[Node, ...]) -> str:
-    """What is on the page, one line an element."""
+    """Return the page as text, one line an element."""
     return "\n".join(node.line() for node in nodes if node.shown)
 
 
@@ -89,12 +89,7 @@ def _walk(node: Mapping[str, JsonValue]) -> Iterator[Node]:
         value=str(value).lower() if isinstance(value, bool) else str(value or ""),
         focused=bool(node.get("focused")),
         leaf=not below,
-        box=(
-            _number(node.get("left")),
-            _number(node.get("top")),
-            _number(node.get("width")),
-            _number(node.get("height")),
-        ),
+        box=tuple(_number(node.get(side)) for side in ("left", "top", "width", "height")),
     )
     for child in below:
         yield from _walk(child)
@@ -108,8 +103,8 @@ WIDTH: Final = 160
 HEIGHT: Final = 210
 _NOT_PAGES: Final = frozenset({"index"})
 
-# The page's own clock would end an episode after ten seconds; a model may think longer than that. Our limit is counted
-# in steps. Animations and the blinking caret make two screenshots of one state differ, so they are switched off.
+# The page's own clock would end an episode after ten seconds, and a model may take longer; the limit here is one of steps.
+# Animations and the blinking caret would make two screenshots of one state differ.
 _START: Final = """
 const [seed, done] = arguments;
 const style = document.createElement('style');
@@ -126,9 +121,9 @@ _LOOK: Final = """
 const done = arguments[0];
 function look() {
   if (WOB_DONE_GLOBAL && core.cover_div) core.cover_div.style.display = 'none';
-  const said = core.getUtterance();
+  const text = core.getUtterance();
   done({over: WOB_DONE_GLOBAL, raw: +WOB_RAW_REWARD_GLOBAL,
-        said: typeof said === 'string' ? said : said.utterance, dom: core.getDOMInfo()});
+        utterance: typeof text === 'string' ? text : text.utterance, dom: core.getDOMInfo()});
 }
 let left = 2;
 function frame() { --left ? requestAnimationFrame(frame) : setTimeout(look, 0); }
@@ -137,9 +132,9 @@ requestAnimationFrame(frame);
 _CLICK: Final = """
 const [ref, done] = arguments;
 core.getDOMInfo();
-const found = core.previousDOMInfo[ref] !== undefined;
-if (found) core.elementClick(ref);
-done(found);
+const there = core.previousDOMInfo[ref] !== undefined;
+if (there) core.elementClick(ref);
+done(there);
 """
 _WAIT: Final = "const [ms, done] = arguments; setTimeout(() => done(true), ms);"
 
@@ -150,7 +145,7 @@ MAX_SEED: Final = 2**31 - 1
 
 
 class Problem(Strict):
-    """The parameters of a task; the page's sentence for the seed is read from the page when it is missing."""
+    """The parameters of a task; a missing utterance is read from the page."""
 
     task: str = Field(min_length=1, max_length=64)
     seed: int = Field(ge=0, le=MAX_SEED)
@@ -160,22 +155,22 @@ class Problem(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a page shows: whether its problem is over and for what raw reward, its sentence, its elements."""
+    """The state of a page: whether its problem is over, its raw reward, its utterance, its elements."""
 
     over: bool
     raw: float
-    said: str
+    utterance: str
     nodes: tuple[Node, ...]
 
 
 def pages() -> tuple[str, ...]:
-    """The names of all tasks in the wheel."""
+    """Return the names of all tasks in the wheel."""
     return tuple(sorted({path.stem for path in html_folder().glob("*.html")} - _NOT_PAGES))
 
 
 def html_folder() -> Path:
-    """Where the pages lie."""
-    spec = find_spec("miniwob")  # found, not imported: it would bring Selenium and gymnasium along
+    """Return the folder of the pages."""
+    spec = find_spec("miniwob")  # not imported: it would import Selenium and gymnasium
     assert spec is not None, "it is installed"
     assert spec.submodule_search_locations, "it is a package"
     return Path(spec.submodule_search_locations[0]) / "html" / "miniwob"
@@ -190,7 +185,7 @@ class Page:
         browser.run(_START, seed)
 
     def look(self) -> Look:
-        """What the page shows now, after two frames."""
+        """Return the state of the page after two frames."""
         value = self._browser.run(_LOOK)
         if value is None:  # a dialog of the page was open and has been accepted
             value = self._browser.run(_LOOK)
@@ -201,7 +196,7 @@ class Page:
         return Look(
             over=bool(value["over"]),
             raw=float(raw) if isinstance(raw, int | float) else 0.0,
-            said=str(value["said"]),
+            utterance=str(value["utterance"]),
             nodes=read_dom(dom),
         )
 
@@ -209,11 +204,10 @@ class Page:
         return self._browser.screenshot(WIDTH, HEIGHT, scale)
 
     def act(self, action: Action, nodes: tuple[Node, ...]) -> bool:
-        """Perform an action; False when it points at an element that is not there."""
+        """Perform an action; return False when it names an element that is not there."""
         try:
             return self._act(action, nodes)
-        # the page's own handler raised; the page lives on, as it would for a person
-        except ScriptError:
+        except ScriptError:  # the page's own handler raised; the page goes on
             return True
 
     def _act(self, action: Action, nodes: tuple[Node, ...]) -> bool:

@@ -1,6 +1,6 @@
-"""Pages that ask for more or less of the same, from easy to hard. A rewrite is another page of a row, for the same seed.
+"""Rows of similar pages, from easy to hard. A rewrite is another page of the row, for the same seed.
 
-A page brings its sentence, which it draws from the seed, and the verifier of what it says, so the two change together.
+A page has its utterance, drawn from the seed, and the verifier of it, so the two change together.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from environments.miniwob.page import Look, Problem, pages
+from triforge.environments.kit import closed_menu, proofs
 from triforge.rollout.protocols import RewriteMenu
 from triforge.types import CheckResult, Direction
 
@@ -40,26 +41,23 @@ _ROWS: Final = (
 
 
 def menu(problem: Problem, direction: Direction) -> RewriteMenu:
-    """The other pages of the row: later ones are harder, earlier ones easier."""
+    """Return the other pages of the row: later ones are harder, earlier ones easier."""
     row = next((row for row in _ROWS if problem.task in row), (problem.task,))
     here = row.index(problem.task)
     near = row[here + 1 :] if direction == "harder" else row[:here]
-    names = tuple(name for name in near if name in pages())
-    return RewriteMenu(
-        description=f"Present page: {problem.task}, which says: {problem.utterance}",
-        fields={"task": names} if names else {},
-        combinations=tuple({"task": name} for name in names),
+    return closed_menu(
+        f"Present page: {problem.task}, which says: {problem.utterance}",
+        [{"task": name} for name in near if name in pages()],
     )
 
 
 def check(before: Problem, after: Problem, announced: str, look: Look) -> list[CheckResult]:
-    """What the opened page proves: another one of the row, which says itself what is announced, and is not over."""
+    """Prove by the opened page: another one of the row, with the announced utterance, and not over."""
     row = next((row for row in _ROWS if before.task in row), ())
     other = after.model_copy(update={"task": before.task, "utterance": before.utterance})
-    results = (
-        ("differs", after.task != before.task, ""),
+    return proofs(
+        ("differs", after.task != before.task),
         ("same_row", after.task in row and other == before, "of page; seed and horizon stay"),
-        ("page_says", look.said == announced, f"the page says {look.said[:200]!r}"),
-        ("not_satisfied_at_reset", not look.over, ""),
+        ("page_says", look.utterance == announced, f"the page says {look.utterance[:200]!r}"),
+        ("not_satisfied_at_reset", not look.over),
     )
-    return [CheckResult(name=name, passed=ok, detail=said) for name, ok, said in results]

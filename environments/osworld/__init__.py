@@ -1,1 +1,1 @@
-"""OSWorld's tasks on a machine that is driven over the HTTP control server inside OSWorld's virtual machines."""
+"""OSWorld's tasks on a machine behind the HTTP control server of OSWorld's virtual machines."""

@@ -1,4 +1,4 @@
-"""OSWorld as an environment family: what the rest of triforge sees of it."""
+"""OSWorld as an environment family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from triforge.types import Params
 
 
 class OsworldFamily(ScreenFamily[OsworldTask, PlayOptions]):
-    """The family `osworld`; see README.md beside this file for what of OSWorld is supported."""
+    """The family `osworld`; README.md lists the supported part of OSWorld."""
 
     name = "osworld"
     about = About(
@@ -46,7 +46,7 @@ class OsworldFamily(ScreenFamily[OsworldTask, PlayOptions]):
         egress = self._egress()
         if play.docker is not None:
             egress.demand_docker("osworld options: field docker")
-        for url in play.machines:  # who looks after them names them: no name is looked up
+        for url in play.machines:  # no name is looked up: the operator lists it
             egress.demand(*place_of(url), "osworld options: field machines", looked_up=False)
         return super().make(options)
 

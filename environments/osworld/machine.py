@@ -1,4 +1,4 @@
-"""Where machines come from, and one machine behind OSWorld's control server: set up by the task, driven, verified.
+"""A machine behind OSWorld's control server, in a container of its own or at an address: set up by the task, driven, verified.
 
     GET  /screenshot                                    a PNG file
     POST /execute {"command": [...], "shell": false}    {"status", "output", "error", "returncode"}
@@ -6,7 +6,7 @@
     POST /file, form field `file_path`                  a file's bytes, 404 where there is none
     POST /setup/upload, form `file_path`, `file_data`   writes a file
 
-Mouse and keyboard are moved by short Python programs with pyautogui, sent to /execute.
+Short Python programs with pyautogui, sent to /execute, move mouse and keyboard.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -32,19 +32,28 @@ from triforge.environments.egress import EgressPolicy
 from triforge.errors import ConfigError, EnvError, InputError
 
 _DOCKER_S: Final = 300.0
+_LARGEST: Final = 64 * 2**20
+_RETRY_S: Final = 0.2
+_MAX_SLEEP_S: Final = 60.0
+_MAX_DOWNLOAD: Final = 256 * 2**20
+_DOWNLOAD_S: Final = 60.0
+_BUTTONS: Final = {"left_click": "left", "right_click": "right", "middle_click": "middle"}
+_BEGIN: Final = "import pyautogui; pyautogui.FAILSAFE = False; "
 _log = logging.getLogger(__name__)
+
+# ---- places -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a machine's control server answers, and the container that was started for it, if any."""
+    """The address of a machine's control server, and the container that was started for it, if any."""
 
     url: str
     container: str = ""
 
 
 def lease_of(options: PlayOptions) -> Lease[Place]:
-    """The right of one episode to one machine."""
+    """Return a lease of one machine for one episode."""
     docker, names = options.docker, options.machines
     if docker is not None:
         names = [f"{docker.image} {number}" for number in range(docker.at_most)]
@@ -59,7 +68,7 @@ def _start(name: str, docker: Docker | None) -> Place:
             "environment 'osworld' is to start containers, but docker is not on PATH: apt-get install docker.io, "
             "or name addresses in env_adapter.options.machines"
         )
-    container = f"triforge-osworld-{uuid4().hex[:12]}"  # known before it runs, so that it can be removed whatever happens
+    container = f"triforge-osworld-{uuid4().hex[:12]}"  # known before it runs, so that it can always be removed
     publish = f"127.0.0.1::{docker.port}"
     run = ["docker", "run", "--detach", "--rm", "--name", container, "--publish", publish]
     try:
@@ -74,7 +83,7 @@ def _start(name: str, docker: Docker | None) -> Place:
 
 
 def _remove(_name: str, place: Place, _sound: bool) -> None:
-    """Remove a container; a machine that somebody else looks after is left as it is."""
+    """Remove a container; a machine at an address is left as it is."""
     if place.container:
         try:
             _docker(["docker", "rm", "--force", "--volumes", place.container])
@@ -95,14 +104,11 @@ def _docker(command: list[str]) -> str:
     return done.stdout
 
 
-_LARGEST: Final = 64 * 2**20
-_RETRY_S: Final = 0.2
-_BUTTONS: Final = {"left_click": "left", "right_click": "right", "middle_click": "middle"}
-_BEGIN: Final = "import pyautogui; pyautogui.FAILSAFE = False; "
+# ---- the control server -----------------------------------------------------------------------------------------
 
 
 class _TooLargeError(EnvError):
-    """An answer has no end, or none that we wait for."""
+    """A response that is larger than the limit."""
 
 
 class Machine:
@@ -115,19 +121,18 @@ class Machine:
         self._size = (0, 0)
 
     def wait(self, seconds: float) -> None:
-        """Until it answers with a screenshot."""
+        """Wait until it answers with a screenshot."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 self.screenshot()
+                return
             except EnvError as error:
                 if time.monotonic() >= deadline:
                     raise EnvError(
                         f"osworld: {self.url} is not ready within {seconds:g} s: {error.detail}"
                     ) from error
                 time.sleep(_RETRY_S)
-            else:
-                return
 
     def screenshot(self) -> bytes:
         image = self._call("GET", "/screenshot").content
@@ -137,21 +142,30 @@ class Machine:
             raise EnvError(f"osworld: {self.url}/screenshot: {error}") from error
         return image
 
-    def run(self, command: str | Sequence[str], *, in_shell: bool) -> tuple[str, str]:
-        """Run a command inside the machine; what it wrote to standard output and to standard error."""
-        answer = self._executed(command, in_shell=in_shell)
-        return str(answer.get("output") or ""), str(answer.get("error") or "")
+    def run(self, command: str | Sequence[str], *, in_shell: bool) -> dict[str, JsonValue]:
+        """Run a command inside the machine; return the server's report."""
+        body = {"command": command, "shell": in_shell}
+        response = self._call("POST", "/execute", json=body)
+        try:
+            report = response.json()
+        except ValueError as error:
+            raise EnvError(f"osworld: {self.url}/execute answers no JSON") from error
+        if not isinstance(report, dict):
+            raise EnvError(f"osworld: {self.url}/execute answers {str(report)[:80]!r}")
+        if report.get("status") == "error":
+            raise EnvError(f"osworld: {self.url}/execute: {str(report.get('message'))[:200]}")
+        return report
 
-    def launch(self, command: JsonValue, *, in_shell: bool) -> None:
+    def launch(self, command: str | Sequence[str], *, in_shell: bool) -> None:
         self._call("POST", "/setup/launch", json={"command": command, "shell": in_shell})
 
     def read(self, path: str) -> bytes | None:
-        """A file of at most `largest` bytes; None where there is none."""
+        """Return a file of at most `largest` bytes; None where there is none."""
         try:
-            answer = self._call("POST", "/file", absent_ok=True, data={"file_path": path})
+            response = self._call("POST", "/file", absent_ok=True, data={"file_path": path})
         except _TooLargeError:
             return None
-        return None if answer.status_code == 404 else answer.content
+        return None if response.status_code == 404 else response.content
 
     def write(self, path: str, content: bytes) -> None:
         files = {"file_data": (path.rpartition("/")[2] or "file", content)}
@@ -164,59 +178,41 @@ class Machine:
         if self._size == (0, 0):
             self.screenshot()
         code = _BEGIN + program(action, *self._size)
-        answer = self._executed(["python", "-c", code], in_shell=False)
-        if answer.get("returncode") not in (None, 0):  # an agent that cannot move has not failed
-            said = str(answer.get("error"))[-200:]
+        report = self.run(["python", "-c", code], in_shell=False)
+        if report.get("returncode") not in (None, 0):  # not a failure of the agent
             raise EnvError(
-                f"osworld: {self.url}: pyautogui failed, is it installed in the machine? {said}"
+                f"osworld: {self.url}: pyautogui failed, is it installed in the machine? {str(report.get('error'))[-200:]}"
             )
 
     def close(self) -> None:
         self._client.close()
-
-    def _executed(self, command: str | Sequence[str], *, in_shell: bool) -> dict[str, JsonValue]:
-        given = command if isinstance(command, str) else [*command]
-        answer = self._json("/execute", {"command": given, "shell": in_shell})
-        if answer.get("status") == "error":
-            raise EnvError(f"osworld: {self.url}/execute: {str(answer.get('message'))[:200]}")
-        return answer
-
-    def _json(self, path: str, body: dict[str, Any]) -> dict[str, JsonValue]:
-        answer = self._call("POST", path, json=body)
-        try:
-            value = answer.json()
-        except ValueError as error:
-            raise EnvError(f"osworld: {self.url}{path} answers no JSON") from error
-        if not isinstance(value, dict):
-            raise EnvError(f"osworld: {self.url}{path} answers {str(value)[:80]!r}")
-        return value
 
     def _call(
         self, method: str, path: str, *, absent_ok: bool = False, **content: Any
     ) -> httpx.Response:
         held = bytearray()
         try:
-            with self._client.stream(method, path, **content) as told:
-                for piece in told.iter_bytes():
+            with self._client.stream(method, path, **content) as stream:
+                for piece in stream.iter_bytes():
                     held += piece
                     if len(held) > self._largest:
                         raise _TooLargeError(
                             f"osworld: {self.url}{path} answers more than {self._largest} bytes"
                         )
-            answer = httpx.Response(told.status_code, content=bytes(held))
+            response = httpx.Response(stream.status_code, content=bytes(held))
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed
             raise EnvError(
                 f"osworld: {self.url}{path} does not answer: {type(error).__name__}: {error}"
             ) from error
-        if answer.is_success or (absent_ok and answer.status_code == 404):
-            return answer
+        if response.is_success or (absent_ok and response.status_code == 404):
+            return response
         raise EnvError(
-            f"osworld: {self.url}{path} answers {answer.status_code}: {answer.text[:200]!r}"
+            f"osworld: {self.url}{path} answers {response.status_code}: {response.text[:200]!r}"
         )
 
 
 def program(action: Action, width: int, height: int) -> str:
-    """The statement of pyautogui that performs an action on a screen of this size; every value is a plain literal."""
+    """Return the statement of pyautogui that performs an action on a screen of this size; every value is a plain literal."""
     x, y = pixels(action.at, width, height) if action.at is not None else (-1, -1)
     where = f"{x}, {y}" if action.at is not None else ""
     match action.kind:
@@ -236,35 +232,30 @@ def program(action: Action, width: int, height: int) -> str:
             return f"pyautogui.click({where}, button='{_BUTTONS[action.kind]}')"
 
 
-_MAX_SLEEP_S: Final = 60.0
-_MAX_DOWNLOAD: Final = 256 * 2**20
-_DOWNLOAD_S: Final = 60.0
+# ---- a task on a machine ----------------------------------------------------------------------------------------
 
 
-class MachineComputer:
-    """A machine that has carried out a task's `config`; `stop` gives it back, `egress` says what may be fetched."""
+class MachineComputer(Machine):
+    """A machine that has run a task's `config`; `stop` gives it back, `egress` bounds downloads."""
 
     def __init__(
         self, task: OsworldTask, options: PlayOptions, lease: Lease[Place], egress: EgressPolicy
     ) -> None:
+        super().__init__(lease.begin().url, call_s=options.call_s)
         self._task = task
-        self._options = options
+        self._pause_s = options.pause_s
         self._lease = lease
         self._egress = egress
-        self._machine = Machine(lease.begin().url, call_s=options.call_s)
         try:
-            self._machine.wait(options.start_s)
+            self.wait(options.start_s)
             self._set_up(task.config)
         except BaseException:
             self.stop()
             raise
 
     def act(self, action: Action) -> None:
-        self._machine.act(action)
-        time.sleep(self._options.pause_s)
-
-    def screenshot(self) -> bytes:
-        return self._machine.screenshot()
+        super().act(action)
+        time.sleep(self._pause_s)
 
     def listing(self) -> str:
         return ""
@@ -273,34 +264,43 @@ class MachineComputer:
         return ""
 
     def settle(self) -> None:
-        """Carry out the evaluator's `postconfig`."""
+        """Run the evaluator's `postconfig`."""
         self._set_up(self._task.evaluator.postconfig)
 
     def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
-        """What an evaluator asks for; a file that is not there is None."""
+        """Return a value that an evaluator names; None for a missing file."""
         kind = spec.get("type")
         if kind == "rule":
             return spec.get("rules")
         if kind == "vm_file":
-            found = self._machine.read(_word(spec, "path", "a vm_file"))
-            return None if found is None else found.decode("utf-8", "replace")
+            content = self.read(_word(spec, "path", "a vm_file"))
+            return None if content is None else content.decode("utf-8", "replace")
         if kind == "cloud_file":
             return self._download(_word(spec, "path", "a cloud_file")).decode("utf-8", "replace")
-        output, error = self._machine.run(
-            _command(spec.get("command")), in_shell=bool(spec.get("shell"))
-        )
-        return error if kind == "vm_command_error" else output
+        report = self.run(_command(spec), in_shell=bool(spec.get("shell")))
+        return str(report.get("error" if kind == "vm_command_error" else "output") or "")
 
     def stop(self) -> None:
-        self._machine.close()
+        self.close()
         self._lease.end(sound=True)
 
     def _set_up(self, steps: Iterable[SetupStep]) -> None:
         for step in steps:
-            if step.type == "download":
-                self._fetch(step.parameters)
-            else:
-                _STEPS[step.type](self._machine, step.parameters)
+            given, in_shell = step.parameters, bool(step.parameters.get("shell"))
+            match step.type:
+                case "command" | "execute":
+                    self.run(_command(given), in_shell=in_shell)
+                case "launch":
+                    self.launch(_command(given), in_shell=in_shell)
+                case "open":
+                    self.launch(["xdg-open", _word(given, "path", "open")], in_shell=False)
+                case "sleep":
+                    time.sleep(_seconds(given))
+                case "upload_file":
+                    content = _word(given, "content", "upload_file").encode()
+                    self.write(_word(given, "path", "upload_file"), content)
+                case "download":
+                    self._fetch(given)
 
     def _fetch(self, given: Mapping[str, JsonValue]) -> None:
         files = given.get("files")
@@ -308,55 +308,28 @@ class MachineComputer:
             if not isinstance(file, dict):
                 raise InputError("osworld config: download: files are objects with url and path")
             content = self._download(_word(file, "url", "download"))
-            self._machine.write(_word(file, "path", "download"), content)
+            self.write(_word(file, "path", "download"), content)
 
     def _download(self, url: str) -> bytes:
-        """A file from the web, fetched by us: the machine may have no network."""
+        """Fetch a file from the web in this process: the machine may have no network."""
         fetched = self._egress.fetch(url, timeout_s=_DOWNLOAD_S, largest=_MAX_DOWNLOAD)
-        return asyncio.run(fetched)  # we are in a thread of our own
+        return asyncio.run(fetched)  # each episode has a thread of its own
 
 
-def _execute(machine: Machine, given: Mapping[str, JsonValue]) -> None:
-    machine.run(_command(given.get("command")), in_shell=bool(given.get("shell")))
-
-
-def _launch(machine: Machine, given: Mapping[str, JsonValue]) -> None:
-    machine.launch(_checked(given.get("command")), in_shell=bool(given.get("shell")))
-
-
-def _open(machine: Machine, given: Mapping[str, JsonValue]) -> None:
-    machine.launch(["xdg-open", _word(given, "path", "open")], in_shell=False)
-
-
-def _sleep(_: Machine, given: Mapping[str, JsonValue]) -> None:
+def _seconds(given: Mapping[str, JsonValue]) -> float:
     seconds = given.get("seconds", 1)
     if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_SLEEP_S:
-        raise InputError(f"osworld config: sleep: seconds from 0 to 60, given {seconds!r}")
-    time.sleep(seconds)
+        raise InputError(f"osworld config: sleep: given {seconds!r} seconds, expected 0 to 60")
+    return seconds
 
 
-def _upload(machine: Machine, given: Mapping[str, JsonValue]) -> None:
-    content = _word(given, "content", "upload_file").encode()
-    machine.write(_word(given, "path", "upload_file"), content)
-
-
-_STEPS: Final[dict[str, Callable[[Machine, Mapping[str, JsonValue]], None]]] = {
-    "command": _execute, "execute": _execute, "launch": _launch, "open": _open, "sleep": _sleep,
-    "upload_file": _upload,
-}  # fmt: skip
-
-
-def _command(given: JsonValue) -> str | list[str]:
-    checked = _checked(given)
-    return checked if isinstance(checked, str) else [str(word) for word in checked]
-
-
-def _checked(given: JsonValue) -> str | list[JsonValue]:
-    if isinstance(given, str) and given:
-        return given
-    if isinstance(given, list) and given and all(isinstance(word, str) for word in given):
-        return given
-    raise InputError(f"osworld: a command is a text or a list of texts, given {given!r}")
+def _command(given: Mapping[str, JsonValue]) -> str | list[str]:
+    command = given.get("command")
+    if isinstance(command, str) and command:
+        return command
+    if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
+        return [str(word) for word in command]
+    raise InputError(f"osworld: command: given {command!r}, expected a text or a list of texts")
 
 
 def _word(given: Mapping[str, JsonValue], name: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""OSWorld's task JSON, and which machines it is played on."""
+"""OSWorld's task JSON, and the machines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ RESULTS = {
     "cloud_file": "path", "rule": "rules", "vm_command_error": "command",
     "vm_command_line": "command", "vm_file": "path",
 }  # fmt: skip
-"""What can be asked for, each with the field that it needs."""
+"""Values of an evaluator, each with the field that it needs."""
 
 
 class SetupStep(Strict):
-    """A step on the machine; `upload_file` is ours and carries the text with it: `path`, `content`."""
+    """A step on the machine; `upload_file` is an addition of ours with the fields `path` and `content`."""
 
     type: str
     parameters: Spec = Field(default_factory=dict)
@@ -28,20 +28,20 @@ class SetupStep(Strict):
     @model_validator(mode="after")
     def _known(self) -> SetupStep:
         if self.type not in SETUP:
-            raise ValueError(f"type {self.type!r} is not supported, known are {', '.join(SETUP)}")
+            raise ValueError(f"type: given {self.type!r}, expected one of {', '.join(SETUP)}")
         return self
 
 
 def _expect_askable(name: str, spec: Spec) -> None:
     kind = spec.get("type")
     if not isinstance(kind, str) or kind not in RESULTS:
-        raise ValueError(f"{name}: type {kind!r} is not supported, known are {', '.join(RESULTS)}")
+        raise ValueError(f"{name}: given type {kind!r}, expected one of {', '.join(RESULTS)}")
     if not spec.get(RESULTS[kind]):
         raise ValueError(f"{name}: {kind} needs {RESULTS[kind]!r}")
 
 
 class MachineEvaluator(Evaluator):
-    """OSWorld's evaluator: `postconfig` is carried out after the agent's last word."""
+    """OSWorld's evaluator; the steps of `postconfig` run after the agent's last action."""
 
     postconfig: list[SetupStep] = Field(default_factory=list)
     options: Spec | list[Spec] = Field(default_factory=dict)
@@ -65,7 +65,7 @@ class MachineVariant(Variant):
 
 
 class OsworldTask(ScreenTask):
-    """A file of OSWorld's `evaluation_examples`, and our `horizon`, `hint`, `variants`. The fields from `snapshot` on carry no meaning here."""
+    """A file of OSWorld's `evaluation_examples`, and our `horizon`, `hint`, `variants`. The fields from `snapshot` on are ignored."""
 
     id: str = Field(min_length=1, max_length=200)
     config: list[SetupStep] = Field(default_factory=list)
@@ -82,10 +82,10 @@ class OsworldTask(ScreenTask):
 
 
 class Docker(Strict):
-    """A container a machine, fresh for each episode and removed after it, at most so many of one worker at a time.
+    """A fresh container for each episode, removed after it, at most `at_most` at a time in one worker.
 
     `arguments` of `docker run` stand before the image: devices, volumes with the disk image, memory; `port` is the control
-    server's inside the container.
+    server's port inside the container.
     """
 
     image: str = Field(min_length=1)
@@ -95,7 +95,7 @@ class Docker(Strict):
 
 
 class PlayOptions(ScreenOptions):
-    """Which machines there are (`docker` or `machines`, not both), and how responses are read; README.md explains each option."""
+    """Options of a run: machines (`docker` or `machines`, not both), and others; README.md explains each."""
 
     docker: Docker | None = None
     machines: list[str] = Field(default_factory=list)
@@ -107,9 +107,9 @@ class PlayOptions(ScreenOptions):
     @model_validator(mode="after")
     def _one_provider(self) -> PlayOptions:
         if (self.docker is None) == (not self.machines):
-            raise ValueError(
-                "name either docker = {image = ...} or machines = [URL, ...], so that there is a machine to play on"
-            )
+            raise ValueError("expected either docker = {image = ...} or machines = [URL, ...]")
         if bad := [u for u in self.machines if not u.startswith(("http://", "https://"))]:
-            raise ValueError(f"machines: {bad[0]!r} is no address such as http://host:5000")
+            raise ValueError(
+                f"machines: given {bad[0]!r}, expected an address such as http://host:5000"
+            )
         return self

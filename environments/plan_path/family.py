@@ -1,4 +1,4 @@
-"""Two agents cross a text grid: the planner sees it and names a direction, the mover sees what was named and moves."""
+"""Two agents on a text grid: the planner sees it and names a direction, the mover reads the direction and moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from triforge.environments.kit import (
     Family,
     Strict,
     first_valid,
-    parse_model,
     part_of,
     wrapped,
 )
@@ -26,7 +25,7 @@ from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.types import Params
 
 Square = tuple[int, int]
-_WAYS: Final[Mapping[str, tuple[str, Square]]] = {  # what the planner says, what the mover does
+_WAYS: Final[Mapping[str, tuple[str, Square]]] = {  # the words of planner and mover
     "north": ("up", (-1, 0)),
     "east": ("right", (0, 1)),
     "south": ("down", (1, 0)),
@@ -45,7 +44,7 @@ class GridParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What grids are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     size: int = Field(default=4, ge=2, le=12)
     walls: float = Field(default=0.2, ge=0.0, le=0.6)
@@ -62,10 +61,10 @@ class PlanPathEpisode:
         self._at = self._start = _find(self._rows, "S")
         self._left = given.horizon
         self._agent: Literal["planner", "mover"] = "planner"
-        self._said, self._named = f"{_instruction(given)}\n", ""
+        self._above, self._named = f"{_instruction(given)}\n", ""
 
     def fork(self) -> PlanPathEpisode:
-        """Whatever changes is replaced, so a shallow copy goes its own way."""
+        """Return a shallow copy: changes replace values, so both go their own ways."""
         return copy(self)
 
     def start(self) -> Reset:
@@ -84,7 +83,7 @@ class PlanPathEpisode:
         for move, step in _WAYS.values():
             if word == move and self._distance(step) < len(self._far):
                 self._at = self._at[0] + step[0], self._at[1] + step[1]
-        self._said, self._agent = "", "planner"
+        self._above, self._agent = "", "planner"
         self._left -= 1
         earned = (before - self._far[self._at]) / self._far[self._start]
         return self._result(word, valid, asked is not None and word == asked[0], earned)
@@ -105,7 +104,7 @@ class PlanPathEpisode:
         )
 
     def _distance(self, step: Square) -> int:
-        """From the square that a step leads to; more than any where it leads nowhere."""
+        """Return the distance from the square after a step; more than any where there is no square."""
         return self._far.get((self._at[0] + step[0], self._at[1] + step[1]), len(self._far))
 
     def _observe(self) -> Observation:
@@ -117,7 +116,7 @@ class PlanPathEpisode:
             rows = [line.replace("S", "_") for line in self._rows]
             rows[row] = f"{rows[row][:column]}P{rows[row][column + 1 :]}"
             seen = (
-                f"{self._said}You are the planner. P is where you are, G the target, # a wall.\n"
+                f"{self._above}You are the planner. P is where you are, G the target, # a wall.\n"
                 + "\n".join(rows)
             )
         else:
@@ -128,7 +127,7 @@ class PlanPathEpisode:
 
 
 class PlanPathFamily(Family[GridParams, AnswerOptions]):
-    """The family `plan_path`; see README.md beside this file for the options."""
+    """The family `plan_path`; README.md explains it."""
 
     name = "plan_path"
     about = About(
@@ -138,15 +137,14 @@ class PlanPathFamily(Family[GridParams, AnswerOptions]):
         papers="AT-GRPO (there: Plan-Path)",
     )
     never_blocks = True
-    params = GridParams
-    play_options = AnswerOptions
+    params, generator_options, play_options = GridParams, GeneratorOptions, AnswerOptions
     episode = PlanPathEpisode
 
     def instruction(self, given: GridParams) -> str:
         return _instruction(given)
 
     def check(self, given: GridParams) -> None:
-        """Refuse a grid that is none, and a target that cannot be reached within the horizon."""
+        """Refuse a malformed grid, and a target that cannot be reached within the horizon."""
         marks = "".join(given.grid)
         if len({len(row) for row in given.grid}) != 1 or set(marks) - set("SG_#"):
             raise InputError(
@@ -162,27 +160,22 @@ class PlanPathFamily(Family[GridParams, AnswerOptions]):
                 f"plan_path params: field horizon: given {given.horizon}, the shortest way has {far or 'no'} moves"
             )
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        wanted = parse_model(GeneratorOptions, options, "plan_path generate")
-        found = []
-        for index in range(count):
-            rng = Random(f"plan_path {seed} {index}")  # noqa: S311
-            found.append(first_valid(partial(_drawn, wanted, rng), self.validate, _DRAWS))
-        return found
+    def drawn(self, rng: Random, wanted: GeneratorOptions) -> Params:
+        return first_valid(partial(_drawn, wanted, rng), self.validate, _DRAWS)
 
     def solution(self, given: GridParams, options: AnswerOptions) -> Sequence[str] | None:
-        """A shortest way, a direction and a move a square."""
-        far, at, found = _distances(given.grid), _find(given.grid, "S"), list[str]()
+        """Return a shortest way, a direction and a move for each square."""
+        far, at, way = _distances(given.grid), _find(given.grid, "S"), list[str]()
         while far[at]:
             for name, (move, step) in _WAYS.items():
                 after = at[0] + step[0], at[1] + step[1]
                 if far.get(after, far[at]) < far[at]:
-                    at, found = after, [*found, name, move]
+                    at, way = after, [*way, name, move]
                     break
-        return [wrapped(word, options.answer) for word in found]
+        return [wrapped(word, options.answer) for word in way]
 
     def at_level(self, level: int, options: Params) -> Params:
-        """A row and a column more a level, from three on."""
+        """Return the options for grids with a row and a column more a level, from three on."""
         return {**options, "size": min(12, 3 + level)}
 
 
@@ -191,27 +184,27 @@ def _instruction(given: GridParams) -> str:
 
 
 def _find(rows: Sequence[str], mark: str) -> Square:
-    (found,) = ((r, c) for r, row in enumerate(rows) for c, it in enumerate(row) if it == mark)
-    return found
+    (square,) = ((r, c) for r, row in enumerate(rows) for c, it in enumerate(row) if it == mark)
+    return square
 
 
 def _distances(rows: Sequence[str]) -> dict[Square, int]:
-    """Moves from each square to the target; squares from which there is no way are not there."""
+    """Return the moves from each square to the target; squares without a way are missing."""
     goal = _find(rows, "G")
-    found, todo = {goal: 0}, deque([goal])
+    far, todo = {goal: 0}, deque([goal])
     while todo:
         row, column = at = todo.popleft()
         for _, (down, right) in _WAYS.values():
             near = row + down, column + right
             inside = 0 <= near[0] < len(rows) and 0 <= near[1] < len(rows[0])
-            if inside and rows[near[0]][near[1]] != "#" and near not in found:
-                found[near] = found[at] + 1
+            if inside and rows[near[0]][near[1]] != "#" and near not in far:
+                far[near] = far[at] + 1
                 todo.append(near)
-    return found
+    return far
 
 
 def _drawn(wanted: GeneratorOptions, rng: Random) -> Params:
-    """A grid that need not have a way; its horizon is the shortest way and `slack`."""
+    """Draw a grid, which may have no way; its horizon is the shortest way and `slack`."""
     size = wanted.size
     marks = ["#" if rng.random() < wanted.walls else "_" for _ in range(size * size)]
     start, goal = rng.sample(range(size * size), 2)

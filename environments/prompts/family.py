@@ -34,20 +34,20 @@ class Turn(Strict):
 
 
 class PromptParams(Strict):
-    """A row: what is asked, as text or as messages, and the row's other columns."""
+    """A row: the prompt, as text or as messages, and the row's other columns."""
 
     prompt: str | list[Turn]
     columns: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class GeneratorOptions(Strict):
-    """Where the rows stand."""
+    """The file of the rows."""
 
     data: str
 
 
 class PlayOptions(Strict):
-    """What grades an answer, and the score from which it is a success, if that is to be known."""
+    """The reward function, and the score from which an answer is a success, if that is to be known."""
 
     reward: str
     success_at: float | None = None
@@ -78,7 +78,7 @@ class PromptEpisode:
 
 
 class PromptsFamily(Family[PromptParams, PlayOptions]):
-    """The family `prompts`; see README.md beside this file."""
+    """The family `prompts`; README.md explains it."""
 
     name = "prompts"
     about = About(
@@ -100,20 +100,20 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         return _parts(given.prompt)[1]
 
     def check(self, given: PromptParams) -> None:
-        """Refuse messages that are no prompt."""
+        """Refuse messages that are not a prompt."""
         _parts(given.prompt)
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment; an `InputError` if there is no such reward function."""
+        """Make an environment; an `InputError` if there is no such reward function."""
         plugins.load(parse_model(PlayOptions, options, "prompts options").reward, _WHERE)
         return super().make(options)
 
     def fits(self, params: Params, options: Params) -> None:
-        """Refuse a row whose columns the reward function cannot be called with."""
+        """Refuse a row whose columns do not fit the reward function."""
         PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
 
     def fits_source(self, source: Params, options: Params) -> None:
-        """Refuse a file with a row, also one that is not drawn, which the reward function cannot be called with."""
+        """Refuse a file with any row whose columns do not fit the reward function."""
         file = Path(parse_model(GeneratorOptions, source, "prompts generate").data)
         alike: dict[frozenset[str], tuple[int, Params]] = {}  # the first row with these columns
         for number, row in _rows(file).items():
@@ -121,7 +121,7 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         _each(file, dict(alike.values()), lambda row: self.fits(row, options))
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """`count` rows of the file, drawn without replacement."""
+        """Draw `count` rows of the file, without replacement."""
         wanted = parse_model(GeneratorOptions, options, "prompts generate")
         rows = [*_rows(Path(wanted.data)).values()]
         if count > len(rows):
@@ -132,19 +132,19 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
 
 
 def _parts(prompt: str | list[Turn]) -> tuple[str, str]:
-    """The system message, empty if there is none, and what the user says."""
+    """Return the system message, empty if there is none, and the user's message."""
     turns = [Turn(role="user", content=prompt)] if isinstance(prompt, str) else prompt
     roles = [turn.role for turn in turns]
     if roles not in (["user"], ["system", "user"]) or not turns[-1].content.strip():
         raise InputError(
-            f"prompts params: field prompt: given messages of {', '.join(roles) or 'nobody'}, expected text, or a message of the "
+            f"prompts params: field prompt: given messages of {', '.join(roles) or 'none'}, expected text, or a message of the "
             "user with at most a system message before it, and some text in it"
         )
     return "".join(turn.content for turn in turns[:-1]), turns[-1].content
 
 
 def _rows(file: Path) -> dict[int, Params]:
-    """The rows of a JSONL file by line: the column `prompt`, and all others; an `InputError` names each bad line."""
+    """Read the rows of a JSONL file by line: the column `prompt`, and all others; an `InputError` names each bad line."""
     if not plugins.here().unbounded:
         raise InputError(
             f"prompts generate: field data: files of the services' machine are read where {plugins.OPTION} is any; upload the "
@@ -156,12 +156,12 @@ def _rows(file: Path) -> dict[int, Params]:
         raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"prompts generate: field data: {file}: no UTF-8: {error}") from None
-    given = {number: line for number, line in enumerate(lines, 1) if line.strip()}
-    return _each(file, given, _row)
+    numbered = {number: line for number, line in enumerate(lines, 1) if line.strip()}
+    return _each(file, numbered, _row)
 
 
 def _each(file: Path, given: Mapping[int, T], work: Callable[[T], R]) -> dict[int, R]:
-    """What `work` makes of each line; an `InputError` names those that it refuses."""
+    """Return the result of `work` for each line; an `InputError` names those that it refuses."""
     made: dict[int, R] = {}
     bad: list[str] = []
     for number, one in given.items():

@@ -19,7 +19,7 @@ _OURS: Final = ("prompts", "completions")
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
-    """A function that grades completions, and the keywords that it wants of those that there are."""
+    """A function that grades completions, and the keywords that it takes."""
 
     path: str
     function: Callable[..., Any]
@@ -27,7 +27,7 @@ class RewardFunction:
 
     @classmethod
     def of(cls, path: str, columns: Mapping[str, JsonValue], what: str) -> RewardFunction:
-        """The function at that path; an `InputError` names the field `what` if rows with these columns cannot be given to it."""
+        """Return the function at that path; an `InputError` names the field `what` if rows with these columns do not fit it."""
         function = plugins.load(path, what)
         given = {*_OURS, *columns}
         try:
@@ -44,16 +44,13 @@ class RewardFunction:
         return cls(path, function, frozenset(wanted))
 
     def __call__(self, prompt: Prompt, completion: str, columns: Mapping[str, JsonValue]) -> float:
-        """What one completion earns; an `EnvError` says what the function raised, or that it answered no number."""
-        said = (
-            completion
-            if isinstance(prompt, str)
-            else [{"role": "assistant", "content": completion}]
-        )
-        one: dict[str, object] = {**columns, "prompts": prompt, "completions": said}
+        """Return the reward of one completion; an `EnvError` if the function raises, or returns no number."""
+        turn = {"role": "assistant", "content": completion}
+        answer = completion if isinstance(prompt, str) else [turn]
+        one: dict[str, object] = {**columns, "prompts": prompt, "completions": answer}
         try:
-            (found,) = self.function(**{name: [one[name]] for name in self.wanted})
-            score = float(found)
+            (reward,) = self.function(**{name: [one[name]] for name in self.wanted})
+            score = float(reward)
         except Exception as error:
             raise EnvError(
                 f"{self.path}: {type(error).__name__}: {error}{raised_at(error)}; expected a list of one number for one completion"

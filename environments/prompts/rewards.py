@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 def exact(completions: list[str], answer: list[object], **_: object) -> list[float]:
-    """1 where the last word is the column `answer`, else 0."""
-    said = (completion.split()[-1:] for completion in completions)
-    return [float(last == [str(one)]) for last, one in zip(said, answer, strict=True)]
+    """Return 1 where the last word is the column `answer`, else 0."""
+    words = (completion.split()[-1:] for completion in completions)
+    return [float(last == [str(one)]) for last, one in zip(words, answer, strict=True)]

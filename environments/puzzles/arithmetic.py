@@ -16,7 +16,7 @@ def total(rng: Random, level: int) -> Puzzle:
 
 
 def remainder(rng: Random, level: int) -> Puzzle:
-    """The remainder of a product of `level + 2` numbers."""
+    """Find the remainder of a product of `level + 2` numbers."""
     factors = [rng.randint(2, 9 + 2 * level) for _ in range(level + 2)]
     modulus, value = rng.randint(3, 9 + 4 * level), 1
     for factor in factors:
@@ -28,14 +28,14 @@ def remainder(rng: Random, level: int) -> Puzzle:
 def equation(rng: Random, level: int) -> Puzzle:
     """Find the number that `level + 1` operations were done to."""
     start = rng.randint(1, 10 + 5 * level)
-    value, said = start, list[str]()
+    value, steps = start, list[str]()
     for _ in range(level + 1):
         by = rng.randint(2, 5 + level)
         verb, value = rng.choice(
             (("added", value + by), ("subtracted", value - by), ("multiplied by", value * by))
         )
-        said.append(f"{verb} {by}")
-    text = f"I took a number and then, in this order: {', '.join(said)}. I got {value}. Which number did I take?"
+        steps.append(f"{verb} {by}")
+    text = f"I took a number and then, in this order: {', '.join(steps)}. I got {value}. Which number did I take?"
     return Puzzle(text, str(start), exact(start))
 
 

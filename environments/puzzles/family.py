@@ -42,14 +42,14 @@ class PuzzleParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What puzzles are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     puzzles: list[str] = Field(default_factory=list)
     level: int | tuple[int, int] = Field(default=0)
 
 
 class PuzzleFamily(QuestionFamily):
-    """The family `puzzles`; see README.md beside this file."""
+    """The family `puzzles`; README.md explains it."""
 
     name = "puzzles"
     about = About(
@@ -93,14 +93,14 @@ class PuzzleFamily(QuestionFamily):
         return self.draw(count, seed, choose)
 
     def kinds(self, options: Params) -> list[str]:
-        """The puzzles that are drawn from."""
+        """Return the puzzles to draw from."""
         wanted = parse_model(GeneratorOptions, options, "puzzles generate")
         self.demand_known(wanted.puzzles, PUZZLES, "generate: field puzzles")
         return wanted.puzzles or [*PUZZLES]
 
 
 def _made(params: Params) -> Puzzle:
-    """The puzzle of checked parameters; the same one each time."""
+    """Make the puzzle of checked parameters; the same one each time."""
     name, level = str(params["puzzle"]), params["level"]
     assert isinstance(level, int)
     rng = Random(f"puzzles {name} {level} {params['seed']}")  # noqa: S311

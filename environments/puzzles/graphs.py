@@ -15,7 +15,7 @@ def _shown(edges: _Edges) -> str:
 
 
 def _links(rng: Random, nodes: int, more: int) -> _Edges:
-    """So many random links between nodes, each with its smaller end first."""
+    """Draw `more` links between nodes, each with its smaller end first."""
     return {tuple(sorted(rng.sample(range(1, nodes + 1), 2))) for _ in range(more)}  # type: ignore[misc]
 
 
@@ -30,9 +30,9 @@ def chores(rng: Random, level: int) -> Puzzle:
         demand(sorted(order) == sorted(right), "every chore once")
         return sum(order.index(a) < order.index(b) for a, b in before) / len(before)
 
-    said = ", ".join(f"{a} before {b}" for a, b in before)
+    listed = ", ".join(f"{a} before {b}" for a, b in before)
     return Puzzle(
-        f"Put the chores 1 to {len(right)} in an order with {said}. Answer with all their numbers.",
+        f"Put the chores 1 to {len(right)} in an order with {listed}. Answer with all their numbers.",
         row(right),
         verify,
     )

@@ -1,4 +1,4 @@
-"""What a puzzle is, and how answers are read."""
+"""Puzzles and their verifiers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random import Random
 class Puzzle:
     """One puzzle: its question, an answer that solves it, and its verifier.
 
-    `verify` gives the share of the question that an answer solves, in [0, 1], 1 for every right answer and no other. It raises
+    `verify` returns the share of the question that an answer solves, in [0, 1], 1 for every right answer and no other. It raises a
     ValueError for an answer that it cannot read.
     """
 
@@ -25,12 +25,12 @@ Maker = Callable[[Random, int], Puzzle]
 
 
 def exact(answer: object) -> Callable[[str], float]:
-    """The verifier of a number: it is right or wrong."""
+    """Return the verifier of a number, which is right or wrong."""
     return lambda given: float(int(given) == answer)
 
 
 def same_places(right: Sequence[str]) -> Callable[[str], float]:
-    """The verifier of a row of words: the share of places that are right; words too many count against it."""
+    """Return the verifier of a row of words: the share of right places, less for too many words."""
 
     def verify(given: str) -> float:
         words = given.replace(",", " ").split()
@@ -41,16 +41,16 @@ def same_places(right: Sequence[str]) -> Callable[[str], float]:
 
 
 def numbers(given: str) -> list[int]:
-    """Whole numbers with spaces or commas between them."""
+    """Read whole numbers with spaces or commas between them."""
     return [int(word) for word in given.replace(",", " ").split()]
 
 
 def demand(readable: bool, what: str) -> None:
-    """Raise a ValueError that names what was expected, unless the answer can be read."""
+    """Raise a ValueError with the expected form, unless the answer can be read."""
     if not readable:
         raise ValueError(f"expected {what}")
 
 
 def row(values: Sequence[object]) -> str:
-    """Values with spaces between them."""
+    """Join values with spaces between them."""
     return " ".join(map(str, values))

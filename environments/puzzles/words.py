@@ -33,7 +33,7 @@ def cipher(rng: Random, level: int) -> Puzzle:
 
 
 def brackets(rng: Random, level: int) -> Puzzle:
-    """Close what is open at the end of `level + 3` brackets."""
+    """Close the open brackets at the end of `level + 3` brackets."""
     stack, shown = list[str](), ""
     for place in range(level + 3):
         close = len(stack) > 1 and place < level + 2 and rng.random() < 0.4
@@ -51,7 +51,7 @@ def brackets(rng: Random, level: int) -> Puzzle:
 
 
 def truth(rng: Random, level: int) -> Puzzle:
-    """Say what a formula of `level + 2` truth values is."""
+    """Evaluate a formula of `level + 2` truth values."""
     shown = rng.choice(("true", "false"))
     value = shown == "true"
     for _ in range(level + 1):

@@ -14,10 +14,10 @@ from triforge.environments.worker import Worker
 from triforge.types import Params
 
 NOT_ALONE: Final = frozenset({"composite"})
-"""Datasets that are made of others and say nothing without them."""
+"""Datasets that are made of others and useless without them."""
 
 NO_ORACLE: Final = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
-"""Datasets that verify any right answer and know none themselves: they have no gold answers."""
+"""Datasets that verify any right answer and have no gold answers."""
 
 
 class QuestionParams(Strict):
@@ -30,7 +30,7 @@ class QuestionParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What questions are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     datasets: list[str] = Field(default_factory=list)
     level: int | None = Field(default=None, ge=0, le=1000)
@@ -39,7 +39,7 @@ class GeneratorOptions(Strict):
 
 
 class ReasoningGymFamily(QuestionFamily):
-    """The family `reasoning_gym`; see README.md beside this file."""
+    """The family `reasoning_gym`; README.md explains it."""
 
     name = "reasoning_gym"
     about = About(
@@ -81,7 +81,7 @@ class ReasoningGymFamily(QuestionFamily):
         return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
 
     def kinds(self, options: Params) -> list[str]:
-        """The datasets that have levels."""
+        """Return the datasets with levels."""
         wanted = parse_model(GeneratorOptions, {**options, "level": 0}, "reasoning_gym generate")
         return self._names(wanted)
 

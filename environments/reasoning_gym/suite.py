@@ -70,7 +70,7 @@ class Suite:
             ) from error
 
     def _levelled(self, name: str, level: int, seed: int) -> dict[str, Any]:
-        """The settings of a level; attributes that have fewer levels stay at their last."""
+        """Return the settings of a level; attributes with fewer levels stay at their last."""
         if name not in self._factory.CURRICULA:
             raise Refused(f"dataset {name!r} has no difficulty levels; leave the level out")
         curriculum = self._factory.create_curriculum(name)
@@ -83,9 +83,9 @@ class Suite:
 
 
 def _score(dataset: Any, entry: Any, answer: str) -> float:
-    """The dataset's score; 0 for an answer that its scorer stumbles over, for that is the answer's fault.
+    """Return the dataset's score; 0 for an answer at which its scorer raises.
 
-    What is not a number is never far from anything: `complex_arithmetic` would give it the full score.
+    NaN is far from no number: `complex_arithmetic` would give it the full score.
     """
     if _NAN.search(answer) and answer != entry["answer"]:
         return 0.0

@@ -18,7 +18,7 @@ GENERATE_S: Final = 10.0
 
 
 class ProblemParams(Strict):
-    """A problem: its environment, the seed, and what the environment's controller gives for a level."""
+    """A problem: its environment, the seed, and the parameters of the environment's controller for a level."""
 
     environment: str = Field(min_length=1, max_length=128)
     seed: int = Field(ge=0, lt=2**31)
@@ -26,7 +26,7 @@ class ProblemParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What problems are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     environments: list[str] = Field(default_factory=list)
     level: int = Field(default=0, ge=0, le=1000)
@@ -34,7 +34,7 @@ class GeneratorOptions(Strict):
 
 
 class RlveGymFamily(QuestionFamily):
-    """The family `rlve_gym`; see README.md beside this file."""
+    """The family `rlve_gym`; README.md explains it."""
 
     name = "rlve_gym"
     about = About(
@@ -58,12 +58,12 @@ class RlveGymFamily(QuestionFamily):
         return Question(text=made["text"], gold=made["gold"], kind=str(params["environment"]))
 
     def grade(self, params: Params, answer: str) -> Grade:
-        found = self.worker.call("grade", answer=answer, **self.read(params))
+        result = self.worker.call("grade", answer=answer, **self.read(params))
         return Grade(
-            score=found["reward"],
-            solved=bool(found["accuracy"]),
-            readable=bool(found["format_score"]),
-            share=(found["reward"] + 1.0) / 2.0,  # rewards are -1 to 1
+            score=result["reward"],
+            solved=bool(result["accuracy"]),
+            readable=bool(result["format_score"]),
+            share=(result["reward"] + 1.0) / 2.0,  # rewards are -1 to 1
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
@@ -82,7 +82,7 @@ class RlveGymFamily(QuestionFamily):
         return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
 
     def kinds(self, options: Params) -> list[str]:
-        """The environments, each with a verifier and a controller of its own."""
+        """Return the environments to draw from, each with a verifier and a controller of its own."""
         wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
         known: list[str] = self.worker.call("names")
         self.demand_known(wanted.environments, known, "generate: field environments")

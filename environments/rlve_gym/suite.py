@@ -1,8 +1,8 @@
 """The worker's side of `rlve_gym`: loads single environments of the package `Gym` and answers questions about them.
 
-Importing `Gym.environments` would load all four hundred modules, which takes half a minute. Here the package is put in
-place without running it, its tables are read from its source, and a module is imported when its environment is asked
-for. The base module imports torch for one call that seeds it; nothing else of torch is used, so a stand-in takes its place.
+Importing `Gym.environments` would load all four hundred modules, which takes half a minute. Here the package is put in place
+without running it, its tables are read from its source, and a module is imported with its first problem. The base module imports
+torch for one call that seeds it; a stand-in takes its place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Suite:
         return sorted(set(self._where["environments"]) & set(self._where["parameter_controllers"]))
 
     def level(self, environment: str, level: int) -> list[dict[str, Any]]:
-        """The parameters that the environment's controller offers after `level` updates."""
+        """Return the parameters that the environment's controller offers after `level` updates."""
         controller = self._find("parameter_controllers", environment)()
         for _ in range(level):
             controller.update()
@@ -68,18 +68,18 @@ class Suite:
         return {"text": problem.prompt_generator(), "gold": gold}
 
     def grade(self, answer: str, **params: Any) -> dict[str, Any]:
-        """The verifier's word on an answer: `reward` in [-1, 1], `accuracy` and `format_score` 0 or 1."""
+        """Return the verifier's `reward` of an answer in [-1, 1], and its `accuracy` and `format_score`, 0 or 1."""
         problem = self._made(json.dumps(params, sort_keys=True))
         try:
-            found = problem.verifier(_marked(answer))
-        except Exception:  # noqa: BLE001  a verifier that stumbles over an answer says that it is none
-            found = {"reward": -1.0, "accuracy": 0.0, "format_score": 0.0}
-        return {name: float(value) for name, value in found.items()}
+            grade = problem.verifier(_marked(answer))
+        except Exception:  # noqa: BLE001  an answer at which a verifier raises is none
+            grade = {"reward": -1.0, "accuracy": 0.0, "format_score": 0.0}
+        return {name: float(value) for name, value in grade.items()}
 
     def _make(self, key: str) -> Any:
         params = json.loads(key)
         problem = self._find("environments", params["environment"])(answer_markers=_MARKS)
-        # As its `generator` does, without the thread that cannot be stopped: our parent ends us when we are slow.
+        # as its `generator` does, without a thread that cannot be stopped: the parent ends a slow process
         problem.seed, problem.parameter = params["seed"], copy.deepcopy(params["parameter"])
         random.seed(params["seed"])
         self._numpy.random.seed(params["seed"])
@@ -95,13 +95,13 @@ class Suite:
         where = self._where[kind].get(name)
         if where is None:
             raise Refused(
-                f"field environment: {name!r} is unknown; the README says where all are listed"
+                f"field environment: {name!r} is unknown; the README names the list of all"
             )
         module, attribute = where
-        found = getattr(import_module(module), attribute)
-        if found.__module__.startswith(EVALUATING):
+        loaded = getattr(import_module(module), attribute)
+        if loaded.__module__.startswith(EVALUATING):
             only_formulas()
-        return found
+        return loaded
 
 
 def _marked(answer: str) -> str:
@@ -116,11 +116,11 @@ def _stand_in_for_torch() -> None:
 
 
 def _folder() -> Path:
-    """The package's folder, with its two large packages in place but not run."""
-    found = find_spec("Gym")
-    if found is None or not found.submodule_search_locations:
+    """Return the package's folder, with its two large packages in place but not run."""
+    spec = find_spec("Gym")
+    if spec is None or not spec.submodule_search_locations:
         raise ImportError("the package rlve-gym is missing")
-    folder = Path(next(iter(found.submodule_search_locations)))
+    folder = Path(next(iter(spec.submodule_search_locations)))
     for kind in _TABLES:
         package = ModuleType(f"Gym.{kind}")
         package.__path__ = [str(folder / kind)]
@@ -129,10 +129,10 @@ def _folder() -> Path:
 
 
 def _read_table(package: Path, table: str) -> dict[str, tuple[str, str]]:
-    """Name to (module, class), from the package's source."""
+    """Read a table of the package's source: name to (module, class)."""
     tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
     modules: dict[str, str] = {}
-    found: dict[str, tuple[str, str]] = {}
+    classes: dict[str, tuple[str, str]] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             modules |= {alias.asname or alias.name: node.module for alias in node.names}
@@ -141,8 +141,8 @@ def _read_table(package: Path, table: str) -> dict[str, tuple[str, str]]:
                 continue
             for key, value in zip(node.value.keys, node.value.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
-                    found[str(key.value)] = (modules[value.id], value.id)
-    return found
+                    classes[str(key.value)] = (modules[value.id], value.id)
+    return classes
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Where products come from (a seeded synthetic catalogue, or a user's files in WebShop's format), and the search over them.
+"""Products (a seeded synthetic catalogue, or a user's files in WebShop's format), and the search over them.
 
-Every word of the synthetic catalogue is made up for triforge; no shop's data is in it.
+The synthetic catalogue is made up for triforge; it holds no shop's data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from environments.shop.product import SEPARATOR, Product
 from triforge.errors import InputError
 
 _K1, _B = 0.9, 0.4  # Lucene's settings in WebShop
-_SHOWN: Final = 50  # products that a search finds at most
+_SHOWN: Final = 50  # the most products of a search
 
 
 class Index:
@@ -39,12 +39,12 @@ class Index:
         self._mean = sum(self._lengths) / max(1, len(self._lengths))
 
     def find(self, keywords: str) -> list[Product]:
-        """The best matches, best first; at equal scores in the catalogue's order."""
+        """Return the best matches, best first; at equal scores in the catalogue's order."""
         scores: dict[int, float] = defaultdict(float)
         for word in _stems(keywords):
-            found = self._counts.get(word, ())
-            rare = math.log(1 + (len(self._lengths) - len(found) + 0.5) / (len(found) + 0.5))
-            for number, count in found:
+            hits = self._counts.get(word, ())
+            rare = math.log(1 + (len(self._lengths) - len(hits) + 0.5) / (len(hits) + 0.5))
+            for number, count in hits:
                 norm = _K1 * (1 - _B + _B * self._lengths[number] / self._mean)
                 scores[number] += rare * count * (_K1 + 1) / (count + norm)
         best = sorted(scores, key=lambda number: (-scores[number], number))
@@ -57,14 +57,14 @@ def _document(product: Product) -> str:
 
 
 def _stems(text: str) -> list[str]:
-    """The words of a text without their plural s."""
+    """Return the words of a text without their plural s."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of product: where it stands, what it may be like, what it is for, its sizes and its span of prices."""
+    """A kind of product: its department, possible attributes and uses, sizes, and span of prices."""
 
     name: str
     department: str
@@ -110,7 +110,7 @@ _DEFAULT_PRICE: Final = 100.0  # WebShop's, for products without one
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Products, their search index, and the instructions that people wrote for them (none in a synthetic one)."""
+    """Products, their search index, and written instructions (none in a synthetic catalogue)."""
 
     products: tuple[Product, ...]
     written: tuple[dict[str, Any], ...] = ()
@@ -126,7 +126,7 @@ class Catalogue:
 
 @lru_cache(maxsize=4)
 def synthetic(seed: int, size: int) -> Catalogue:
-    """A catalogue that is drawn from lists of our own; same seed and size, same products."""
+    """Draw a catalogue from lists of our own; same seed and size, same products."""
     return Catalogue(tuple(_product(seed, number) for number in range(size)))
 
 
@@ -153,7 +153,7 @@ def _product(seed: int, number: int) -> Product:
 
 
 def from_files(products: str) -> Catalogue:
-    """The catalogue of WebShop's own files: `products`, items_ins_v2.json and, if there is one, items_human_ins.json."""
+    """Read the catalogue of WebShop's own files: `products`, items_ins_v2.json and, if there is one, items_human_ins.json."""
     where = os.environ.get(DATA, "")
     if not where:
         raise InputError(
@@ -185,14 +185,14 @@ def _from_folder(folder: Path, products: str) -> Catalogue:
 
 def _read(folder: Path, name: str, kind: type[Any]) -> Any:
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        document = json.loads((folder / name).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"shop: {folder / name}: {error.strerror}; {DATA} is {folder}") from None
     except ValueError as error:
         raise InputError(f"shop: {folder / name}: not JSON: {error}") from None
-    if not isinstance(found, kind):
+    if not isinstance(document, kind):
         raise InputError(f"shop: {folder / name}: expected a JSON {kind.__name__}")
-    return found
+    return document
 
 
 def _read_product(item: dict[str, Any], attributes: dict[str, Any]) -> Product:
@@ -219,32 +219,26 @@ def _read_product(item: dict[str, Any], attributes: dict[str, Any]) -> Product:
 
 
 def _price(text: str | None) -> float:
-    """The (lower) price of a tag such as `$12.50` or `$10.00$20.00`."""
-    found = re.findall(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)", text or "")
-    return float(found[0].replace(",", "")) if found else _DEFAULT_PRICE
+    """Return the (lower) price of a tag such as `$12.50` or `$10.00$20.00`."""
+    match = re.search(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)", text or "")
+    return float(match[1].replace(",", "")) if match else _DEFAULT_PRICE
 
 
 def _written(
     products: dict[str, Product], attributes: dict[str, Any], human: dict[str, Any]
 ) -> tuple[dict[str, Any], ...]:
-    """The instructions of people, or those that WebShop made, as (asin, text, attributes, options)."""
-    found: list[dict[str, Any]] = []
+    """Return human instructions, or those that WebShop made, as (asin, text, attributes, options)."""
+    written: list[dict[str, Any]] = []
     for asin in products:
         for one in human.get(asin, ()):
             wishes = list(one.get("instruction_attributes") or ())
             options = one.get("instruction_options") or ()
             values = list(options.values()) if isinstance(options, dict) else list(options)
             if wishes:
-                found.append(
-                    {
-                        "asin": asin,
-                        "text": str(one["instruction"]),
-                        "attributes": wishes,
-                        "values": values,
-                    }
-                )
+                text = str(one["instruction"])
+                written.append({"asin": asin, "text": text, "attributes": wishes, "values": values})
         known = attributes.get(asin) or {}
         if not human and known.get("instruction") and known.get("instruction_attributes"):
             text, wishes = str(known["instruction"]), list(known["instruction_attributes"])
-            found.append({"asin": asin, "text": text, "attributes": wishes, "values": []})
-    return tuple(found)
+            written.append({"asin": asin, "text": text, "attributes": wishes, "values": []})
+    return tuple(written)

@@ -1,4 +1,4 @@
-"""The shop as an environment family: which page is open, what can be clicked there, what was bought."""
+"""The shop as an environment family: its pages, its buttons, and the purchase."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GUIDE: Final = (
 
 
 def labels(product: Product) -> dict[str, tuple[str, str]]:
-    """What is clicked for each option: its value, or `name: value` where the value alone could mean something else, too."""
+    """Return the label of each option: its value, or `name: value` where the value is ambiguous."""
     pairs = [
         (name, value) for name, values in product.options.items() for value in dict.fromkeys(values)
     ]
@@ -82,8 +82,8 @@ class ShopEpisode:
         )
 
     def play(self, response: str) -> StepResult:
-        said = part_of(response, self._options.answer).strip()
-        read = _ACTION.fullmatch(said)
+        text = part_of(response, self._options.answer).strip()
+        read = _ACTION.fullmatch(text)
         verb, what = (read[1], read[2].strip().lower()) if read else ("", "")
         valid = self._searching if verb == "search" and what else what in self._clickable()
         reward: float | None = None
@@ -100,7 +100,7 @@ class ShopEpisode:
             above = f"Thank you for shopping. Your score (0 to 1): {reward:.4g}"
         return StepResult(
             observation=Observation(text=above) if reward is not None else self._observe(above),
-            action=said[:500],
+            action=text[:500],
             action_valid=valid,
             done=self.done,
             success=reward is not None and reward >= 1.0,
@@ -111,13 +111,13 @@ class ShopEpisode:
         self._searching = False
 
     def _click(self, what: str) -> float | None:
-        """The score when it was `buy now`, else None."""
+        """Click a button; return the score after `buy now`, else None."""
         if what == BACK:
             self._searching, self._open, self._look, self._chosen = True, None, "", {}
         elif what in (NEXT, PREVIOUS):
             self._turn(what)
         elif self._open is None:
-            self._open = next(found for found in self._shown() if found.asin.lower() == what)
+            self._open = next(product for product in self._shown() if product.asin.lower() == what)
             self._chosen = {}
         elif what == BUY:
             wanted = self._catalogue.by_asin[self._goal.asin]
@@ -170,12 +170,12 @@ class ShopEpisode:
             return [head, *(f"[{p.asin.lower()}] {p.title} ${p.price:.2f}" for p in self._shown())]
         product = self._open
         if self._look:
-            told = {
+            texts = {
                 "description": (product.description,),
                 "features": product.bullets,
                 "reviews": product.reviews,
             }[self._look]
-            return [buttons, *(told or ("None.",))]
+            return [buttons, *(texts or ("None.",))]
         offered = labels(product)
         rows = [
             f"{name}: {' '.join(f'[{label}]' for label, (of, _) in offered.items() if of == name)} "
@@ -197,12 +197,12 @@ class Source(Strict):
     products: str | None = Field(default=None, pattern=r"^[\w.-]+\.json$")
 
     def load(self) -> Catalogue:
-        """The catalogue; the last ones are kept in memory."""
+        """Return the catalogue; the last ones are kept in memory."""
         return from_files(self.products) if self.products else synthetic(self.seed, self.size)
 
 
 class VisitParams(Strict):
-    """What is to be bought: a product's number, attributes, options and the highest price, and where it is sold."""
+    """The product to buy: its number, attributes, options and highest price, and its catalogue."""
 
     catalogue: Source = Field(default_factory=Source)
     asin: str = Field(min_length=1, max_length=10)
@@ -214,7 +214,7 @@ class VisitParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What visits are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     catalogue: Source = Field(default_factory=Source)
     attributes: int = Field(default=2, ge=1, le=10)
@@ -223,7 +223,7 @@ class GeneratorOptions(Strict):
 
 
 class ShopFamily(Family[VisitParams, AnswerOptions]):
-    """The family `shop`; see README.md beside this file."""
+    """The family `shop`; README.md explains it."""
 
     name = "shop"
     about = About(
@@ -233,7 +233,7 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
         papers="EnvRL (there: WebShop)",
         steps_per_s=3_100,
     )
-    never_blocks = True  # episodes are played in threads of ours: a user's catalogue takes seconds
+    never_blocks = True  # episodes have threads of their own: a user's catalogue takes seconds
     blocks = ThreadPoolExecutor(2, thread_name_prefix="shop")
     params, play_options = VisitParams, AnswerOptions
 
@@ -251,12 +251,12 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
         return _product(given).query
 
     def check(self, given: VisitParams) -> None:
-        """Refuse what cannot earn the full score."""
+        """Refuse a visit that cannot earn the full score."""
         product = _product(given)
         full = score(product, given.options, _goal(given), product)
         if full < 1.0:
             raise InputError(
-                f"shop params: buying {given.asin} with these options scores {full:.3g}, expected 1; mend attributes, options "
+                f"shop params: buying {given.asin} with these options scores {full:.3g}, expected 1; change attributes, options "
                 "or price_upper"
             )
 
@@ -268,7 +268,7 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
         made = []
         for index in range(count):
             rng = Random(f"shop visit {seed} {index}")  # noqa: S311
-            # one that can earn the full score; what people wrote does not always fit its product
+            # a written instruction does not always fit its product
             visit = partial(_generate, wanted, catalogue, rng)
             made.append(first_valid(visit, self.validate, _DRAWS))
         return made
@@ -281,10 +281,10 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
     def solution(self, given: VisitParams, options: AnswerOptions) -> Sequence[str] | None:
         """Search for the product's own title, open it, choose, buy; None when the search does not find it in time."""
         product = _product(given)
-        found = given.catalogue.load().index.find(product.title)
-        if product not in found:
+        results = given.catalogue.load().index.find(product.title)
+        if product not in results:
             return None
-        turns = [f"click[{NEXT}]"] * (found.index(product) // PAGE)
+        turns = [f"click[{NEXT}]"] * (results.index(product) // PAGE)
         wanted = set(given.options.items())
         choices = [f"click[{label}]" for label, pair in labels(product).items() if pair in wanted]
         plan = [f"search[{product.title}]", *turns, f"click[{product.asin.lower()}]", *choices]
@@ -292,7 +292,7 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
         return [wrapped(a, options.answer) for a in plan] if len(plan) <= given.horizon else None
 
     def at_level(self, level: int, options: Params) -> Params:
-        """More wishes and a larger shop: level d asks for up to d + 1 attributes and d options among 100 (d + 1) products."""
+        """Return the options for up to d + 1 attributes and d options among 100 (d + 1) products at level d."""
         size: Params = {"seed": 0, "size": min(5000, 100 * (level + 1))}
         wishes: Params = {"attributes": min(10, level + 1), "options": min(10, level)}
         return {"catalogue": size, **options, **wishes}
@@ -337,7 +337,7 @@ def _generate(wanted: GeneratorOptions, catalogue: Catalogue, rng: Random) -> Pa
 
 
 def _from_written(catalogue: Catalogue, rng: Random) -> Params:
-    """One of the instructions that came with the files, with the options that its product is sold with."""
+    """Draw one of the files' instructions, with the options of its product."""
     one = rng.choice(catalogue.written)
     product = catalogue.by_asin[one["asin"]]
     chosen = {
@@ -356,7 +356,7 @@ def _from_written(catalogue: Catalogue, rng: Random) -> Params:
 
 
 def _upper(price: float, rng: Random) -> float:
-    """The highest price as WebShop draws it: the larger of two of the next four multiples of ten dollars."""
+    """Draw the highest price as WebShop does: the larger of two of the next four multiples of ten dollars."""
     above = [10.0 * step for step in range(1, 100) if 10.0 * step > price][:4]
     return max(rng.sample(above, 2)) if len(above) >= 2 else _NO_LIMIT
 

@@ -1,4 +1,4 @@
-"""A product, a goal, and what a purchase is worth."""
+"""A product, a goal, and the score of a purchase."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEAK: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
-    """What is sold. `category` is a path such as `shoes > running` with `SEPARATOR` between its parts, `price` is in dollars."""
+    """A product for sale. `category` is a path such as `shoes > running` with `SEPARATOR` between its parts, `price` is in dollars."""
 
     asin: str
     title: str
@@ -34,13 +34,13 @@ class Product:
 
     @property
     def text(self) -> str:
-        """Everything that may mention an attribute, in lower case."""
+        """All text that may mention an attribute, in lower case."""
         return " ".join((self.title, *self.bullets, self.description)).lower()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
-    """What is wanted: something like `asin`, with these attributes and options, for at most `price_upper`."""
+    """A purchase to make: a product like `asin`, with these attributes and options, for at most `price_upper`."""
 
     asin: str
     attributes: tuple[str, ...]
@@ -49,7 +49,7 @@ class Goal:
 
 
 def score(bought: Product, chosen: Mapping[str, str], goal: Goal, wanted: Product) -> float:
-    """WebShop's reward of a purchase, in [0, 1] (Yao et al. 2022, section 3.1).
+    """Return WebShop's reward of a purchase, in [0, 1] (Yao et al. 2022, section 3.1).
 
     r_type * (matching attributes + matching options + price is low enough) / (attributes + options + 1)
     """
@@ -62,9 +62,9 @@ def score(bought: Product, chosen: Mapping[str, str], goal: Goal, wanted: Produc
 
 
 def type_score(bought: Product, wanted: Product) -> float:
-    """Whether it is the right kind of thing: 1, 0.5, 0.1 or 0.
+    """Return how much the kind of product is right: 1, 0.5, 0.1 or 0.
 
-    WebShop compares the nouns of the titles, found by a language model; here all words count that carry meaning.
+    WebShop compares the nouns of the titles, found by a language model; here all words but the commonest count.
     """
     words, wished = _content(bought.title), _content(wanted.title)
     overlap = len(words & wished) / len(wished) if wished else 0.2
@@ -78,7 +78,7 @@ def type_score(bought: Product, wanted: Product) -> float:
 
 
 def alike(a: str, b: str) -> float:
-    """How much two phrases have in common as sets of words, 0 to 1; 1 when one contains the other."""
+    """Return how much two phrases have in common as sets of words, 0 to 1; 1 when one contains the other."""
     first, second = set(_words(a)), set(_words(b))
     shared = " ".join(sorted(first & second))
     whole = [
@@ -97,10 +97,10 @@ def _has(product: Product, wish: str) -> bool:
 
 def _chosen(product: Product, name: str, value: str, goal: Goal) -> bool:
     if name.lower() in _EXACT:
-        found = value in goal.options.values()
+        matches = value in goal.options.values()
     else:
-        found = any(alike(wish, value) > _ALIKE for wish in goal.options.values())
-    return found or value.lower() in product.text
+        matches = any(alike(wish, value) > _ALIKE for wish in goal.options.values())
+    return matches or value.lower() in product.text
 
 
 def _words(text: str) -> list[str]:

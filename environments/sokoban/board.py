@@ -39,7 +39,7 @@ class Board:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """What a move adds to a square's number, in the order of `DIRECTIONS`."""
+        """The change of a square's number by a move, in the order of `DIRECTIONS`."""
         return (-self.width, self.width, -1, 1)
 
     @cached_property
@@ -48,23 +48,23 @@ class Board:
 
     @cached_property
     def live(self) -> frozenset[int]:
-        """The squares from which a box that is alone on the board can still be brought to a target."""
-        found = set(self.targets)
+        """The squares from which a single box can be brought to a target."""
+        live = set(self.targets)
         todo = list(self.targets)
         while todo:  # pull a box backwards from each target
             square = todo.pop()
             for step in self.steps:
                 before, player = square - step, square - 2 * step
-                if before not in self.walls and player in self.floor and before not in found:
-                    found.add(before)
+                if before not in self.walls and player in self.floor and before not in live:
+                    live.add(before)
                     todo.append(before)
-        return frozenset(found)
+        return frozenset(live)
 
     def won(self, state: State) -> bool:
         return self.targets.issuperset(state.boxes)
 
     def move(self, state: State, direction: int) -> State | None:
-        """The state after a move, or None when nothing moves."""
+        """Return the state after a move, or None when nothing moves."""
         step = self.steps[direction]
         to = state.player + step
         if to in self.walls:
@@ -85,7 +85,7 @@ class Board:
                 yield direction, after
 
     def rows(self, state: State) -> list[str]:
-        """The board as it is drawn, one string a row."""
+        """Draw the board, one string a row."""
         boxes = set(state.boxes)
         marks = [
             self._mark(square, square == state.player, square in boxes)
@@ -105,7 +105,7 @@ class Board:
 
 
 def read_board(rows: Sequence[str]) -> Board:
-    """The board that is drawn in `rows`."""
+    """Read the board that is drawn in `rows`."""
     width, height = len(rows[0]) if rows else 0, len(rows)
     if not (SMALLEST <= width <= LARGEST and SMALLEST <= height <= LARGEST):
         raise InputError(
@@ -117,10 +117,10 @@ def read_board(rows: Sequence[str]) -> Board:
                 f"sokoban params: field board.{number}: given {row!r}, expected {width} of the marks {_MARKS}"
             )
     marks = "".join(rows)
-    found = {mark: [i for i, given in enumerate(marks) if given == mark] for mark in _MARKS}
-    players = found["@"] + found["+"]
-    boxes = sorted(found["$"] + found["*"])
-    targets = found["."] + found["*"] + found["+"]
+    at = {mark: [i for i, one in enumerate(marks) if one == mark] for mark in _MARKS}
+    players = at["@"] + at["+"]
+    boxes = sorted(at["$"] + at["*"])
+    targets = at["."] + at["*"] + at["+"]
     if len(players) != 1 or not 1 <= len(boxes) <= MAX_BOXES or len(targets) != len(boxes):
         raise InputError(
             f"sokoban params: field board: given {len(players)} players, {len(boxes)} boxes, {len(targets)} targets; "
@@ -132,22 +132,22 @@ def read_board(rows: Sequence[str]) -> Board:
     return Board(
         width=width,
         height=height,
-        walls=frozenset(found["#"]),
+        walls=frozenset(at["#"]),
         targets=frozenset(targets),
         start=State(players[0], tuple(boxes)),
     )
 
 
 MAX_STATES: Final = 200_000
-"""States that a search may look at; a few tenths of a second to a second of one core."""
+"""The most states of a search; a few tenths of a second to a second of one core."""
 
 
-class TooLarge(Exception):  # noqa: N818  nothing is wrong with the board
-    """The search was given up before it knew."""
+class TooLarge(Exception):  # noqa: N818  the board may be right
+    """A search that ended at its limit of states."""
 
 
 def solve(board: Board, *, max_states: int = MAX_STATES) -> list[int] | None:
-    """The directions of a shortest solution in moves, or None when there is none.
+    """Return the directions of a shortest solution in moves, or None when there is none.
 
     A box on a square from which it can never reach a target ends that branch.
     """

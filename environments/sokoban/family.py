@@ -38,7 +38,7 @@ class BoardParams(Strict):
 
 
 class PlayOptions(AnswerOptions):
-    """How a board is played: one response may give so many `moves`, separated by blanks or commas.
+    """Options of a run: a response may have several `moves`, separated by blanks or commas.
 
     With `picture` the board is shown as an image and not in marks.
     """
@@ -55,7 +55,7 @@ _SQUARE: Final = 14  # pixels a side
 
 
 def picture(rows: Sequence[str]) -> bytes:
-    """A board as a PNG file, a square of one colour for each mark."""
+    """Draw a board as a PNG file, a square of one colour for each mark."""
     lines = (b"".join(bytes(_PAINT[mark]) * _SQUARE for mark in row) * _SQUARE for row in rows)
     return encode(_SQUARE * len(rows[0]), _SQUARE * len(rows), b"".join(lines))
 
@@ -81,8 +81,8 @@ class SokobanEpisode:
 
     def play(self, response: str) -> StepResult:
         """Play the moves of a response in turn, up to the first that moves nothing."""
-        said = part_of(response, self._options.answer).strip().lower()
-        words = [word for word in re.split(r"[\s,|]+", said) if word]
+        text = part_of(response, self._options.answer).strip().lower()
+        words = [word for word in re.split(r"[\s,|]+", text) if word]
         readable = 1 <= len(words) <= self._options.moves and set(words) <= set(DIRECTIONS)
         moved = readable
         for word in words if readable else ("",):
@@ -115,7 +115,7 @@ class SokobanEpisode:
 
 
 class SokobanFamily(Family[BoardParams, PlayOptions]):
-    """The family `sokoban`; see README.md beside this file for the options."""
+    """The family `sokoban`; README.md explains it."""
 
     name = "sokoban"
     about = About(
@@ -167,13 +167,13 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
         return SokobanEpisode(read_board(given.board), given.horizon, options, announced)
 
     def solution(self, given: BoardParams, options: PlayOptions) -> Sequence[str] | None:
-        """A shortest one, as many moves a response as the options allow."""
+        """Return a shortest solution, with as many moves a response as the options allow."""
         words = [DIRECTIONS[step] for step in solve(read_board(given.board)) or ()]
         turns = [words[at : at + options.moves] for at in range(0, len(words), options.moves)]
         return [wrapped(" ".join(turn), options.answer) for turn in turns] or None
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Boards whose shortest solution has three moves more a level; a row more every third, a box every fifth."""
+        """Return the options for boards with three moves more a level; a row more every third, a box every fifth."""
         return {
             "size": min(_LADDER_SIZE, 6 + level // 3),
             "boxes": min(_LADDER_BOXES, 1 + level // 5),

@@ -13,8 +13,8 @@ from environments.sokoban.board import LARGEST, MAX_BOXES, Board, State
 from triforge.environments.kit import ORDERED, Strict
 from triforge.errors import InputError
 
-_TRIES: Final = 100  # rooms that are drawn for one game
-_STATES: Final = 20_000  # that the backwards search looks at in one room
+_TRIES: Final = 100  # rooms for one game
+_STATES: Final = 20_000  # of the backwards search in one room
 _SMALLEST: Final = 5
 
 
@@ -24,7 +24,7 @@ Span = Annotated[
 
 
 class GeneratorOptions(Strict):
-    """What boards are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     size: int = Field(default=6, ge=_SMALLEST, le=LARGEST)
     boxes: int = Field(default=1, ge=1, le=MAX_BOXES)
@@ -34,7 +34,7 @@ class GeneratorOptions(Strict):
 
 
 def generate(wanted: GeneratorOptions, *, seed: int, index: int) -> tuple[Board, int]:
-    """A board whose shortest solution has `options.moves` moves, and its limit; depends on the arguments only."""
+    """Return a board whose shortest solution has `options.moves` moves, and its limit; it depends on the arguments only."""
     rng = Random(f"sokoban {seed} {index} {sorted(wanted.model_dump().items())}")  # noqa: S311
     for _ in range(_TRIES):
         room = _room(wanted, rng)
@@ -49,7 +49,7 @@ def generate(wanted: GeneratorOptions, *, seed: int, index: int) -> tuple[Board,
 
 
 def _room(wanted: GeneratorOptions, rng: Random) -> Board | None:
-    """Walls and targets with every box on a target, or None when the boxes have no room."""
+    """Draw walls and targets with every box on a target; return None when the boxes have no room."""
     size = wanted.size
     inner = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
     rng.shuffle(inner)
@@ -67,26 +67,26 @@ def _room(wanted: GeneratorOptions, rng: Random) -> Board | None:
 
 
 def _far_from_solved(room: Board, low: int, high: int) -> list[tuple[int, State]]:
-    """The states that are `low` to `high` moves from solved, with that number.
+    """Return the states that are `low` to `high` moves from solved, with that number.
 
-    Breadth first from every solved state that the player can stand in, backwards: what it finds at depth d needs exactly
-    d moves. It looks at no more than `_STATES` states, so very long solutions are not found in very open rooms.
+    It searches backwards, breadth first, from every solved state: a state at depth d needs exactly d moves. It looks at no more than
+    `_STATES` states, so it misses very long solutions in very open rooms.
     """
     boxes = room.start.boxes
     layer = [State(square, boxes) for square in sorted(room.floor - set(boxes))]
     seen = set(layer)
-    found: list[tuple[int, State]] = []
+    far: list[tuple[int, State]] = []
     for depth in range(1, high + 1):
         layer = [before for state in layer for before in _backwards(room, state, seen)]
         if depth >= low:
-            found += [(depth, state) for state in layer]
+            far += [(depth, state) for state in layer]
         if not layer or len(seen) > _STATES:
             break
-    return found
+    return far
 
 
 def _backwards(board: Board, state: State, seen: set[State]) -> Iterator[State]:
-    """The states, not seen before, from which one move leads to `state`: the player stepped here, or pushed a box."""
+    """Yield the new states from which one move leads to `state`: the player stepped here, or pushed a box."""
     for step in board.steps:
         came_from, pushed = state.player - step, state.player + step
         if came_from in board.walls or came_from in state.boxes:

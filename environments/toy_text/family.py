@@ -37,11 +37,11 @@ _CALM: Final = ("anchor", "harbour", "meadow", "oak", "pillow", "tortoise")
 _WILD: Final = ("blaze", "comet", "dragon", "falcon", "storm", "volcano")
 _LADDER_SIZE: Final = 12  # rows of the largest lake
 
-_ARMS: Final = tuple(product(_CALM, _WILD, (0, 1)))  # none comes twice before all have come
+_ARMS: Final = tuple(product(_CALM, _WILD, (0, 1)))  # each is drawn once before any is drawn again
 
 
 class GeneratorOptions(Strict):
-    """What games are generated; README.md explains each option."""
+    """Options of the generator; README.md explains each."""
 
     games: list[Name] = Field(default=["frozen_lake", "taxi"], min_length=1)
     size: int = Field(default=4, ge=2, le=20)
@@ -80,10 +80,10 @@ class ToyEpisode:
         self._left -= 1
         self.done = bool(over) or self._left == 0
         score = more.get("score") if self.done else None
-        said = "You are there." if success else "It is over." if over else ""
-        said = said if score is None else f"It pays {score:g}."
+        text = "You are there." if success else "It is over." if over else ""
+        text = text if score is None else f"It pays {score:g}."
         return StepResult(
-            observation=self._observe(said if valid or over else "Nothing happens."),
+            observation=self._observe(text if valid or over else "Nothing happens."),
             action=word[:200],
             action_valid=valid,
             done=self.done,
@@ -99,7 +99,7 @@ class ToyEpisode:
 
 
 class ToyTextFamily(Family[Given, AnswerOptions]):
-    """The family `toy_text`; see README.md beside this file for the options."""
+    """The family `toy_text`; README.md explains it."""
 
     name = "toy_text"
     about = About(
@@ -130,7 +130,7 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
         return game_of(given).kind
 
     def check(self, given: Given) -> None:
-        """Refuse a map that is none, and a goal that cannot be reached within the horizon."""
+        """Refuse a malformed map, and a goal that cannot be reached within the horizon."""
         check(given)
         way = shortest(game_of(given))
         if way is None:
@@ -148,7 +148,7 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
         return ToyEpisode(game_of(given), given.horizon, options, seed)
 
     def solution(self, given: Given, options: AnswerOptions) -> Sequence[str] | None:
-        """A shortest way, or None on slippery ice, where no fixed sequence of moves wins."""
+        """Return a shortest way, or None on slippery ice, where no fixed sequence of moves wins."""
         if isinstance(given, LakeParams) and given.slippery:
             return None
         game = game_of(given)
@@ -156,7 +156,7 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
         return [wrapped(game.words[action], options.answer) for action in way or ()] or None
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Lakes with a row and a column more a level, from four on; rides of a taxi are all of one level."""
+        """Return the options for lakes with a row and a column more a level, from four on; taxi rides have one level."""
         return {
             "games": ["frozen_lake"],
             "horizon": 20 + 10 * level,

@@ -1,4 +1,4 @@
-"""The games: how a task becomes an engine, which is gymnasium's but for the bandit, and how its state is put into words."""
+"""The games: gymnasium's engines and a bandit, with their states in words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arm = Annotated[str, Field(pattern=r"^[a-z]{1,40}$")]
 class LakeParams(Strict):
     """A lake: `map` is one string a row of S (start), F (ice), H (hole), G (goal).
 
-    On slippery ice a move goes where it was meant with probability `success_rate`, else to one of its sides.
+    On slippery ice a move goes in its direction with probability `success_rate`, else to one of its sides.
     """
 
     game: Literal["frozen_lake"]
@@ -36,7 +36,7 @@ class LakeParams(Strict):
 
 
 class TaxiParams(Strict):
-    """A ride: where the taxi is (row and column, 0 to 4), where the passenger waits and wants to go."""
+    """A ride: the place of the taxi (row and column, 0 to 4), of the passenger and of the destination."""
 
     game: Literal["taxi"]
     taxi: Annotated[list[Annotated[int, Field(ge=0, le=_LAST)]], Field(min_length=2, max_length=2)]
@@ -58,14 +58,14 @@ class BanditParams(Strict):
 
 @lru_cache(256)
 def _lake(rows: tuple[str, ...], slippery: bool, success_rate: float) -> Any:
-    """An engine to be copied: its table of moves takes milliseconds to make, and nothing ever changes it."""
+    """Make an engine to be copied: its table of moves takes milliseconds to make and never changes."""
     module = import_module("gymnasium.envs.toy_text.frozen_lake")
     return module.FrozenLakeEnv(desc=list(rows), is_slippery=slippery, success_rate=success_rate)
 
 
 @lru_cache(1)
 def _taxi() -> Any:
-    """The same for the taxi, whose table is always the same."""
+    """Make the taxi's engine, to be copied."""
     return import_module("gymnasium.envs.toy_text.taxi").TaxiEnv()
 
 
@@ -92,7 +92,7 @@ class Lake:
         return copy(_lake(tuple(given.map), given.slippery, given.success_rate))
 
     def start(self, engine: Any, seed: int) -> int:
-        """Reset the engine to the task's first state, its chance drawn from the seed."""
+        """Reset the engine to the task's first state; its chance follows from the seed."""
         state, _ = engine.reset(seed=seed)
         return int(state)
 
@@ -103,7 +103,7 @@ class Lake:
         return "\n".join(rows)
 
     def useful(self, engine: Any, state: int) -> tuple[str, ...]:  # noqa: ARG002
-        """The words that may change something now."""
+        """Return the words that may change something now."""
         return self.words  # slippery ice may carry anywhere
 
 
@@ -151,9 +151,9 @@ class Taxi:
 
 
 class Bandit:
-    """Two arms and one pull (RAGEN, arXiv 2504.20073); an engine of its own, whose chance is drawn from the seed.
+    """Two arms and one pull (RAGEN, arXiv 2504.20073); an engine of its own, whose chance follows from the seed.
 
-    The score is what the pull paid; it is a success if that arm pays more on average, whatever it paid.
+    The score is the pay of the pull; it is a success if the arm pays more on average.
     """
 
     rules = (
@@ -178,7 +178,7 @@ class Bandit:
         return 0
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, float]]:
-        """As an engine of gymnasium; what was paid stands beside the reward, which is 1 for the better arm."""
+        """Step as an engine of gymnasium; the reward is 1 for the better arm, and the pay is the score."""
         given = self._params
         pays = float(self._random.random() < given.chance) if action == given.risky else given.sure
         return 0, float(action == self._best), True, False, {"score": pays}
@@ -195,14 +195,14 @@ Given = LakeParams | TaxiParams | BanditParams
 
 
 def game_of(params: Given) -> Game:
-    """The game of checked parameters."""
+    """Return the game of checked parameters."""
     if isinstance(params, BanditParams):
         return Bandit(params)
     return Lake(params) if isinstance(params, LakeParams) else Taxi(params)
 
 
 def check(params: Given) -> None:
-    """What the types do not say."""
+    """Refuse parameters of the right types that make no game."""
     if isinstance(params, BanditParams):
         if params.arms[0] == params.arms[1] or params.chance == params.sure:
             raise InputError(
@@ -212,7 +212,7 @@ def check(params: Given) -> None:
     if isinstance(params, TaxiParams):
         if params.passenger == params.destination:
             raise InputError(
-                "toy_text params: field destination: the passenger is there already; name another place"
+                "toy_text params: field destination: given the place of the passenger, expected another"
             )
         return
     marks = "".join(params.map)
@@ -229,7 +229,7 @@ def check(params: Given) -> None:
 
 
 def shortest(game: Game) -> list[int] | None:
-    """The actions of a shortest way to win if every move went as it is meant; None when there is none."""
+    """Return the actions of a shortest way to win if no move slips; None when there is none."""
     engine = game.engine()
     start = game.start(engine, 0)
     came: dict[int, tuple[int, int] | None] = {start: None}
@@ -238,7 +238,7 @@ def shortest(game: Game) -> list[int] | None:
         state = todo.popleft()
         for action in range(len(game.words)):
             outcomes = engine.P[state][action]
-            _, after, reward, over = outcomes[len(outcomes) // 2]  # the middle one was meant
+            _, after, reward, over = outcomes[len(outcomes) // 2]  # the middle one does not slip
             if over and reward > 0:
                 return [*path_back(came, state), action]
             if after not in came and not over:

@@ -19,14 +19,14 @@ _IN_SESSIONS: Final = (
 
 
 class VerifiersTask(Strict):
-    """What `player.py` makes a task of: the environment's block of configuration, and the task's own data."""
+    """The environment's block of configuration and the task's own data, from which `player.py` makes a task."""
 
     env: dict[str, JsonValue]
     data: dict[str, JsonValue]
 
 
 class PlayOptions(Strict):
-    """From which reward on an episode is a success, if that is to be known."""
+    """The reward from which an episode is a success, if that is to be known."""
 
     success_at: float | None = None
 
@@ -36,7 +36,7 @@ def _elsewhere(*_: object) -> Episode:
 
 
 class VerifiersFamily(Family[VerifiersTask, PlayOptions]):
-    """The family `verifiers`; see README.md beside this file."""
+    """The family `verifiers`; README.md explains it."""
 
     name = "verifiers"
     about = About(

@@ -1,6 +1,6 @@
 """Environments of the package `verifiers` in sessions of triforge. It runs where `verifiers` is installed and imports nothing of triforge.
 
-PYTHON player.py ENV.toml [COUNT]                                the tasks, as rows of a pool
+PYTHON player.py ENV.toml [COUNT]                                writes the tasks, as rows of a pool
 triforge agent run --keep --pool POOL -- PYTHON player.py        plays them: a session a line comes in, a reward a line goes out
 """
 
@@ -25,12 +25,12 @@ from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 _KEY = "OPENAI_API_KEY"
-_UNSAID = re.compile(r"[^\w.-]")  # what names of a session's metrics do not hold
+_FORBIDDEN = re.compile(r"[^\w.-]")  # in names of a session's metrics
 _MOST = 64  # metrics of a session
 
 
 def rows(file: Path, count: int, out: TextIO) -> None:
-    """Write tasks of an environment, each with what it takes to make both anew."""
+    """Write tasks of an environment, each with the environment's configuration."""
     env = tomllib.loads(file.read_text(encoding="utf-8"))
     tasks = load_environment(resolve_env_config(env)).taskset
     for task in islice(tasks, count):
@@ -39,14 +39,14 @@ def rows(file: Path, count: int, out: TextIO) -> None:
 
 
 class Player:
-    """The environments that have been asked for, each with what it serves to its episodes."""
+    """The environments in use, each with its servers."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
         self._open: dict[str, Env[Any]] = {}
 
     async def play(self, given: dict[str, str]) -> dict[str, Any]:
-        """One episode of a session's task: its reward, or why there is none."""
+        """Play one episode of a session's task; return its reward, or why there is none."""
         params = _task(given)["params"]
         env = await self._env(params["env"])
         kind = type(env.taskset).task_type()
@@ -72,7 +72,7 @@ def _task(given: dict[str, str]) -> Any:
 
 
 def reward(episode: Episode) -> dict[str, Any]:
-    """The mean reward of the agents that may be trained, and the mean of each named reward and metric."""
+    """Return the mean reward of the trainable agents, and the mean of each named reward and metric."""
     traces = [trace for trace in episode.traces if trace.agent.trainable] or episode.traces
     named: dict[str, list[float]] = {}
     for trace in traces:
@@ -80,7 +80,7 @@ def reward(episode: Episode) -> dict[str, Any]:
         for name, value in {**trace.metrics, **scores}.items():
             if value is not None:
                 named.setdefault(name, []).append(value)
-    means = [(_UNSAID.sub("_", name)[:64], fmean(values)) for name, values in named.items()]
+    means = [(_FORBIDDEN.sub("_", name)[:64], fmean(values)) for name, values in named.items()]
     metrics = dict(means[:_MOST])
     return {"score": fmean(trace.reward for trace in traces), "metrics": metrics}
 
@@ -91,20 +91,20 @@ def _why(episode: Episode) -> str:
 
 
 async def serve(out: TextIO) -> None:
-    """Answer lines until there are no more."""
+    """Answer lines until the input ends."""
     async with AsyncExitStack() as stack:
         player = Player(stack)
         while line := await asyncio.to_thread(sys.stdin.readline):
             try:
-                said = await player.play(json.loads(line))
-            except Exception as error:  # noqa: BLE001  whatever an environment raises: nothing was measured
-                said = {"error": f"{type(error).__name__}: {error}"}
-            out.write(json.dumps(said) + "\n")
+                result = await player.play(json.loads(line))
+            except Exception as error:  # noqa: BLE001  an environment may raise anything: the episode is unmeasured
+                result = {"error": f"{type(error).__name__}: {error}"}
+            out.write(json.dumps(result) + "\n")
             out.flush()
 
 
 def main() -> None:
-    """Write tasks, or play; what the environments print goes to standard error."""
+    """Write tasks, or play; output of the environments goes to standard error."""
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         if len(sys.argv) > 1:

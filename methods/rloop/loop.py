@@ -82,8 +82,8 @@ class RLoop(LoopHooks):
     async def more_samples(
         self,
         step: int,
-        groups: Sequence[JudgedGroup],  # noqa: ARG002
-        samples: Samples,  # noqa: ARG002
+        groups: Sequence[JudgedGroup],
+        samples: Samples,
     ) -> tuple[list[TrainRow], Measures]:
         """Return, in the step that fine-tunes, the loop's solutions as sequences in which every action counts alike."""
         if self.plays(step):
@@ -158,7 +158,7 @@ class RLoop(LoopHooks):
     @staticmethod
     def rolled_back(
         notes: Mapping[str, Any],
-        options: RLoopOptions,  # noqa: ARG004
+        options: RLoopOptions,
         role: TrainedRole,
         folder: int | None,
         version: int,

@@ -24,7 +24,7 @@ class Judging:
     def __init__(self, question: Question) -> None:
         self._question = question
 
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002 (the protocol)
+    async def reset(self, task: Task, *, seed: int) -> Reset:
         """Show the question."""
         seen = Observation(text=self._question.text, admissible=tuple(ANSWERS.values()))
         return Reset(observation=seen)

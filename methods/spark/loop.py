@@ -41,9 +41,9 @@ class Spark(LoopHooks):
 
     async def more_samples(
         self,
-        step: int,  # noqa: ARG002
+        step: int,
         groups: Sequence[JudgedGroup],
-        samples: Samples,  # noqa: ARG002
+        samples: Samples,
     ) -> tuple[list[TrainRow], Measures]:
         """Return no rows: answers are samples of the step like any other. Measure them."""
         return [], question_measures(groups)

@@ -50,11 +50,13 @@ class CollapseMonitor(LoopHooks):
 
     async def more_samples(
         self,
-        step: int,  # noqa: ARG002
+        step: int,
         groups: Sequence[JudgedGroup],
-        samples: Samples,  # noqa: ARG002
+        samples: Samples,
     ) -> tuple[list[TrainRow], Measures]:
         """Return no rows; measure how much the thoughts of the step depend on their prompts."""
+        if not self.options.prompts:
+            return [], {}
         return [], await information(groups, self.options.prompts, self.run.parts.apis["policy"])
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
@@ -73,8 +75,8 @@ class CollapseMonitor(LoopHooks):
         notes: Mapping[str, Any],
         options: StarPOOptions,
         role: TrainedRole,
-        folder: int | None,  # noqa: ARG004
-        version: int,  # noqa: ARG004
+        folder: int | None,
+        version: int,
     ) -> Mapping[str, Any]:
         """Forget what the weights measured that the rollback gave up."""
         return first_values(notes, options) if role == "policy" else notes

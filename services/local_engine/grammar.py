@@ -1,7 +1,7 @@
 """Constrained output (regex, JSON schema) through the llguidance library.
 
-Tokenizers without a decoder join their tokens with spaces. Their tokens are shown to llguidance as words that end in a
-space, and the grammar gets one more space at its end: then no word looks like the beginning of a longer one.
+Tokenizers without a decoder join their tokens with spaces. For llguidance their tokens are words that end in a space, and the
+grammar gets one more space at its end: then no word looks like the beginning of a longer one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEPT = 64
 
 
 class GrammarState:
-    """One constrained output in progress; `stuck` says why, once nothing continues it."""
+    """One constrained output in progress; `stuck` is the reason once no token continues it."""
 
     def __init__(self, matcher: Any, vocab: int, width: int, end_ids: frozenset[int]) -> None:
         self._matcher = matcher
@@ -32,7 +32,7 @@ class GrammarState:
         self.stuck = ""
 
     def banned(self) -> Tensor:
-        """Bool [vocab]: tokens that the grammar excludes next; a stuck one lets the end tokens through."""
+        """Return bool [vocab]: the tokens that the grammar excludes next; a stuck one allows the end tokens."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocab]
         banned = torch.from_numpy(bits == 0)
@@ -46,7 +46,7 @@ class GrammarState:
         return banned
 
     def accept(self, token: int) -> bool:
-        """Take a sampled token; True when it ended the output."""
+        """Follow a sampled token; return whether it ends the output."""
         if token in self._end_ids:
             return True
         self._matcher.consume_token(token)
@@ -54,7 +54,7 @@ class GrammarState:
 
 
 class _SpacedWords:
-    """The table llguidance wants of a tokenizer that joins words with spaces; behind the words, never sampled, all bytes."""
+    """The table for llguidance of a tokenizer that joins words with spaces; after the words, all bytes, which are never sampled."""
 
     def __init__(self, codec: TextCodec, vocab: int, end_id: int) -> None:
         special = codec.special_ids | codec.end_ids
@@ -70,7 +70,7 @@ class _SpacedWords:
         self._longest = max(map(len, self.tokens))
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Ids of a text, longest token first."""
+        """Return the ids of a text, longest token first."""
         rest = text.encode() if isinstance(text, str) else text
         found = []
         while rest:
@@ -82,7 +82,7 @@ class _SpacedWords:
 
 
 class GrammarCompiler:
-    """Compiles the grammars of requests for one tokenizer, and keeps the last ones."""
+    """Compiler of the grammars of requests for one tokenizer; it keeps the last ones."""
 
     def __init__(self, codec: TextCodec, vocab: int) -> None:
         self._codec = codec
@@ -93,7 +93,7 @@ class GrammarCompiler:
         self._compiled: dict[str, Any] = {}
 
     def start(self, params: SamplingParams) -> GrammarState | None:
-        """The grammar that a request asks for, at its start, or None."""
+        """Return the grammar of a request at its start, or None."""
         if params.regex is None and params.json_schema is None:
             return None
         if self._tokenizer is None:

@@ -1,4 +1,4 @@
-"""Images of requests: from `data:` URIs to pixels, and where they stand in a prompt."""
+"""Images of requests: from `data:` URIs to pixels, and their places in a prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triforge.vision.image_spec import ImageSpec, pixels_of
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image as the vision tower takes it."""
+    """An image in the form of the vision tower."""
 
     ref: ImageRef
     pixels: Tensor  # float32 [patches, values]
@@ -31,16 +31,16 @@ class Media:
     places: tuple[PlacedImage, ...]
     images: tuple[Image, ...]  # one for each place
     table: Tensor  # int64 [3, tokens], the positions of the prompt
-    behind: int  # what a token behind the prompt adds to its number
+    behind: int  # the difference of position and number for tokens after the prompt
 
     def positions(self, numbers: Tensor) -> Tensor:
-        """Positions [3, N] of tokens, given their numbers int64 [N] in the sequence."""
+        """Return positions [3, N] of tokens, given their numbers int64 [N] in the sequence."""
         length = self.table.shape[1]
         inside = self.table[:, numbers.clamp(max=length - 1)]
         return torch.where(numbers < length, inside, numbers + self.behind)
 
     def keyed(self, tokens: list[int]) -> list[int]:
-        """The tokens with each image's replaced by a number of its content, for caches of prefixes."""
+        """Replace the tokens of each image by a number of its content, for caches of prefixes."""
         found = list(tokens)
         for place in self.places:
             key = -1 - int(place.image.id.removeprefix("sha256:")[:15], 16)
@@ -52,7 +52,9 @@ class Media:
 def decode_images(vision: ImageSpec | None, uris: Sequence[Any]) -> list[Image]:
     """Decode `data:` URIs of PNG or JPEG images. Blocking, and slow for large ones."""
     if vision is None:
-        raise InputError("image_data was given, but the model that is served sees no images")
+        raise InputError(
+            "image_data: given to a model that sees no images, expected a vision model"
+        )
     found = []
     for number, uri in enumerate(uris):
         where = f"image_data.{number}"
@@ -68,7 +70,7 @@ def decode_images(vision: ImageSpec | None, uris: Sequence[Any]) -> list[Image]:
 def place_images(
     vision: ImageSpec, ids: list[int], images: Sequence[Image]
 ) -> tuple[list[int], Media]:
-    """A prompt with one token an image as all of its tokens, and its images."""
+    """Expand a prompt with one token an image to all of its tokens, and place its images."""
     whole, places = vision.expanded(ids, [image.ref for image in images])
     table, behind = vision.positions(len(whole), places)
     return whole, Media(places, tuple(images), torch.from_numpy(table), behind)

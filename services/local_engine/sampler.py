@@ -1,8 +1,8 @@
 """Sampling for a whole batch at once.
 
 Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, after penalties and biases, which
-change the logits, and before top-k, top-p and grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the request, number
-of tokens it has sampled), so a request with a seed gives the same tokens whatever else is in the batch.
+change the logits, and before top-k, top-p and grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a
+hash of (seed of the request, number of tokens it has sampled), so a request with a seed gives the same tokens in every batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _WORD = (1 << 64) - 1
 
 
 def stream_seed(seed: int, sample: int) -> int:
-    """A 64-bit seed for sample number `sample` of a request; sample 0 and seed s differ from sample 1 and seed s-1."""
+    """Return a 64-bit seed for a sample of a request; sample 0 and seed s differ from sample 1 and seed s-1."""
     word = (seed * 0xD1342543DE82EF95 + sample * _GOLDEN + 1) & _WORD
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     return word ^ (word >> 31)
 
 
 def uniforms(seeds: NDArray[np.uint64], counts: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """One number of [0, 1) a row, by the SplitMix64 finaliser (Steele et al., 2014) of seed + count * golden ratio.
+    """Return one number of [0, 1) a row, by the SplitMix64 finaliser (Steele et al., 2014) of seed + count * golden ratio.
 
     23 bits are kept: `u * total` in float32 then stays below `total` for every total.
     """
@@ -44,7 +44,7 @@ def uniforms(seeds: NDArray[np.uint64], counts: NDArray[np.uint64]) -> NDArray[n
 def shifted(
     logits: Tensor, params: Sequence[SamplingParams], outputs: Sequence[Sequence[int]]
 ) -> Tensor:
-    """The logits [rows, vocab] with biases, and without the penalties for the tokens of each row's output."""
+    """Add biases to logits [rows, vocab], and subtract the penalties for the tokens of each row's output."""
     if not any(p.shifts for p in params):
         return logits
     found = logits.clone()
@@ -102,7 +102,7 @@ def sample(
 
 
 def _draw(weights: Tensor, u: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Inverse-CDF sampling. The cumulative sum is scaled by its own total, so weights need not sum to one."""
+    """Sample by the inverse of the CDF. The cumulative sum is scaled by its own total, so weights need not sum to one."""
     filtered = [row for row, p in enumerate(params) if p.top_p < 1.0 or p.top_k > 0]
     if filtered:
         _filter(weights, filtered, [params[row] for row in filtered])
@@ -115,15 +115,15 @@ def _draw(weights: Tensor, u: Tensor, params: Sequence[SamplingParams]) -> Tenso
 
 
 def rising(cumulative: Tensor, weights: Tensor) -> Tensor:
-    """Cumulative sums that never fall, and rise at weights above 0 alone.
+    """Return cumulative sums that never fall, and rise at weights above 0 alone.
 
-    Those of a GPU, which adds up in parallel, may be off by a rounding either way; a token that is excluded would be drawn there.
+    A GPU adds up in parallel, and its sums may be off by a rounding either way; an excluded token would be drawn there.
     """
     return cumulative.masked_fill(weights == 0.0, 0.0).cummax(dim=-1).values
 
 
 def _filter(weights: Tensor, rows: list[int], params: list[SamplingParams]) -> None:
-    """Zero what top-k and top-p exclude in these rows, in place; the likeliest token always stays.
+    """Zero the tokens that top-k and top-p exclude in these rows, in place; the likeliest token always stays.
 
     Top-p keeps the smallest set whose mass reaches p (Holtzman et al., 2020).
     """
@@ -131,7 +131,7 @@ def _filter(weights: Tensor, rows: list[int], params: list[SamplingParams]) -> N
     ordered, order = weights[rows].sort(dim=-1, descending=True, stable=True)
     ordered /= ordered.sum(dim=-1, keepdim=True)
     before = ordered.cumsum(dim=-1) - ordered
-    # A sum of rounded masses can reach 1 early, so "all of it" must not be a comparison with 1.
+    # A sum of rounded masses can reach 1 early, so top_p = 1 must not be a comparison with 1.
     top_p = torch.tensor([p.top_p if p.top_p < 1.0 else 2.0 for p in params], device=device)
     limit = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=device)
     keep = (before < top_p[:, None]) & (torch.arange(vocab, device=device) < limit[:, None])

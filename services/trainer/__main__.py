@@ -1,15 +1,13 @@
-"""`python -m services.trainer api | learner | supervised | auxiliary-items | merge-lora | replay`: the only wiring of this service."""
+"""`python -m services.trainer api | learner | supervised | merge-lora | replay`: the only wiring of this service."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from triforge.errors import TriforgeError
@@ -136,32 +134,13 @@ def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def auxiliary_items(arguments: Sequence[str]) -> int:
-    """Write chats that ask for state prediction and inverse dynamics on played episodes."""
-    from services.trainer.learner.auxiliary_items import write_items
-
-    parser = argparse.ArgumentParser(
-        prog="python -m services.trainer auxiliary-items", description=auxiliary_items.__doc__
-    )
-    add = parser.add_argument
-    add("--in", dest="source", type=Path, required=True, help="transcripts, JSON lines")
-    add("--out", dest="target", type=Path, required=True, help="chats for `supervised`")
-    add("--count", type=int, required=True, help="transitions, two chats each")
-    add("--aux", dest="options", type=json.loads, default={}, help="of trainer.aux, JSON")
-    add("--seed", type=int, default=0)
-    given = vars(parser.parse_args(arguments))
-    source, target = given.pop("source"), given.pop("target")
-    sys.stdout.write(f"{write_items(source, target, **given)} items in {target}\n")
-    return 0
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run one command; every command but `api` brings torch and has its own options (`--help`)."""
     parser = argparse.ArgumentParser(prog="python -m services.trainer", description=__doc__)
     parser.add_argument(
         "command",
         choices=(
-            "api", "learner", "supervised", "auxiliary-items", "merge-lora", "replay",
+            "api", "learner", "supervised", "merge-lora", "replay",
         ),
     )  # fmt: skip
     known, rest = parser.parse_known_args(arguments[:1])
@@ -173,8 +152,6 @@ def main(arguments: Sequence[str]) -> int:
             return api()
         if known.command == "learner":
             return learner(given)
-        if known.command == "auxiliary-items":
-            return auxiliary_items(given)
         if known.command == "replay":
             from services.trainer.replay.replay import main as replay
 

@@ -1,6 +1,6 @@
-"""The trainer's log-probabilities beside those that a real SGLang gave for SmolLM2-135M-Instruct, in float32.
+"""The trainer's log-probabilities and those of a real SGLang for SmolLM2-135M-Instruct, in float32.
 
-Part of `make conformance` and not of `make test`, since the model is to be read for it. What SGLang said is on record with four decimals, so half of the last one is as near as they can be seen to be.
+Part of `make conformance` and not of `make test`, since the model is to be read for it. SGLang's are recorded with four decimals, so half of the last one is the precision of the comparison.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def test_the_trainer_finds_what_sglang_reported() -> None:
     differences: list[float] = []
     for name in ("generate_ids", "generate_scored"):
         exchange = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
-        told = exchange["reply"]["meta_info"]
+        recorded = exchange["reply"]["meta_info"]
         prompt, answer = exchange["request"]["input_ids"], exchange["reply"]["output_ids"]
-        scored = [p for p, _, _ in told["input_token_logprobs"] if p is not None]
-        scored += [p for p, _, _ in told["output_token_logprobs"]]
+        scored = [p for p, _, _ in recorded["input_token_logprobs"] if p is not None]
+        scored += [p for p, _, _ in recorded["output_token_logprobs"]]
         ids = np.asarray(prompt + answer)
         row = Sequences([ids], [np.arange(len(ids) - len(scored), len(ids))])
         with torch.no_grad():

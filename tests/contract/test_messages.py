@@ -48,14 +48,16 @@ def changed(dumped: Any, golden: Any, where: str) -> list[str]:
     if isinstance(golden, dict) and isinstance(dumped, dict):
         missing = [f"{where}.{name} is gone" for name in golden if name not in dumped]
         return missing + [
-            said
+            problem
             for n in golden
             if n in dumped
-            for said in changed(dumped[n], golden[n], f"{where}.{n}")
+            for problem in changed(dumped[n], golden[n], f"{where}.{n}")
         ]
     if isinstance(golden, list) and isinstance(dumped, list) and len(golden) == len(dumped):
         pairs = zip(dumped, golden, strict=True)
-        return [said for i, (d, g) in enumerate(pairs) for said in changed(d, g, f"{where}[{i}]")]
+        return [
+            problem for i, (d, g) in enumerate(pairs) for problem in changed(d, g, f"{where}[{i}]")
+        ]
     same = json.dumps(dumped) == json.dumps(golden)  # 1 and 1.0 are not the same
     return [] if same else [f"{where}: {golden!r} in the example is dumped as {dumped!r}"]
 
@@ -113,7 +115,7 @@ def test_the_steps_of_the_example_point_at_the_sampled_tokens() -> None:
     assert [segment.ids[end - 1] for _, end in spans] == [2] * 4  # each ends its turn
 
 
-def test_the_votes_of_the_example_stand_beside_their_trajectories_and_steps() -> None:
+def test_the_votes_of_the_example_stand_with_their_trajectories_and_steps() -> None:
     group: JudgedGroup = example("JudgedGroup")
     assert len(group.votes) == len(group.played.trajectories) == group.played.group.rollouts
     for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):

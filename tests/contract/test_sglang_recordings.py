@@ -21,12 +21,12 @@ from tests.fake_engine import FakeEngine
 from triforge.errors import InputError, PolicyError, WeightsError
 from triforge.types import Sampling, VersionSpan
 
-TOLD = read(Path(__file__).parent / "sglang")
+RECORDED = read(Path(__file__).parent / "sglang")
 
 
 def replay(*names: str) -> tuple[SGLangEngine, list[tuple[str, Any]]]:
     """An engine that answers with recordings, by path; and what it was asked."""
-    known = {(TOLD[name].method, TOLD[name].path): TOLD[name] for name in names}
+    known = {(RECORDED[name].method, RECORDED[name].path): RECORDED[name] for name in names}
     asked: list[tuple[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -42,7 +42,7 @@ def replay(*names: str) -> tuple[SGLangEngine, list[tuple[str, Any]]]:
 
 
 def prompts(name: str) -> list[Prompt]:
-    body = TOLD[name].request
+    body = RECORDED[name].request
     return [
         Prompt(
             ids,
@@ -63,7 +63,7 @@ async def test_a_batch_is_asked_for_and_understood() -> None:
     ((path, body),) = asked
     body.pop("rid", None)  # the name under which the batch could be aborted
     assert body.pop("extra_key")  # what the engine's cache of these weights is kept under
-    assert (path, body) == ("/generate", TOLD["generate_batch"].request)
+    assert (path, body) == ("/generate", RECORDED["generate_batch"].request)
     assert first.output.text == "abcab"
     assert (first.output.finish, first.output.ids[-1], first.cached_tokens) == ("stop", 2, 3)
     assert first.output.versions == (VersionSpan(version=0, start=0, end=len(first.output.ids)),)
@@ -98,7 +98,7 @@ async def test_weights_are_replaced_under_a_pause_and_proven() -> None:
     engine, asked = replay(*names)
     result = await WeightLoader().load(Member(engine), Version(3, "/models/policy/v000001"), None)
     assert (result.failure, result.whole) == (None, True)
-    wanted = [(TOLD[n].path, TOLD[n].request) for n in names]
+    wanted = [(RECORDED[n].path, RECORDED[n].request) for n in names]
     assert asked == wanted
 
 
@@ -110,7 +110,7 @@ async def test_an_engine_that_stays_at_its_version_is_not_believed_and_its_reque
     result = await WeightLoader().load(Member(engine), Version(3, "/models/policy/v000001"), None)
     assert "serve weight version 3, serves 0" in getattr(result.failure, "detail", "")
     assert not result.whole
-    assert [path for path, _ in asked] == [TOLD[n].path for n in names]
+    assert [path for path, _ in asked] == [RECORDED[n].path for n in names]
 
 
 async def test_a_refused_folder_is_a_weights_error_and_the_pause_ends() -> None:
@@ -137,7 +137,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_refused_request_says_what_the_engine_said(name: str) -> None:
+async def test_a_refused_request_has_the_words_of_the_engine(name: str) -> None:
     engine, _ = replay(name)
     with pytest.raises(InputError, match=REFUSED[name]):
         await engine.generate([Prompt([1], Sampling(max_new_tokens=1))])
@@ -164,10 +164,10 @@ FAKES: dict[str, Callable[[], FakeEngine]] = {
 }
 
 
-async def play(fake: FakeEngine, told: Exchange, body: Any) -> tuple[int, Any]:
+async def play(fake: FakeEngine, recorded: Exchange, body: Any) -> tuple[int, Any]:
     transport = httpx.ASGITransport(fake)
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-        response = await client.request(told.method, told.path, json=body)
+        response = await client.request(recorded.method, recorded.path, json=body)
     try:
         return response.status_code, response.json()
     except ValueError:
@@ -176,12 +176,12 @@ async def play(fake: FakeEngine, told: Exchange, body: Any) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("name", FAKES)
 async def test_the_fake_engine_answers_in_the_recorded_shape(name: str, tmp_path: Path) -> None:
-    told, body = TOLD[name], TOLD[name].request
+    recorded, body = RECORDED[name], RECORDED[name].request
     if name == "update_from_disk":
         body = {**body, "model_path": str(tmp_path)}
-    status, reply = await play(FAKES[name](), told, body)
-    expected = told.reply
-    assert status == told.status
+    status, reply = await play(FAKES[name](), recorded, body)
+    expected = recorded.reply
+    assert status == recorded.status
     if name == "model_info":  # the fake tells what the policy service reads
         expected = {key: expected[key] for key in reply}
     assert alike(reply, expected), (reply, expected)

@@ -54,8 +54,8 @@ async def test_the_family_keeps_the_contract(
 
 
 def test_every_family_says_what_it_is() -> None:
-    said = [registry.about(registry.load(name)) for name in registry.known()]
-    assert all(about and about.what and about.licence for about in said)
+    abouts = [registry.about(registry.load(name)) for name in registry.known()]
+    assert all(about and about.what and about.licence for about in abouts)
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:

@@ -72,7 +72,7 @@ class Services:
             yield url
 
     def says(self, *texts: str) -> None:
-        """What the engine answers from now on, in turn; the last one for ever."""
+        """Set the answers of the engine, in turn; the last one repeats."""
         left = [*texts]
 
         def answer(*_: Any) -> list[int]:
@@ -105,7 +105,7 @@ class Services:
         return SessionTrace.model_validate_json(reply.content).turns
 
     def prompts(self) -> list[list[int]]:
-        """What the engine was given, prompt by prompt."""
+        """Return the prompts that the engine received."""
         bodies = [body for path, body in self.engine.calls if path == "/generate"]
         return [list(ids) for body in bodies for ids in _rows(body["input_ids"])]
 

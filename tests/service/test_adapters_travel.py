@@ -180,7 +180,7 @@ async def two(base: Path) -> AsyncIterator[tuple[Gateway, Gateway, Engine]]:
     made: list[Gateway] = []
     try:
         for role in ("policy", "mover"):
-            made.append(await _beside(app, role, base))
+            made.append(await _service_of(app, role, base))
         yield made[0], made[1], engine
     finally:
         for gateway in made:
@@ -188,7 +188,7 @@ async def two(base: Path) -> AsyncIterator[tuple[Gateway, Gateway, Engine]]:
         engine.stop()
 
 
-async def _beside(app: Starlette, role: str, base: Path) -> Gateway:
+async def _service_of(app: Starlette, role: str, base: Path) -> Gateway:
     client = SGLangEngine(
         "http://engine", admin_api_key="admin", transport=httpx.ASGITransport(app)
     )
@@ -229,7 +229,7 @@ async def test_two_models_are_adapters_over_the_base_of_one_engine(
     assert (await policy.weights.rollback(3)).version == 6
     assert check((await policy.generate([GO]))[0], {6: plain[3]}) == 6
     assert check((await mover.generate([GO]))[0], models[1]) == 1
-    assert engine.version == "0", "nobody touched the base"
+    assert engine.version == "0", "the base is untouched"
     assert [s.pool.members[0].paused_s for s in services] == [0.0, 0.0]
 
 
@@ -243,7 +243,7 @@ async def test_a_service_of_two_that_starts_again_finds_its_own_adapter_and_leav
         await service.weights.update(update_of(ready))
     app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
     engine.adapters["mover-v000001"] = engine.adapters["mover-v000002"]
-    again = await _beside(app, "mover", base)
+    again = await _service_of(app, "mover", base)
     assert again.weights.version == 2
     await again.weights.look()
     assert set(engine.adapters) == {"policy-v000007", "mover-v000002"}
@@ -252,6 +252,6 @@ async def test_a_service_of_two_that_starts_again_finds_its_own_adapter_and_leav
     with pytest.raises(WeightsError, match="TRIFORGE_SHARED_ENGINES = true, expected"):
         await again.weights.update(WeightsUpdate(version=9, uri=str(other)))
     with pytest.raises(PolicyError, match="keep their memory"):
-        await again.weights.release_memory()
+        await again.weights.memory.release()
     assert check((await policy.generate([GO]))[0], {7: _model(stores[7], base, 7)}) == 7
     await again.pool.close()

@@ -72,7 +72,7 @@ class Card:
             written=step - 1 or None, learning_rate=1e-2, updates_per_step=2, colocate=self.colocate,
         )  # fmt: skip
         if self.colocate:
-            await self.weights.release_memory()
+            await self.weights.memory.release()
             assert taken(self.engine.model.weights.values()) == 0
         ready = self.trainer.train(batch)
         assert ready is not None

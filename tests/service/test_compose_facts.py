@@ -11,7 +11,7 @@ import redis
 
 from scripts.compose_test.facts import deliveries, job_of
 from tests.service.test_rollout_worker import JUDGE_SAMPLING, group
-from tests.unit.env_adapter.test_adapt_worker import outcome
+from tests.unit.env_adapter.adaptation.test_adapt_worker import outcome
 from triforge.broker import QUEUES, Broker
 from triforge.types import JudgeTask, UnitTestTask
 

@@ -274,7 +274,7 @@ async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "phrase"),
     [
         (b"nonsense", "not JSON"),
         (b"[1]", "expected a JSON object"),
@@ -286,13 +286,13 @@ async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient)
     ],
 )
 async def test_a_malformed_request_is_a_problem_document(
-    http: httpx.AsyncClient, body: bytes, said: str
+    http: httpx.AsyncClient, body: bytes, phrase: str
 ) -> None:
     reply = await http.post("/v1/pools", content=body, headers=JSON)
     assert reply.status_code == 422
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.json()["type"] == "urn:triforge:input"
-    assert said in reply.json()["detail"]
+    assert phrase in reply.json()["detail"]
 
 
 async def test_a_taken_name_is_a_conflict(client: EnvAdapterClient) -> None:

@@ -91,9 +91,9 @@ async def test_one_bad_row_among_ten_thousand_is_named_and_nothing_is_stored(
     http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://env")
     rows = [b'{"params": {"target": 3}}'] * 10_000
     rows[6_543] = b'{"params": {"colour": "blue"}}'
-    said = await problem_of(await upload(http, b"\n".join(rows)), 422)
-    assert said["detail"].startswith("1 of 10000 rows are malformed, nothing was stored")
-    (problem,) = said["problems"]
+    document = await problem_of(await upload(http, b"\n".join(rows)), 422)
+    assert document["detail"].startswith("1 of 10000 rows are malformed, nothing was stored")
+    (problem,) = document["problems"]
     assert problem.startswith("line 6544: ")
     assert (await http.get("/v1/pools")).json()["items"] == []
     assert (await upload(http, b"\n".join(rows[:6_543]))).status_code == 201
@@ -124,8 +124,11 @@ async def test_an_upload_has_a_larger_limit_than_other_bodies(database: Database
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
         wide = lines(5) + b" " * 70_000
         assert (await upload(http, wide)).status_code == 201
-        said = await problem_of(await upload(http, wide + wide, name="q"), 413)
-        assert (said["type"], "100000" in said["detail"]) == ("urn:triforge:too_large", True)
+        document = await problem_of(await upload(http, wide + wide, name="q"), 413)
+        assert (document["type"], "100000" in document["detail"]) == (
+            "urn:triforge:too_large",
+            True,
+        )
         change = {"approval": "manual", "reason": "x" * 70_000}
         await problem_of(await http.patch("/v1/pools/p", json=change), 413)
 
@@ -137,8 +140,8 @@ async def test_clients_that_race_for_a_key_get_one_pool_and_for_a_name_one_wins(
     same = await asyncio.gather(*(upload(http, lines(20), **key) for _ in range(4)))
     assert sorted(reply.status_code for reply in same) == [200, 200, 200, 201]
     assert len({reply.text for reply in same}) == 1
-    said = await problem_of(await upload(http, lines(21), **key), 409)
-    assert "Idempotency-Key 'k' was used for another request" in said["detail"]
+    document = await problem_of(await upload(http, lines(21), **key), 409)
+    assert "Idempotency-Key 'k' was used for another request" in document["detail"]
     named = await asyncio.gather(*(upload(http, lines(20), name="q") for _ in range(4)))
     assert sorted(reply.status_code for reply in named) == [201, 409, 409, 409]
 
@@ -224,8 +227,8 @@ async def test_the_orchestrator_waits_for_a_paused_pool(
     await http.post("/v1/pools/p/pause")
     client = EnvAdapterClient("http://env", transport=httpx.ASGITransport(app=app))
     step = PlanRequest(run_id="r", step=1, kind="train", groups=2, seed=1)
-    said = await problem_of(await http.post("/v1/pools/p/plans", json=step.model_dump()), 409)
-    assert said["type"] == "urn:triforge:paused"
+    document = await problem_of(await http.post("/v1/pools/p/plans", json=step.model_dump()), 409)
+    assert document["type"] == "urn:triforge:paused"
     with pytest.raises(UnavailableError, match="'p' is paused"):
         await client.plan("p", step)
     await http.post("/v1/pools/p/resume")
@@ -314,7 +317,7 @@ async def test_the_walk_through_works_as_written(
     with served(app) as url:
 
         def play(text: str) -> list[Any]:
-            """What the calls of a script answer."""
+            """Run a script and return the answers of its calls."""
             text = text.replace("http://127.0.0.1:8003", url)
             text = text.replace("curl -s ", "curl -sS -w '\\n' ")
             done = subprocess.run(

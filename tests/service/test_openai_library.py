@@ -40,7 +40,7 @@ class Deployment:
         engine.decode = renderer.decode
 
     def says(self, text: str) -> None:
-        """What the engine answers from now on."""
+        """Set the engine's answer."""
         self.engine.answer = lambda *_: [*self._renderer.encode_text(text), END]
 
     def client(self, key: str = "user") -> openai.AsyncOpenAI:
@@ -129,10 +129,10 @@ async def test_a_tool_is_called_and_its_result_is_answered(
         assert call.function.name == "look"
         assert json.loads(call.function.arguments) == {"at": "fridge"}
         service.says("A cup.")
-        said: Any = choice.message.model_dump(include={"role", "content", "tool_calls"})
+        called: Any = choice.message.model_dump(include={"role", "content", "tool_calls"})
         result: Any = {"role": "tool", "tool_call_id": call.id, "content": "a cup"}
         answer = await client.chat.completions.create(
-            model="policy", messages=[*ASK, said, result], tools=[LOOK]
+            model="policy", messages=[*ASK, called, result], tools=[LOOK]
         )
     assert answer.choices[0].message.content == "A cup."
     body = [body for path, body in service.engine.calls if path == "/generate"][-1]
@@ -151,7 +151,7 @@ async def test_errors_are_those_the_library_knows(service: Deployment) -> None:
                 model="policy", messages=ASK, extra_body={"stop_token_ids": [99999]}
             )
         service.engine.fail_next, service.engine.fail_status = 9, 500
-        with pytest.raises(openai.InternalServerError, match="the fake engine was told to fail"):
+        with pytest.raises(openai.InternalServerError, match="the fake engine is set to fail"):
             await client.chat.completions.create(model="policy", messages=ASK)
         service.engine.fail_next = 0
         service.engine.fail_next, service.engine.fail_status = 1, 429

@@ -132,12 +132,12 @@ async def test_each_socket_has_a_session_of_its_own_and_survives_nonsense() -> N
             assert (await one.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
 
 
-async def test_sockets_are_bounded_in_number_and_silence_and_told_why_they_close() -> None:
+async def test_sockets_are_bounded_in_number_and_silence_and_close_with_a_reason() -> None:
     async def parting(socket_: Any) -> tuple[Any, int, str]:
-        said = json.loads((await socket_.receive()).data)["data"]
+        error = json.loads((await socket_.receive()).data)["data"]
         end = await socket_.receive()
         assert end.type is aiohttp.WSMsgType.CLOSE
-        return said["code"], end.data, end.extra
+        return error["code"], end.data, end.extra
 
     few = replace(served(), sessions=1)
     async with running(few) as url, aiohttp.ClientSession() as client:
@@ -276,7 +276,7 @@ async def test_rewards_that_sum_up_to_enough_are_a_success() -> None:
             await environment.close()
 
 
-async def test_a_server_that_is_not_there_is_said_with_what_starts_one() -> None:
+async def test_a_server_that_is_not_there_is_reported_with_the_command_that_starts_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = FAMILY.make({"timeout_s": 5.0})
@@ -317,7 +317,7 @@ async def test_an_action_that_a_server_refuses_costs_a_step_and_is_measured() ->
     async with running(picky) as url:
         environment = FAMILY.make({})
         await environment.reset(task({"url": url, "horizon": 2}), seed=0)
-        results = [await environment.step(said) for said in ("[" * 100_000, "up")]
+        results = [await environment.step(response) for response in ("[" * 100_000, "up")]
         await environment.close()
     seen = [(result.action_valid, result.done, result.success) for result in results]
     assert seen[0] == (False, False, False)
@@ -336,7 +336,7 @@ TWO = {"required": ["x", "y"]}
 
 
 @pytest.mark.parametrize(
-    ("said", "schema", "action"),
+    ("response", "schema", "action"),
     [
         ("12", TEXT, {"text": "12"}),
         ('{"a": 1}', TEXT, {"text": '{"a": 1}'}),
@@ -349,9 +349,9 @@ TWO = {"required": ["x", "y"]}
     ids=range(7),
 )
 def test_a_response_becomes_an_action_of_the_servers_schema(
-    said: str, schema: dict[str, Any], action: dict[str, Any] | None
+    response: str, schema: dict[str, Any], action: dict[str, Any] | None
 ) -> None:
-    assert action_of(said, schema) == action
+    assert action_of(response, schema) == action
 
 
 def test_tasks_are_read_from_a_file_line_by_line(tmp_path: Any) -> None:

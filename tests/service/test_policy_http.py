@@ -106,13 +106,13 @@ async def test_a_batch_may_hold_prompts_that_are_only_scored(model: Path) -> Non
     score = GenerateRequest(prefix_ids=(6, 7, 8), prompt_logprobs=True)
     fake = engine(model, answer=lambda *_: [5])
     async with serving(fake) as (a, _), service(model, a) as url, PolicyClient(url) as client:
-        scored, said, again = await client.generate_many([score, GO, score])
+        scored, sampled, again = await client.generate_many([score, GO, score])
     assert scored == again
     assert (scored.prompt_ids, scored.outputs) == ((6, 7, 8), ())
     assert scored.prompt_logprobs == (-9.0, -9.0)  # as the fake engine scores
     assert scored.prompt_version == 0
-    assert said.outputs
-    assert said.prompt_logprobs == ()
+    assert sampled.outputs
+    assert sampled.prompt_logprobs == ()
 
 
 async def test_a_response_that_is_begun_has_its_whole_text(model: Path) -> None:
@@ -179,12 +179,12 @@ async def test_keys_travel_from_client_to_service_to_engine(model: Path) -> None
 
 
 async def aborted(fake: FakeEngine) -> None:
-    """Wait until the fake was told to abort what it was asked, and let it."""
+    """Wait until the fake was asked to abort its request, and let it."""
     while "/abort_request" not in fake.paths():  # noqa: ASYNC110 - the fake has no event for it
         await asyncio.sleep(0.01)
     (rid,) = [body["rid"] for path, body in fake.calls if path == "/generate"]
-    told = [body["rid"] for path, body in fake.calls if path == "/abort_request"]
-    assert told == (rid if isinstance(rid, list) else [rid])
+    aborted = [body["rid"] for path, body in fake.calls if path == "/abort_request"]
+    assert aborted == (rid if isinstance(rid, list) else [rid])
     fake._changed.set()
 
 

@@ -45,7 +45,9 @@ def process(**settings: str) -> Iterator[subprocess.Popen[str]]:
         started.communicate(timeout=30)
 
 
-async def test_the_service_comes_up_before_its_engines_and_stops_when_told(tmp_path: Path) -> None:
+async def test_the_service_comes_up_before_its_engines_and_stops_on_a_signal(
+    tmp_path: Path,
+) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -89,7 +91,7 @@ def test_settings_that_cannot_work_end_it_with_a_sentence(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_service_that_is_told_to_end_answers_what_runs_and_refuses_what_is_new(
+async def test_a_service_that_ends_answers_running_requests_and_refuses_new_ones(
     tmp_path: Path,
 ) -> None:
     model = words_folder(tmp_path, ["go"])

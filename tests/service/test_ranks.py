@@ -58,7 +58,7 @@ def rows_of(step: int, *, vocabulary: int = 9) -> list[TrainRow]:
 
 
 PAIRS = {"job": "dpo_pair", "kl_beta": 0.0}
-AUXILIARY = {"aux": {"weights": {"sp": 0.3, "id": 0.2}}}
+AUXILIARY = {"envrl": {"weights": {"sp": 0.3, "id": 0.2}}}
 
 
 def pairs_of(step: int) -> list[TrainRow]:
@@ -79,7 +79,7 @@ def with_items(step: int) -> list[TrainRow]:
     rows = rows_of(step)
     for objective, other in (("sp", 40), ("id", 60)):
         for row in rows_of(step + other)[:5]:
-            update = {"kind": "ce", "objective": objective, "key": f"{objective}-{row.key}"}
+            update = {"objective": objective, "key": f"{objective}-{row.key}"}
             weights = tuple(0.2 / (len(row.ids) - 1) * bool(w) for w in row.weights)
             rows.append(
                 row.model_copy(update=update | {"weights": weights, "ends": (), "rewards": ()})

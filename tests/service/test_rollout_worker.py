@@ -232,7 +232,7 @@ async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
     assert await broker.group("g")
 
 
-async def test_a_solution_is_beside_a_trajectory_where_the_judge_is_to_see_one(
+async def test_a_trajectory_carries_a_solution_for_a_judge_that_sees_one(
     broker: Broker,
 ) -> None:
     family = Family()
@@ -312,7 +312,7 @@ async def test_a_second_delivery_sends_the_missing_judge_jobs_again(
 async def test_the_group_of_a_killed_worker_is_taken_over_where_it_stopped(
     broker: Broker, redis_url: str
 ) -> None:
-    # the dead worker had stored one trajectory, and its lease is renewed by nobody
+    # the dead worker had stored one trajectory, and no process renews its lease
     dead = await play_episode(lambda: Two(Family(), 1), says_yes, TASK, group(), 1)
     dead = dead.model_copy(update={"seconds": 77.0})
     await broker.put_payload(dead)

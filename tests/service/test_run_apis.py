@@ -61,7 +61,7 @@ async def test_an_event_id_that_no_stream_has_is_refused_before_the_stream_begin
 
 
 @pytest.mark.parametrize("body", ["{bad", "[1,"])
-async def test_a_body_that_is_no_json_is_said_to_be_none(
+async def test_a_body_that_is_no_json_is_rejected_as_such(
     client: httpx.AsyncClient, body: str
 ) -> None:
     reply = await client.post(

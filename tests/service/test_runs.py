@@ -1,4 +1,4 @@
-"""What a submitted run is made of, and what its export leaves behind."""
+"""The config of a submitted run, the runs that are rejected, and the folders of exports."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_
 @pytest.mark.parametrize(
     ("pool", "given", "played"), [("small", {}, 4), ("kitchen", {}, 16), ("small", {"groups_per_step": 3}, 3)]
 )  # fmt: skip
-async def test_a_step_plays_no_more_groups_than_the_pool_has_tasks_unless_told(
+async def test_a_step_plays_no_more_groups_than_the_pool_has_tasks_unless_it_is_set(
     runs: Runs, pool: str, given: dict[str, Any], played: int
 ) -> None:
     run = await runs.submit(RunRequest(pool=pool, config={"run": given}), None)

@@ -104,7 +104,7 @@ async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[
 
 @pytest.fixture
 async def api(loop: Loop, broker: Broker, tmp_path: Path) -> AsyncIterator[Api]:
-    """The routes, with nobody who works on the runs."""
+    """The routes, without an orchestrator."""
     document = tmp_path / "base.toml"
     document.write_text(with_models(BASE, tmp_path))
     made = Api(loop, broker, Settings(config=str(document)), conducts=False)

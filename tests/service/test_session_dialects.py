@@ -95,11 +95,11 @@ async def test_anthropics_messages_continue_a_lineage_with_tools(
 async def test_dialects_of_one_session_continue_each_other(both: Services) -> None:
     made = await both.begin()
     both.says("one", "two")
-    said = await ask(made, {k: v for k, v in ASK.items() if k != "tools"}, stream=False)
+    first = await ask(made, {k: v for k, v in ASK.items() if k != "tools"}, stream=False)
     chat = [
         {"role": "system", "content": "Help."},
         *ASK["messages"],
-        {"role": "assistant", "content": said["content"][0]["text"]},
+        {"role": "assistant", "content": first["content"][0]["text"]},
         {"role": "user", "content": "Go on."},
     ]
     reply = await post(made, "chat/completions", {"model": "m", "messages": chat})
@@ -108,7 +108,7 @@ async def test_dialects_of_one_session_continue_each_other(both: Services) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "phrase"),
     [
         ({"colour": "red"}, "colour: unknown field"),
         ({"messages": []}, "messages"),
@@ -117,11 +117,11 @@ async def test_dialects_of_one_session_continue_each_other(both: Services) -> No
         ({"tool_choice": {"type": "tool", "name": "jump"}}, "expected one of the tools: look"),
     ],
 )
-async def test_what_is_no_message_is_refused(both: Services, change: Any, said: str) -> None:
+async def test_what_is_no_message_is_refused(both: Services, change: Any, phrase: str) -> None:
     made = await both.begin()
     reply = await post(made, "messages", {**ASK, **change})
     assert reply.status_code == 422
-    assert said in reply.json()["detail"]
+    assert phrase in reply.json()["detail"]
     assert await both.turns(made) == ()
 
 

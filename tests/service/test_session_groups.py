@@ -76,8 +76,8 @@ class Run:
                     max_tokens=50,
                     frequency_penalty=1,
                 )
-                said = answer.choices[0].message.content
-                messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"you said {text}"}]  # fmt: skip
+                reply = answer.choices[0].message.content
+                messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": f"you went {text}"}]  # fmt: skip
 
     async def played(self, name: str = "g") -> TrajectoryGroup:
         found = await self.both.broker.group(name)
@@ -121,8 +121,8 @@ async def test_sessions_become_a_group_that_is_judged_and_trained_on(run: Run) -
     first, second = played.trajectories
     assert [(t.outcome.value, t.outcome.metrics) for t in (first, second)] == [(1, own), (-1, {})]
     assert [(s.observation, s.response, s.next_observation, s.reward) for s in first.steps] == [
-        ("go", "left", "you said left", 0.5),
-        ("you said left", "right", "", 0.0),
+        ("go", "left", "you went left", 0.5),
+        ("you went left", "right", "", 0.0),
     ]
     assert [len(t.segments) for t in (first, second)] == [1, 1]
     for path, body in run.both.engine.calls:

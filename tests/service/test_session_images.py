@@ -80,10 +80,12 @@ async def test_another_image_is_another_conversation_in_either_dialect(both: Ser
     }
     reply = await post(made, "messages", {"max_tokens": 4, "messages": [see]})
     assert reply.status_code == 200, reply.text
-    said = {"role": "assistant", "content": reply.json()["content"][0]["text"]}
+    past_answer = {"role": "assistant", "content": reply.json()["content"][0]["text"]}
     for first in (shown("see"), {"role": "user", "content": "see"}):
         reply = await post(
-            made, "chat/completions", {"messages": [first, said, {"role": "user", "content": "go"}]}
+            made,
+            "chat/completions",
+            {"messages": [first, past_answer, {"role": "user", "content": "go"}]},
         )
         assert reply.status_code == 200, reply.text
     assert [turn.parent for turn in await both.turns(made)] == [None, "1.0", None]
@@ -95,10 +97,10 @@ async def test_responses_take_images_that_continue_those_of_chat(both: Services)
     see: Any = {"role": "user", "content": [image, {"type": "input_text", "text": "see"}]}
     reply = await post(made, "responses", {"input": [see]})
     assert reply.status_code == 200, reply.text
-    (said,) = reply.json()["output"]
+    (past_answer,) = reply.json()["output"]
     both_ways = [
-        ("responses", {"input": [see, said, see]}),
-        ("chat/completions", {"messages": [shown("see"), {"role": "assistant", "content": said["content"][0]["text"]}, shown("go")]}),
+        ("responses", {"input": [see, past_answer, see]}),
+        ("chat/completions", {"messages": [shown("see"), {"role": "assistant", "content": past_answer["content"][0]["text"]}, shown("go")]}),
     ]  # fmt: skip
     for route, body in both_ways:
         reply = await post(made, route, body)
@@ -109,7 +111,7 @@ async def test_responses_take_images_that_continue_those_of_chat(both: Services)
     assert [placed.image for turn in turns for placed in turn.images] == [REF] * 3
 
 
-async def test_images_are_seen_beside_tools_and_in_what_tools_answer(tmp_path: Path) -> None:
+async def test_images_are_seen_with_tools_and_in_what_tools_answer(tmp_path: Path) -> None:
     model = build_tiny_vision_model(tmp_path / "model", ("go", "see", "cup", "look"))
     template = template_of(model)
     shows_tools = "{% if tools %}<system> look{% endif %} " + template
@@ -122,10 +124,13 @@ async def test_images_are_seen_beside_tools_and_in_what_tools_answer(tmp_path: P
         first = {"tools": [tool], "messages": [shown("see")]}
         reply = await post(made, "chat/completions", first)
         assert reply.status_code == 200, reply.text
-        said = {"role": "assistant", "content": reply.json()["choices"][0]["message"]["content"]}
+        past_answer = {
+            "role": "assistant",
+            "content": reply.json()["choices"][0]["message"]["content"],
+        }
         found = {**shown("cup"), "role": "tool", "tool_call_id": "c"}
         past = {"role": "assistant", "content": "", "tool_calls": [called]}
-        for messages in ([shown("see"), said, shown("go")], [shown("see"), past, found]):
+        for messages in ([shown("see"), past_answer, shown("go")], [shown("see"), past, found]):
             reply = await post(made, "chat/completions", {"tools": [tool], "messages": messages})
             assert reply.status_code == 200, reply.text
         turns = await both.turns(made)

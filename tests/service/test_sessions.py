@@ -1,4 +1,4 @@
-"""Sessions from outside: OpenAI's own client in a session, rewards, and what is said of everything that is wrong."""
+"""Sessions as agents use them: OpenAI's own client, rewards, and errors."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def chat(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -> 
     """The first message of an answer, streamed or not, as an agent sends it back."""
     if more.pop("stream", False):
         async with client.chat.completions.stream(model="any", messages=messages, **more) as events:
-            said: Any = (await events.get_final_completion()).choices[0].message
+            reply_message: Any = (await events.get_final_completion()).choices[0].message
     else:
         answer = await client.chat.completions.create(model="any", messages=messages, **more)
-        said = answer.choices[0].message
-    return said.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+        reply_message = answer.choices[0].message
+    return reply_message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -52,10 +52,10 @@ async def test_what_was_sampled_is_never_tokenised_again(both: Services, stream:
     assert odd != both.renderer.encode_text("count")
     both.engine.answer = lambda *_: [*odd, END]
     async with both.client(made) as client:
-        said = await chat(client, ASK, tools=[LOOK], stream=stream)
-        assert said["content"] == "count"
+        reply_message = await chat(client, ASK, tools=[LOOK], stream=stream)
+        assert reply_message["content"] == "count"
         both.says(f"Let me see.\n{CALL}")
-        history = [*ASK, said, {"role": "user", "content": "Look!"}]
+        history = [*ASK, reply_message, {"role": "user", "content": "Look!"}]
         called = await chat(client, history, tools=[LOOK], stream=stream)
         result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "a cup"}
         both.says("A cup.")
@@ -116,7 +116,10 @@ async def test_a_repeated_request_gets_the_same_answer_and_no_second_sample(both
             await chat(client, [*ASK, *ASK], extra_headers=key)
         third = {"Idempotency-Key": "k3"}
         more = [chat(client, ASK, stream=stream, extra_headers=third) for stream in (True, True)]
-        assert [said["content"] for said in await asyncio.gather(*more)] == ["two", "two"]
+        assert [reply_message["content"] for reply_message in await asyncio.gather(*more)] == [
+            "two",
+            "two",
+        ]
     assert len(both.prompts()) == 3
     assert len(await both.turns(made)) == 3
 
@@ -125,9 +128,9 @@ async def test_turns_outlive_the_policy_service(both: Services) -> None:
     made = await both.begin()
     both.says("one", "two")
     async with both.client(made) as client:
-        said = await chat(client, ASK)
+        reply_message = await chat(client, ASK)
     async with both.another_policy() as url, both.client(made, url) as client:
-        await chat(client, [*ASK, said, {"role": "user", "content": "Go on."}])
+        await chat(client, [*ASK, reply_message, {"role": "user", "content": "Go on."}])
     one, two = await both.turns(made)
     assert (one.parent, two.parent) == (None, "1.0")
 
@@ -245,14 +248,14 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
     made, other = await both.begin(), await both.begin()
     url = f"/v1/sessions/{made.session.id}"
 
-    async def said(verb: str, status: int, **body: Any) -> str:
+    async def detail_of(verb: str, status: int, **body: Any) -> str:
         reply = await both.tell(made, verb, **body)
         assert reply.status_code == status, reply.text
         assert reply.headers["content-type"] == "application/problem+json"
         return str(reply.json()["detail"])
 
-    assert "has sampled nothing" in await said("reward", 409, score=1.0)
-    assert "expected `score`, `success` or `steps`" in await said("reward", 422)
+    assert "has sampled nothing" in await detail_of("reward", 409, score=1.0)
+    assert "expected `score`, `success` or `steps`" in await detail_of("reward", 422)
     stranger = {"authorization": f"Bearer {other.key}"}
     wrong = await both.env.get(url, headers=stranger)
     assert (wrong.status_code, wrong.json()["detail"]) == (401, f"this is not the key of session {made.session.id}")  # fmt: skip
@@ -261,7 +264,7 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
     both.says("one")
     async with both.client(made) as client:
         await chat(client, ASK)
-        assert "expected ids of this session's responses" in await said("reward", 422, steps={"7": 1.0})  # fmt: skip
+        assert "expected ids of this session's responses" in await detail_of("reward", 422, steps={"7": 1.0})  # fmt: skip
         with pytest.raises(openai.UnprocessableEntityError, match=r"body\.colour: unknown field"):
             await chat(client, ASK, extra_body={"colour": "red"})
         image = {
@@ -280,7 +283,7 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
             await chat(lost, ASK)
         with both.database.write() as session:
             session.get_one(SessionRow, made.session.id).expires_at = time.time() - 1
-    assert "no reward came before it expired" in await said("reward", 409, score=1.0)
+    assert "no reward came before it expired" in await detail_of("reward", 409, score=1.0)
     assert len(await both.turns(made)) == 1
 
 
@@ -288,8 +291,10 @@ async def test_what_clients_add_to_an_answer_of_ours_is_taken_back(both: Service
     made = await both.begin()
     both.says("one", "two")
     async with both.client(made) as client:
-        said = await chat(client, ASK) | {"provider_specific_fields": {"refusal": None}}  # litellm
-        await chat(client, [*ASK, said, {"role": "user", "content": "Go on."}])
+        reply_message = await chat(client, ASK) | {
+            "provider_specific_fields": {"refusal": None}
+        }  # litellm
+        await chat(client, [*ASK, reply_message, {"role": "user", "content": "Go on."}])
     assert [turn.parent for turn in await both.turns(made)] == [None, "1.0"]
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
-from services.trainer.runs.rollback import Rollbacks, RunRollback
+from services.trainer.runs.rollback import RunRollback, roll_back
+from services.trainer.runs.runs import Runs
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
 from triforge.broker import Broker
@@ -219,9 +220,9 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
     assert [len(set(found)) for found in expected.values()] == [4, 4, 4]
     assert _weights(loop, killed) == expected
     assert parse(clean.config).trained == ("policy", "reward", "mover")
-    back = Rollbacks(loop.store, loop.artifacts, loop.services)
+    runs: Any = Runs(loop.store, None, loop.settings, loop.artifacts, loop.services)
     first = killed.further["mover"] - 1
-    rolled = await back.roll_back(killed.id, RunRollback(role="mover", version=first))
+    rolled = await roll_back(runs, killed.id, RunRollback(role="mover", version=first))
     assert rolled.further["mover"] == first + 2
     assert (rolled.policy_version, loop.services["mover"].version) == (
         killed.policy_version,

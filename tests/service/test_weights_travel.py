@@ -207,7 +207,7 @@ async def test_an_engine_that_refuses_to_join_sends_those_of_its_group_to_the_fo
         await service.pool.close()
 
 
-async def test_no_engine_is_sent_to_a_place_where_nobody_listens(folders: Path) -> None:
+async def test_no_engine_is_sent_to_a_place_without_a_listener(folders: Path) -> None:
     offer = BroadcastOffer(
         address="127.0.0.1", port=free_port(), group="g", backend="gloo", world_size=2, buckets=()
     )
@@ -349,7 +349,7 @@ async def test_a_learners_api_sends_nothing_but_published_weights(
         assert (await http.delete("/v1/broadcasts/none", headers=key)).status_code == 404
 
 
-def test_a_bucket_that_nobody_takes_ends_the_broadcast_and_not_the_learner(folders: Path) -> None:
+def test_a_bucket_without_a_receiver_ends_the_broadcast_and_not_the_learner(folders: Path) -> None:
     """As NCCL has it: the work is never complete, and waiting for it would return at once."""
 
     class Hangs:

@@ -146,7 +146,7 @@ TREE: dict[str, Any] = {
         ({"algorithm": {"overrides": {"job": "ce"}}}, "whole trajectories are imitated"),
         ({"env_adapter": {"played_by": "sessions"}}, "env_adapter.played_by: allowed with env_adapter.strategy = 'tree' only"),
         ({"adaptation": {"controller": "ladder"}}, "adaptation.controller: allowed with .* says nothing of how difficult"),
-        ({"trainer": {"aux": {"measure": True}}}, "trainer.aux: allowed with env_adapter.strategy = 'tree' only"),
+        ({"methods": {"envrl": {"measure": True}}}, "methods.envrl: given weights with env_adapter.strategy = 'tree'"),
     ],
 )  # fmt: skip
 def test_tree_rollouts_are_refused_with_parts_that_read_trajectories(
@@ -575,7 +575,7 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
             r"models.second.judges: given .*played_by = 'sessions'",
         ),
         ({"models": {"m": {"judges": ["a"], "temperature": 0}}}, r"models.m.temperature: given 0"),
-        (THREE | {"trainer": {"aux": {"sp": {"lambda0": 0.1}}}}, r"given with trainer.aux"),
+        (THREE | {"methods": {"envrl": {"sp": {"lambda0": 0.1}}}}, r"given with methods.envrl"),
         (THREE | {"env_adapter": {"played_by": "sessions"}}, r"given with env_adapter.played_by"),
         (
             THREE | {"algorithm": {"preset": "ppo"}},

@@ -29,4 +29,4 @@ from triforge.config.sections import (
     RunSection,
 )
 from triforge.config.settings import Settings
-from triforge.config.training import AuxiliarySection, CriticSection, LearnerSection, TrainerSection
+from triforge.config.training import CriticSection, LearnerSection, TrainerSection

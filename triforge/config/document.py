@@ -19,6 +19,7 @@ _S = TypeVar("_S", bound=BaseModel)
 
 MOVED: Final = {
     "phases": "methods.rloop",
+    "trainer.aux": "methods.envrl",
     "adaptation.mixed_with": "adaptation.controller",
     "monitor": "methods.starpo",
     "reward.mode": "methods.spark",

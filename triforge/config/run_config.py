@@ -184,7 +184,6 @@ class RunConfig(Section):
         others = {
             "env_adapter.played_by": section.played_by != "workers",
             "adaptation.controller": self.adaptation.adapts,
-            "trainer.aux": self.trainer.aux.wanted,
         }
         if tree and any(others.values()):
             raise ValueError(
@@ -271,7 +270,6 @@ class RunConfig(Section):
                 )
         alone = {
             "env_adapter.played_by = 'sessions'": self.env_adapter.played_by == "sessions",
-            "trainer.aux": self.trainer.aux.wanted,
             "reward.kind = 'log_ratio'": self.reward.kind == "log_ratio",
             "reward.kind = 'implicit'": self.reward.kind == "implicit",
             "reward.kind = 'unit_tests'": self.reward.kind == "unit_tests",
@@ -318,11 +316,6 @@ class RunConfig(Section):
             raise ValueError(
                 f"trainer.critic: given {', '.join(changed)} with algorithm preset {preset.name!r}, allowed only with "
                 "algorithm.overrides.estimator = 'gae' or 'bilevel_gae': nothing else has a critic"
-            )
-        if preset.job == "critic" and self.trainer.aux.wanted:
-            raise ValueError(
-                "trainer.aux: given weights with algorithm.overrides.job = 'critic', allowed only 0 and measure = false: the "
-                "policy is left as it is"
             )
         if preset.job == "critic" and critic.alone_steps:
             raise ValueError(

@@ -174,7 +174,7 @@ class ModelsSection(Section):
             if name in taken or not re.fullmatch(ROLE_NAME, name):
                 raise ValueError(
                     f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and none of "
-                    "'critic', 'aux' and 'model'"
+                    "'critic' and 'model'"
                 )
             for what, done in (("agents", "played"), ("judges", "judged")):
                 named: dict[str, str] = getattr(self, what)
@@ -230,6 +230,11 @@ class EnvAdapterSection(Section):
     """Fresh tries after an infrastructure failure."""
     concurrency: Positive = 64
     """Episodes in flight in one worker."""
+
+    @property
+    def by_agents(self) -> bool:
+        """Whether agents of the user play the episodes, in sessions."""
+        return self.played_by == "sessions"
 
 
 def _known_controller(name: str) -> str:

@@ -33,7 +33,6 @@ SCHEMA = pa.schema(
         ("weights", pa.list_(pa.float64())),
         ("versions", pa.list_(pa.int64())),
         ("task_id", pa.string()),
-        ("kind", pa.string()),
         ("objective", pa.string()),
         ("images", pa.list_(_PLACED)),
         ("rewards", pa.list_(pa.float64())),

@@ -119,23 +119,6 @@ class ProposalRow(Base):
     __table_args__ = (Index("proposals_by_pool", "pool_id", "state"),)
 
 
-class AuditRow(Base):
-    """A change that a person made to a pool, a slot or a rewrite; rows are only added."""
-
-    __tablename__ = "audit"
-    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
-    at: Mapped[float]
-    by: Mapped[str] = mapped_column(String(200))
-    action: Mapped[str] = mapped_column(String(120))
-    subject: Mapped[str] = mapped_column(String(300), index=True)
-    pool_id: Mapped[str | None] = mapped_column(ForeignKey("pools.id"))
-    slot: Mapped[str | None] = mapped_column(String(64), index=True)
-    reason: Mapped[str] = mapped_column(Text)
-    detail: Mapped[dict[str, Any]]
-    tenant: Mapped[str] = mapped_column(String(64), default="default", server_default="default")
-    key_id: Mapped[str] = mapped_column(String(16), default="", server_default="")
-
-
 class PlanRow(Base):
     """The plan of a step: the task versions of its groups. Written once, so a resumed step plays the same."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triforge.algorithms.algorithm import Algorithm
-from triforge.config import AuxiliarySection, CriticSection, LearnerSection
+from triforge.config import CriticSection, LearnerSection
 from triforge.config.base import Role, TrainedRole
 from triforge.types.base import ErrorInfo, Extra, Message
 from triforge.types.policy import PlacedImage
@@ -37,8 +37,7 @@ class TrainRow(Message):
     weights: tuple[float, ...]
     versions: tuple[int, ...]
     task_id: str
-    kind: Literal["pg", "ce"] = "pg"
-    objective: Literal["", "sp", "id"] = ""
+    objective: str = ""
     images: tuple[PlacedImage, ...] = ()
     rewards: tuple[float, ...] = ()
     ends: tuple[int, ...] = ()
@@ -78,10 +77,6 @@ class TrainBatch(Message):
     algorithm: Algorithm
     learner: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
-    auxiliary: AuxiliarySection = AuxiliarySection()
-    auxiliary_weights: dict[Literal["sp", "id"], Annotated[float, Field(ge=0)]] = Field(
-        default_factory=dict
-    )
     staleness_bound: Annotated[int, Field(ge=0)] = 0
     temperature: Annotated[float, Field(gt=0)] = 1.0
     seed: int = 1

@@ -140,11 +140,9 @@ def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
             CORSMiddleware,
             allow_origins=sorted(allowed),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=[
-                "Authorization", "Content-Type", "Idempotency-Key", "If-Match", VERSION_HEADER,
-            ],
-            expose_headers=["ETag", "Location", "Retry-After"],
-        )  # fmt: skip
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", VERSION_HEADER],
+            expose_headers=["Location", "Retry-After"],
+        )
     if entrance.gate.keyed:
         _describe(app, rules)
     return compiled

@@ -8,8 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.policy.api.chat import ChatRequest
-from services.policy.api.openai import Strict, Tokens
+from services.policy.api.chat import (
+    ChatRequest,
+    call_part,
+    content_of,
+    image_part,
+    tool_part,
+)
+from services.policy.api.openai import Share, Strict, Tokens
 from services.policy.api.streams import Dialect, typed_event
 from services.policy.api.tools import ParsedReply
 from services.policy.engines.protocol import Partial
@@ -18,14 +24,11 @@ from services.policy.gateway import Answer
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class _Block(Strict):
-    cache_control: dict[str, Any] | None = None  # changes nothing of an answer
+class _Text(Strict):
+    ignored = ("cache_control", "citations")
 
-
-class _Text(_Block):
     type: Literal["text"]
     text: str
-    citations: None = None
 
 
 class _Source(Strict):
@@ -34,28 +37,28 @@ class _Source(Strict):
     data: str
 
 
-class _Image(_Block):
+class _Image(Strict):
+    ignored = ("cache_control",)
+
     type: Literal["image"]
     source: _Source
 
 
-class _ToolUse(_Block):
+class _ToolUse(Strict):
+    ignored = ("cache_control", "caller")
+
     type: Literal["tool_use"]
     id: str
     name: str
     input: dict[str, Any]
-    caller: dict[str, Any] | None = None
-
-    def chat(self) -> dict[str, Any]:
-        arguments = json.dumps(self.input, ensure_ascii=False)
-        return {"id": self.id, "function": {"name": self.name, "arguments": arguments}}
 
 
-class _ToolResult(_Block):
+class _ToolResult(Strict):
+    ignored = ("cache_control", "is_error")
+
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] = ""
-    is_error: bool = False
 
 
 class _Message(Strict):
@@ -72,74 +75,63 @@ class _Message(Strict):
             content = _content(block.content)
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
         message = {"role": self.role, "content": _content(self.content)}
-        calls = [block.chat() for block in blocks if isinstance(block, _ToolUse)]
-        if calls:
-            yield {**message, "tool_calls": calls}
-        elif message["content"] or not results:
-            yield message
+        calls = [
+            call_part(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+            for block in blocks
+            if isinstance(block, _ToolUse)
+        ]
+        if calls or message["content"] or not results:
+            yield message | ({"tool_calls": calls} if calls else {})
 
 
-def _content(content: str | Sequence[_Block]) -> Any:
-    """Return text, or parts where there are images."""
-    if isinstance(content, str):
-        return content
-    parts: list[dict[str, Any]] = []
-    for block in content:
+def _content(content: str | Sequence[Strict]) -> Any:
+    parts: list[Any] = []
+    for block in [content] if isinstance(content, str) else content:
         if isinstance(block, _Image):
-            url = f"data:{block.source.media_type};base64,{block.source.data}"
-            parts.append({"type": "image_url", "image_url": {"url": url}})
-        elif isinstance(block, _Text):
-            parts.append({"type": "text", "text": block.text})
-    if any(part["type"] == "image_url" for part in parts):
-        return parts
-    return "".join(part["text"] for part in parts)
+            source = block.source
+            parts.append(image_part(f"data:{source.media_type};base64,{source.data}"))
+        elif isinstance(block, str | _Text):
+            parts.append(block if isinstance(block, str) else block.text)
+    return content_of(parts)
 
 
-class _Tool(_Block):
+class _Tool(Strict):
+    ignored = ("cache_control",)
+
     name: str
     description: str | None = None
     input_schema: dict[str, Any]
-    type: Literal["custom"] | None = None
-
-    def chat(self) -> dict[str, Any]:
-        function = {"name": self.name, "parameters": self.input_schema}
-        description = {"description": self.description} if self.description else {}
-        return {"type": "function", "function": function | description}
+    type: Literal["custom"] = "custom"
 
 
 class _Choice(Strict):
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
+    type: Literal["auto", "any", "tool", "none"] = "auto"
+    name: str = ""
+    disable_parallel_tool_use: bool = False
 
     def chat(self) -> Any:
         if self.type == "tool":
-            return {"type": "function", "function": {"name": self.name or ""}}
+            return {"type": "function", "function": {"name": self.name}}
         return "required" if self.type == "any" else self.type
-
-
-class _Thinking(Strict):
-    type: Literal["disabled"]
 
 
 class MessagesRequest(Strict):
     """Body of `POST /sessions/{id}/v1/messages`."""
+
+    ignored = ("metadata", "service_tier")
 
     model: str = ""
     messages: Annotated[list[_Message], Field(min_length=1)]
     max_tokens: Tokens
     system: str | list[_Text] = ""
     temperature: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    top_p: Share | None = None
     top_k: Annotated[int, Field(ge=1)] | None = None
-    stop_sequences: list[str] | None = None
-    stream: bool | None = None
-    tools: list[_Tool] | None = None
-    tool_choice: _Choice | None = None
-    # These change nothing of an answer.
-    thinking: _Thinking | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    stop_sequences: tuple[str, ...] = ()
+    stream: bool = False
+    tools: tuple[_Tool, ...] = ()
+    tool_choice: _Choice = _Choice()
+    thinking: dict[Literal["type"], Literal["disabled"]] | None = None
 
     def chat(self) -> ChatRequest:
         """Return the same request in the dialect of chat."""
@@ -147,15 +139,14 @@ class MessagesRequest(Strict):
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         for message in self.messages:
             messages += message.chat()
-        one_call = self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
         same = ("max_tokens", "temperature", "top_p", "top_k", "stream")
         body = {
             **{name: getattr(self, name) for name in same},
             "messages": messages,
             "stop": self.stop_sequences,
-            "tools": [tool.chat() for tool in self.tools] if self.tools else None,
-            "tool_choice": self.tool_choice.chat() if self.tool_choice else None,
-            "parallel_tool_calls": False if one_call else None,
+            "tools": [tool_part(t.name, t.description, t.input_schema) for t in self.tools],
+            "tool_choice": self.tool_choice.chat(),
+            "parallel_tool_calls": not self.tool_choice.disable_parallel_tool_use,
         }
         return ChatRequest.translated(body)
 
@@ -167,13 +158,11 @@ class MessagesDialect(Dialect[ChatRequest]):
     _open = False  # whether a block of text has begun
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        reply = answers[0].reply
-        output = reply.outputs[0]
-        parsed = self._parse(output.text, 0)
-        texts = [{"type": "text", "text": parsed.text}] if parsed.text or not parsed.calls else []
-        usage = _usage(len(reply.prompt_ids), len(output.ids), reply.cached_tokens)
-        stop = _STOPS[parsed.finish(output.finish)]
-        return self._message([*texts, *_uses(parsed)], stop, usage)
+        output = answers[0].reply.outputs[0]
+        reply = self._parse(output.text, 0)
+        texts = [{"type": "text", "text": reply.text}] if reply.text or not reply.calls else []
+        stop = _STOPS[reply.finish(output.finish)]
+        return self._message([*texts, *_uses(reply)], stop, _usage(*self.counts(answers)))
 
     def _message(self, content: list[Any], stop: str | None, usage: Any) -> dict[str, Any]:
         return {
@@ -206,7 +195,7 @@ class MessagesDialect(Dialect[ChatRequest]):
             yield self._delta({"type": "input_json_delta", "partial_json": text})
             yield self._stop()
         stop = {"stop_reason": _STOPS[reply.finish(str(piece.finish))], "stop_sequence": None}
-        yield typed_event("message_delta", delta=stop, usage=_usage(*self.counts()))
+        yield typed_event("message_delta", delta=stop, usage=_usage(*self.streamed_counts()))
 
     def end(self) -> Iterable[str]:
         yield typed_event("message_stop")

@@ -29,7 +29,7 @@ class _Text(Strict):
 
 class _Url(Strict):
     url: str
-    detail: Literal["auto"] | None = None
+    detail: Literal["auto"] = "auto"
 
 
 class _Image(Strict):
@@ -44,17 +44,14 @@ class _Image(Strict):
 
 
 class _ChatMessage(Strict):
+    # Fields of OpenAI's answers that clients send back; the last one is litellm's.
+    ignored = ("refusal", "audio", "function_call", "annotations", "provider_specific_fields")
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] | None = None
-    tool_calls: list[PastCall] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None  # of the tool that answered
-    # Fields of OpenAI's answers that clients send back.
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    provider_specific_fields: dict[str, None] | None = None  # of litellm
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_calls: tuple[PastCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""  # of the tool that answered
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -93,52 +90,18 @@ class _ChatMessage(Strict):
         return tuple(part.ref(pictures) for part in self._parts() if isinstance(part, _Image))
 
 
-class _JsonSchema(Strict):
-    name: str = "answer"
-    description: str | None = None
-    strict: bool | None = None  # it always is
-    schema_: dict[str, Any] = Field(alias="schema")
-
-
-class _ResponseFormat(Strict):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError(
-                f"json_schema: expected with the type json_schema and no other, the type is {self.type}"
-            )
-        return self
-
-    def constraint(self) -> str | None:
-        if self.json_schema is not None:
-            return json.dumps(self.json_schema.schema_)
-        return '{"type": "object"}' if self.type == "json_object" else None
-
-
-class _Named(Strict):
-    name: str
-
-
-class _Choice(Strict):
-    type: Literal["function"]
-    function: _Named
-
-
 class ChatRequest(OpenAIRequest):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[_ChatMessage], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: _ResponseFormat | None = None
-    modalities: list[Literal["text"]] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _Choice | None = None
-    parallel_tool_calls: bool | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    response_format: dict[str, Any] | None = None
+    modalities: tuple[Literal["text"], ...] = ()
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
 
     @classmethod
     def translated(cls, body: dict[str, Any]) -> Self:
@@ -150,28 +113,49 @@ class ChatRequest(OpenAIRequest):
 
     @property
     def wants_logprobs(self) -> bool:
-        return bool(self.logprobs)
+        return self.logprobs
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
         """The tools that the model is shown."""
-        return [] if self.tool_choice == "none" else [t.model_dump() for t in self.tools or []]
-
-    @property
-    def _forced(self) -> list[Tool]:
-        """The tools of which the model must call one; none lets it choose."""
-        if isinstance(self.tool_choice, _Choice):
-            name = self.tool_choice.function.name
-            return [tool for tool in self.tools or [] if tool.function.name == name]
-        return (self.tools or []) if self.tool_choice == "required" else []
+        return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools]
 
     @property
     def parser(self) -> CallParser:
         names = [tool["function"]["name"] for tool in self.offered_tools]
-        return CallParser(names, forced=bool(self._forced))
+        return CallParser(names, forced=bool(self._forced()))
+
+    def _forced(self) -> Sequence[Tool]:
+        """Return the tools of which the model must call one; none lets it choose."""
+        match self.tool_choice:
+            case "auto" | "none":
+                return []
+            case "required":
+                forced = self.tools
+            case {"type": "function", "function": {"name": name}}:
+                forced = tuple(tool for tool in self.tools if tool.function.name == name)
+            case _:
+                forced = ()
+        if not forced:
+            names = ", ".join(tool.function.name for tool in self.tools) or "none is given"
+            raise InputError(f"tool_choice: expected one of the tools: {names}")
+        return forced
+
+    def _schema(self) -> str | None:
+        """Return the JSON schema of the answer that `response_format` asks for."""
+        match self.response_format:
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return json.dumps(schema)
+            case {"type": "json_object"}:
+                return '{"type": "object"}'
+            case {"type": "text"} | None:
+                return None
+        raise InputError(
+            "response_format: expected the type text, json_object, or json_schema with json_schema: {schema: {...}}"
+        )
 
     def extras(self) -> Extras:
-        return replace(super().extras(), top_logprobs=self.top_logprobs or 0)
+        return replace(super().extras(), top_logprobs=self.top_logprobs)
 
     @property
     def longest(self) -> int | None:
@@ -186,28 +170,20 @@ class ChatRequest(OpenAIRequest):
 
     def without_prompt(self) -> GenerateRequest:
         """Return our own request without its prompt."""
-        forced = self._forced
-        self._check_tools(forced)
+        forced, schema = self._forced(), self._schema()
+        if self.tools and not self.parallel_tool_calls and not forced:
+            raise InputError(
+                "parallel_tool_calls = false: not supported by this endpoint while the model chooses; leave out"
+            )
         if self.top_logprobs and not self.logprobs:
             raise InputError("top_logprobs: given without logprobs = true, which it needs")
-        schema = self.response_format.constraint() if self.response_format else None
         if sum((schema is not None, self.regex is not None, bool(forced))) > 1:
             raise InputError(
                 "regex, response_format and a tool that must be called exclude each other; give one"
             )
-        sampling = self.sampling(
-            max_new_tokens=self.longest, json_schema=call_schema(forced) if forced else schema
-        )
-        return GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
-
-    def _check_tools(self, forced: Sequence[Tool]) -> None:
-        if self.tools and self.parallel_tool_calls is False and not forced:
-            raise InputError(
-                "parallel_tool_calls = false: not supported by this endpoint while the model chooses; leave out"
-            )
-        if not forced and self.tool_choice not in (None, "auto", "none"):
-            names = ", ".join(self.parser.names) or "none is given"
-            raise InputError(f"tool_choice: expected one of the tools: {names}")
+        schema = call_schema(forced) if forced else schema
+        sampling = self.sampling(max_new_tokens=self.longest, json_schema=schema)
+        return GenerateRequest(n=self.n, sampling=sampling, affinity=self.affinity)
 
     @property
     def has_images(self) -> bool:
@@ -250,8 +226,7 @@ class ChatRequest(OpenAIRequest):
 class ChatDialect(OpenAIDialect[ChatRequest]):
     """Answers as `chat.completion` objects."""
 
-    object, chunk = "chat.completion", "chat.completion.chunk"
-    prefix = "chatcmpl"
+    object, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
     def _choice(self, number: int, output: GenerateOutput, tops: Tops) -> dict[str, Any]:
         reply = self._parse(output.text, number)
@@ -296,3 +271,30 @@ class ChatDialect(OpenAIDialect[ChatRequest]):
             for token, logprob, row in list(rows)[first:]
         ]
         return {"content": content}
+
+
+# ---- parts of a translation ----
+
+
+def tool_part(name: str, description: str | None, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool in OpenAI's form."""
+    function = {"name": name, "parameters": parameters}
+    return {"type": "function", "function": function | ({"description": description} if description else {})}  # fmt: skip
+
+
+def call_part(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """Return a call of a tool in OpenAI's form."""
+    return {"id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+def image_part(url: str) -> dict[str, Any]:
+    """Return an image in OpenAI's form."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def content_of(parts: Iterable[dict[str, Any] | str]) -> Any:
+    """Join texts; return parts where there are images."""
+    given = list(parts)
+    if any(isinstance(part, dict) for part in given):
+        return [{"type": "text", "text": p} if isinstance(p, str) else p for p in given]
+    return "".join(str(part) for part in given)

@@ -10,7 +10,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -27,53 +27,55 @@ _UNSUPPORTED: Final = (
     "audio", "best_of", "echo", "function_call", "functions", "min_p", "prediction", "reasoning_effort",
     "repetition_penalty", "store", "suffix", "verbosity", "web_search_options",
 )  # fmt: skip
-
-_Penalty = Annotated[float, Field(ge=-2.0, le=2.0)] | None
 Tokens = Annotated[int, Field(ge=1, le=131072)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+_Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 _R = TypeVar("_R", bound="OpenAIRequest")
 
 
 class Strict(BaseModel):
-    """An object whose unknown fields are refused."""
+    """An object of a request. Null fields and `ignored` ones change nothing; other unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
+    ignored: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {k: v for k, v in body.items() if v is not None and k not in cls.ignored}
 
 
-class StreamOptions(Strict):
-    """Options of a stream."""
+class _StreamOptions(Strict):
+    ignored = ("include_obfuscation",)
 
-    include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_usage: bool = False
 
 
 class OpenAIRequest(Strict):
     """The fields that chat and plain completions share."""
 
+    ignored = (
+        "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "metadata", "service_tier",
+    )  # fmt: skip
+
     model: str = ""
-    n: Annotated[int, Field(ge=1, le=64)] | None = None
+    n: Annotated[int, Field(ge=1, le=64)] = 1
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    top_p: Share | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     max_tokens: Tokens | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = (
-        None
-    )
+    stop: str | tuple[str, ...] = ()
+    stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(fail_fast=True)] = ()
     seed: int | None = None
-    frequency_penalty: _Penalty = None
-    presence_penalty: _Penalty = None
+    frequency_penalty: _Penalty = 0.0
+    presence_penalty: _Penalty = 0.0
     logit_bias: dict[int, Annotated[float, Field(ge=-100.0, le=100.0)]] | None = None
     regex: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
     affinity: str = ""
-    # These change nothing of an answer.
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: Literal["auto", "default"] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -95,10 +97,6 @@ class OpenAIRequest(Strict):
         """Whether tokens are answered with log-probabilities."""
         return False
 
-    def demand_model(self, role: str) -> None:
-        """Raise NotFoundError if the request names another model than the service's."""
-        demand_model(self.model or role, role)
-
     def sampling(self, **more: Any) -> Sampling:
         """Return the options of sampling; `more` are fields of `Sampling`. None leaves a field at its default."""
         fields = {
@@ -106,7 +104,7 @@ class OpenAIRequest(Strict):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
-            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            "stop": (self.stop,) if isinstance(self.stop, str) else self.stop,
             "stop_token_ids": self.stop_token_ids,
             "seed": self.seed,
             "regex": self.regex,
@@ -116,11 +114,8 @@ class OpenAIRequest(Strict):
 
     def extras(self) -> Extras:
         """Return the options of the engine that `Sampling` does not have."""
-        return Extras(
-            frequency_penalty=self.frequency_penalty or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            logit_bias=tuple((self.logit_bias or {}).items()),
-        )
+        bias = tuple((self.logit_bias or {}).items())
+        return Extras(self.frequency_penalty, self.presence_penalty, bias)
 
 
 def demand_model(name: str, role: str) -> None:
@@ -133,22 +128,17 @@ def demand_model(name: str, role: str) -> None:
 
 def model_card(*, role: str, version: int, uri: str) -> dict[str, Any]:
     """Return the body of `GET /v1/models/{model}`."""
-    return {
-        "id": role,
-        "object": "model",
-        "created": 0,
-        "owned_by": "triforge",
-        "root": uri,
-        "metadata": {"weight_version": str(version)},
-    }
+    metadata = {"weight_version": str(version)}
+    card = {"id": role, "object": "model", "created": 0, "owned_by": "triforge"}
+    return {**card, "root": uri, "metadata": metadata}
 
 
 class OpenAIDialect(Dialect[_R]):
-    """Objects and chunks of chat and plain completions."""
+    """Objects and chunks of chat and plain completions: `object` and `chunk` are their kinds, `prefix` begins their ids."""
 
     object: ClassVar[str]
     chunk: ClassVar[str]
-    prefix: ClassVar[str]  # of ids
+    prefix: ClassVar[str]
 
     def __init__(
         self, body: _R, *, model: str, renderer: Renderer, version: int, name: str = ""
@@ -177,15 +167,8 @@ class OpenAIDialect(Dialect[_R]):
             {"index": index, **self._choice(index, output, tops)}
             for index, (output, tops) in enumerate(outputs)
         ]
-        return {
-            **self._fields(self.object, version),
-            "choices": choices,
-            "usage": _usage(
-                sum(len(answer.reply.prompt_ids) for answer in answers),
-                sum(len(output.ids) for output, _ in outputs),
-                sum(answer.reply.cached_tokens for answer in answers),
-            ),
-        }
+        usage = _usage(*self.counts(answers))
+        return {**self._fields(self.object, version), "choices": choices, "usage": usage}
 
     @abstractmethod
     def _choice(self, number: int, output: GenerateOutput, tops: Tops) -> dict[str, Any]:
@@ -207,9 +190,9 @@ class OpenAIDialect(Dialect[_R]):
             self._head["metadata"] = {"weight_version": str(version)}
 
     def end(self) -> Iterable[str]:
-        if self.body.stream_options and self.body.stream_options.include_usage:
-            counts = _usage(*self.counts())
-            yield event({**self._head, "choices": [], "usage": counts})
+        if self.body.stream_options.include_usage:
+            usage = _usage(*self.streamed_counts())
+            yield event({**self._head, "choices": [], "usage": usage})
         yield "data: [DONE]\n\n"
 
 

@@ -11,136 +11,112 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.policy.api.chat import ChatRequest
-from services.policy.api.openai import Strict, Tokens
+from services.policy.api.chat import (
+    ChatRequest,
+    call_part,
+    content_of,
+    image_part,
+    tool_part,
+)
+from services.policy.api.openai import Share, Strict, Tokens
 from services.policy.api.streams import Dialect, typed_event
 from services.policy.api.tools import Call, ParsedReply
 from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
 
 
-class _Part(Strict):
+class _Text(Strict):
+    ignored = ("annotations", "logprobs")
+
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
-
-    def chat(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.text}
 
 
 class _Image(Strict):
     type: Literal["input_image"]
     image_url: str
-    detail: Literal["auto"] | None = None
-
-    def chat(self) -> dict[str, Any]:
-        return {"type": "image_url", "image_url": {"url": self.image_url}}
+    detail: Literal["auto"] = "auto"
 
 
-_Parts = list[Annotated[_Part | _Image, Field(discriminator="type")]]
+_Content = str | list[Annotated[_Text | _Image, Field(discriminator="type")]]
 
 
-class _Item(Strict):
-    id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
+class _Message(Strict):
+    ignored = ("id", "status", "phase")
 
-
-class _Message(_Item):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | _Parts
-    phase: str | None = None
+    content: _Content
 
 
-class _FunctionCall(_Item):
+class _FunctionCall(Strict):
+    ignored = ("id", "status", "namespace")
+
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
-    namespace: str | None = None
 
 
-class _FunctionOutput(_Item):
+class _FunctionOutput(Strict):
+    ignored = ("id", "status")
+
     type: Literal["function_call_output"]
     call_id: str
-    output: str | _Parts
+    output: _Content
 
 
 class _Function(Strict):
+    ignored = ("strict",)
+
     type: Literal["function"]
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    def chat(self) -> dict[str, Any]:
-        function = {"name": self.name, "parameters": self.parameters or {"type": "object"}}
-        description = {"description": self.description} if self.description else {}
-        return {"type": "function", "function": function | description}
-
-
-class _Choice(Strict):
-    type: Literal["function"]
-    name: str
-
-
-class _Format(Strict):
-    type: Literal["text", "json_object", "json_schema"]
-    name: str = "answer"
-    description: str | None = None
-    strict: bool | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-
-    def chat(self) -> dict[str, Any]:
-        if self.type != "json_schema":
-            return {"type": self.type}
-        return {"type": self.type, "json_schema": {"name": self.name, "schema": self.schema_}}
 
 
 class _TextOptions(Strict):
-    format: _Format | None = None
-    verbosity: None = None
+    format: dict[str, Any] | None = None
 
 
 class ResponsesRequest(Strict):
     """Body of `POST /sessions/{id}/v1/responses`."""
 
+    ignored = (
+        "store", "include", "metadata", "user", "prompt_cache_key", "safety_identifier", "service_tier",
+    )  # fmt: skip
+
     model: str = ""
     input: str | list[_Message | _FunctionCall | _FunctionOutput]
-    instructions: str | None = None
+    instructions: str = ""
     max_output_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    stream: bool | None = None
-    tools: list[_Function] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _Choice | None = None
-    parallel_tool_calls: bool | None = None
-    text: _TextOptions | None = None
-    # These change nothing of an answer.
-    store: bool | None = None
-    include: list[str] | None = None
-    metadata: dict[str, str] | None = None
-    user: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    truncation: Literal["disabled"] | None = None
+    top_p: Share | None = None
+    stream: bool = False
+    tools: tuple[_Function, ...] = ()
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    text: _TextOptions = _TextOptions()
+    truncation: Literal["disabled"] = "disabled"
 
     def chat(self) -> ChatRequest:
         """Return the same request in the dialect of chat."""
-        choice: Any = self.tool_choice
-        if isinstance(choice, _Choice):
-            choice = {"type": "function", "function": {"name": choice.name}}
-        form = self.text.format if self.text else None
+        choice, form = self.tool_choice, self.text.format
+        if isinstance(choice, dict):
+            choice = {"type": choice.get("type"), "function": {"name": choice.get("name")}}
+        if form and form.get("type") == "json_schema":
+            form = {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
         same = ("temperature", "top_p", "stream", "parallel_tool_calls")
         body = {
             **{name: getattr(self, name) for name in same},
             "messages": list(self._messages()),
             "max_tokens": self.max_output_tokens,
-            "tools": [tool.chat() for tool in self.tools] if self.tools else None,
+            "tools": [
+                tool_part(t.name, t.description, t.parameters or {"type": "object"})
+                for t in self.tools
+            ],
             "tool_choice": choice,
-            "response_format": form.chat() if form else None,
+            "response_format": form,
         }
         return ChatRequest.translated(body)
 
@@ -155,10 +131,8 @@ class ResponsesRequest(Strict):
         for item in self.input:
             if isinstance(item, _FunctionCall):
                 answer = answer or {"role": "assistant", "content": ""}
-                function = {"name": item.name, "arguments": item.arguments}
-                answer.setdefault("tool_calls", []).append(
-                    {"id": item.call_id, "function": function}
-                )
+                call = call_part(item.call_id, item.name, item.arguments)
+                answer.setdefault("tool_calls", []).append(call)
                 continue
             if answer:
                 yield answer
@@ -174,13 +148,13 @@ class ResponsesRequest(Strict):
             yield answer
 
 
-def _content(content: str | _Parts) -> str | list[dict[str, Any]]:
-    """Return text, or parts where there are images."""
-    if isinstance(content, str):
-        return content
-    if any(isinstance(part, _Image) for part in content):
-        return [part.chat() for part in content]
-    return "".join(part.text for part in content if isinstance(part, _Part))
+def _content(content: _Content) -> Any:
+    parts = [content] if isinstance(content, str) else content
+    return content_of(image_part(p.image_url) if isinstance(p, _Image) else _text(p) for p in parts)
+
+
+def _text(part: str | _Text) -> str:
+    return part if isinstance(part, str) else part.text
 
 
 class ResponsesDialect(Dialect[ChatRequest]):
@@ -190,13 +164,11 @@ class ResponsesDialect(Dialect[ChatRequest]):
     _open = False  # whether the text's item has begun
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        reply = answers[0].reply
-        output = reply.outputs[0]
-        parsed = self._parse(output.text, 0)
-        texts = [self._message(parsed.text)] if parsed.text or not parsed.calls else []
-        items = [*texts, *map(_call_item, parsed.calls)]
-        usage = _usage(len(reply.prompt_ids), len(output.ids), reply.cached_tokens)
-        return self._response(items, output.finish, usage)
+        output = answers[0].reply.outputs[0]
+        reply = self._parse(output.text, 0)
+        texts = [self._message(reply.text)] if reply.text or not reply.calls else []
+        items = [*texts, *map(_call_item, reply.calls)]
+        return self._response(items, output.finish, _usage(*self.counts(answers)))
 
     def _response(
         self, items: list[dict[str, Any]], finish: str | None = None, usage: Any = None
@@ -260,7 +232,7 @@ class ResponsesDialect(Dialect[ChatRequest]):
         for call in reply.calls:
             yield from self._call(call, len(items))
             items.append(_call_item(call))
-        response = self._response(items, piece.finish, _usage(*self.counts()))
+        response = self._response(items, piece.finish, _usage(*self.streamed_counts()))
         yield self._event(response["status"], response=response)
 
     def _call(self, call: Call, index: int) -> Iterable[str]:

@@ -189,12 +189,14 @@ def _add_weights(router: APIRouter, gateway: Gateway) -> None:
     @router.post("/v1/memory/release", responses=answers(502))
     async def release_memory() -> WeightsState:
         """Have the engines give their memory back; they serve again after `/v1/memory/resume`, or with the next weight version."""
-        return await gateway.weights.release_memory()
+        await gateway.weights.memory.release()
+        return _state(gateway)
 
     @router.post("/v1/memory/resume", responses=answers(502))
     async def resume_memory() -> WeightsState:
         """Have engines that gave their memory back serve again; harmless for others."""
-        return await gateway.weights.resume_memory()
+        await gateway.weights.memory.resume()
+        return _state(gateway)
 
 
 def _in_path(session_id: str) -> None:

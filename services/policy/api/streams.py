@@ -86,8 +86,18 @@ class Dialect(ABC, Generic[_R]):
         """Return the events after the last piece."""
         return ()
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return the tokens of the prompt, of the samples that have ended, and of the prompt from a cache."""
+    @staticmethod
+    def counts(answers: Sequence[Answer]) -> tuple[int, int, int]:
+        """Return the tokens of prompts, of outputs, and of prompts from a cache."""
+        outputs = [output for answer in answers for output in answer.reply.outputs]
+        return (
+            sum(len(answer.reply.prompt_ids) for answer in answers),
+            sum(len(output.ids) for output in outputs),
+            sum(answer.reply.cached_tokens for answer in answers),
+        )
+
+    def streamed_counts(self) -> tuple[int, int, int]:
+        """Return the same of the samples of one prompt that have ended."""
         return (
             max((piece.prompt_tokens for piece in self._ended), default=0),
             sum(len(piece.ids) for piece in self._ended),

@@ -10,25 +10,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.policy.weights.evidence import Probe, Rows, read_probe
-from services.policy.weights.folder import (
-    Depth,
-    Weights,
-    check_contents,
-    load_announced,
-    read_object,
-)
+from services.policy.weights.folder import Depth, Weights, load_announced, read_object
 from triforge.errors import WeightsError
 from triforge.store.manifests import MANIFEST
-from triforge.store.tensor_files import Entry, read_header
+from triforge.store.tensor_files import read_header
 from triforge.types import VersionSpan
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."
 
 
 # ---- folders ----
@@ -36,13 +29,8 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
-    """The content of an adapter's folder."""
+    """The base model that an adapter was trained over, and its probe."""
 
-    folder: Path
-    rank: int
-    targets: frozenset[str]  # names of the adapted layers
-    excluded: frozenset[str]  # full names of layers that are not adapted: those of a vision tower
-    tensors: Mapping[str, Entry]
     base_uri: str
     base_digest: str
     probe: Probe
@@ -54,57 +42,20 @@ def is_adapter(folder: Path) -> bool:
 
 
 def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
-    """Raise WeightsError unless a folder is a whole adapter, as published. `contents` reads every byte."""
+    """Raise WeightsError unless a folder is an adapter as published. `contents` reads every byte.
+
+    Whether it fits its base the engine checks when it loads it, which holds no request; the probe shows that it is applied.
+    """
     manifest = load_announced(folder, digest)
+    if manifest is not None and depth == "contents":
+        manifest.check(contents=True)
     base = read_object(folder / MANIFEST).get("base")
     if not isinstance(base, dict) or not all(
         isinstance(base.get(k), str) for k in ("uri", "digest")
     ):
         raise WeightsError(f"{folder / MANIFEST}: names no base with uri and digest: {base!r:.80}")
-    settings = read_object(folder / CONFIG)
-    rank, targets = settings.get("r"), settings.get("target_modules")
-    excluded = settings.get("exclude_modules") or []
-    if type(rank) is not int or rank < 1 or not isinstance(targets, list) or not targets:
-        raise WeightsError(
-            f"{folder / CONFIG}: r is {rank!r} and target_modules {targets!r:.80}; expected a number and names"
-        )
-    if not isinstance(excluded, list):
-        raise WeightsError(
-            f"{folder / CONFIG}: exclude_modules is {excluded!r:.80}; expected names"
-        )
-    tensors = {entry.name: entry for entry in read_header(folder / TENSORS)}
-    if depth == "contents" and tensors:
-        check_contents(tensors, manifest)
-    return AdapterFolder(
-        folder, rank, frozenset(map(str, targets)), frozenset(map(str, excluded)), tensors, base["uri"],
-        base["digest"], read_probe(folder),
-    )  # fmt: skip
-
-
-def check_fits(adapter: AdapterFolder, base: Weights) -> None:
-    """Raise WeightsError unless an adapter has two matrices of the right shapes for every adapted layer of its base, and no others."""
-    path = adapter.folder / TENSORS
-    expected: dict[str, Sequence[int]] = {}
-    for name, entry in base.tensors.items():
-        layer = name.removesuffix(".weight")
-        adapted = layer.rpartition(".")[2] in adapter.targets and layer not in adapter.excluded
-        if adapted and len(entry.shape) == 2:
-            wide, narrow = entry.shape
-            expected[f"{_PREFIX}{layer}.lora_A.weight"] = (adapter.rank, narrow)
-            expected[f"{_PREFIX}{layer}.lora_B.weight"] = (wide, adapter.rank)
-    for problem, names in (
-        ("missing", expected.keys() - adapter.tensors.keys()),
-        (f"not of a layer of {base.folder}", adapter.tensors.keys() - expected.keys()),
-    ):
-        if names:
-            raise WeightsError(
-                f"{path}: tensor {min(names)} is {problem} ({len(names)} such in all)"
-            )
-    for name, shape in expected.items():
-        if tuple(adapter.tensors[name].shape) != tuple(shape):
-            raise WeightsError(
-                f"{path}: tensor {name} has shape {list(adapter.tensors[name].shape)}, expected {list(shape)}"
-            )
+    read_header(folder / TENSORS)
+    return AdapterFolder(base["uri"], base["digest"], read_probe(folder))
 
 
 # ---- versions ----

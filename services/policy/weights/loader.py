@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,8 +30,8 @@ from triforge.errors import TriforgeError
 _log = logging.getLogger(__name__)
 
 _UNLOAD_S = 10.0
-# Called when an engine has shown the weights, and before its requests go on; returns when they may.
-Shown = Callable[[], Awaitable[None]]
+# Called when an engine has shown the weights, and before its requests go on.
+Shown = Callable[[], object]
 Way = Literal["disk", "distributed"]
 
 
@@ -42,10 +42,6 @@ class LoadResult:
     failure: TriforgeError | None = None
     whole: bool = True
     missed_broadcast: bool = False
-
-
-async def no_wait() -> None:
-    """Let requests go on at once."""
 
 
 class WeightLoader:
@@ -75,7 +71,7 @@ class WeightLoader:
         wanted: Version,
         before: Version | None,
         rank: BroadcastRank | None = None,
-        shown: Shown = no_wait,
+        shown: Shown = lambda: None,
     ) -> LoadResult:
         """Make an engine serve `wanted`, or `before` again if that fails; never raise a TriforgeError.
 
@@ -104,7 +100,7 @@ class WeightLoader:
                     async with self._paused(member):
                         return LoadResult(error, whole=await self._put_back(engine, below))
             return LoadResult(error, whole=not moved)
-        await shown()
+        shown()
         return LoadResult()
 
     async def _load_model(
@@ -113,7 +109,7 @@ class WeightLoader:
         wanted: Version,
         before: Version | None,
         rank: BroadcastRank | None = None,
-        shown: Shown = no_wait,
+        shown: Shown = lambda: None,
     ) -> LoadResult:
         engine, missed = member.engine, False
         try:
@@ -127,7 +123,7 @@ class WeightLoader:
                     raise
                 except TriforgeError as error:
                     return LoadResult(error, await self._put_back(engine, before), missed)
-                await shown()
+                shown()
             if not verified:
                 await self.verifier.probe(engine, wanted)
         except TriforgeError as error:

@@ -1,10 +1,10 @@
 """Weight sync: the version that the engines of a role are to serve.
 
-update      version up: check folder -> load everywhere -> half of the engines have shown it -> active version moves
+update      version up: check folder -> load everywhere -> an engine has shown it -> active version moves
 rollback    an older version's folder is served under the next number
 
 No engine waits for another, and no update for one that hangs: an engine that has not shown the active version gets no requests,
-and the watch brings it there. An engine that has shown a version before it is active holds its requests until it is.
+and the watch brings it there.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from services.policy.engines.pool import Member, Pool
+from services.policy.engines.tokenizer import Tokenizer
 from services.policy.weights.adapters import Adapters, Version
 from services.policy.weights.broadcast import BroadcastRank, Broadcasts
 from services.policy.weights.folder import Depth
 from services.policy.weights.loader import LoadResult, WeightLoader
+from services.policy.weights.memory import EngineMemory
 from services.policy.weights.versions import Versions
 from services.policy.weights.watch import Watch, end_tasks
 from triforge.errors import (
     ConflictError,
-    InputError,
     PolicyError,
     TriforgeError,
     UnavailableError,
@@ -40,8 +43,8 @@ _ANSWER_S = 2.0  # for an excluded engine to report what it holds
 class WeightSync:
     """Moves the active version of a role, and has engines load it.
 
-    `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. An update that half
-    of the engines have taken waits `slack_s` for the others, or as long as those took. For the other options see `Versions` and
+    `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. An update that one
+    engine has taken waits `slack_s` for the others, or as long as that took. For the other options see `Versions` and
     `Watch`.
     """
 
@@ -67,6 +70,7 @@ class WeightSync:
             role, model_path=model_path, published=published, depth=depth, shared=shared
         )
         self._watch = Watch(pool, self._loader, self._versions, probe_s)
+        self.memory = EngineMemory(pool, self._versions, self._watch)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -155,33 +159,75 @@ class WeightSync:
         if wanted.base is not None and wanted.base.number == wanted.number:
             self.adapters.hold_base(wanted.number)
         tokenizer = await asyncio.to_thread(versions.tokenizers.of, Path(update.uri))
-        await self._resume_memory()
+        await self.memory.take_back()
         members, begun = await self._members_to_ask(), time.monotonic()
         ranks = await self._broadcast_ranks(members, wanted, update.handover)
-        loads = _Loads(self._watch, versions, wanted, members)
-        tasks = loads.begin(ranks)
-        self._tasks |= tasks
-        for task in tasks:
-            task.add_done_callback(self._tasks.discard)
-        try:
-            await loads.decided.wait()
-            if members and not loads.shown:
-                self._pool.lost.set()
-                raise loads.refusal()
-            versions.tokenizers.used = tokenizer
-            versions.activate(wanted)
-            self._exclude_others(wanted, loads)
-            loads.active.set()
-        finally:
-            if not loads.active.is_set():  # refused, or the service ends
-                for task in tasks:
-                    task.cancel()
+        move = _Move(wanted, versions.active, tokenizer)
+        pending = await self._load(members, ranks, move)
         _log.info("weight version %d of %s is active", wanted.number, wanted.uri)
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(self._slack_s, time.monotonic() - begun))
+        if pending:
+            await asyncio.wait(pending, timeout=max(self._slack_s, time.monotonic() - begun))
         self._pool.lost.set()  # the watch brings the other engines there
         await self._watch.unload_unused()
         return self.state()
+
+    async def _load(
+        self, members: Sequence[Member], ranks: Mapping[str, BroadcastRank], move: _Move
+    ) -> set[asyncio.Task[None]]:
+        """Load a version into all engines at once; return the loads that go on when it is active."""
+        loads = {asyncio.create_task(self._bring(m, ranks.get(m.url), move)) for m in members}
+        for member in members:
+            member.loading = True
+        self._tasks |= loads
+        for load in loads:
+            load.add_done_callback(self._tasks.discard)
+        pending = loads
+        try:
+            while pending and not move.done:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if not members:
+                self._activate(move, None)
+            if not move.done:
+                self._pool.lost.set()
+                raise move.refusal()
+        finally:
+            if not move.done:  # refused, or the service ends
+                for load in loads:
+                    load.cancel()
+        return pending
+
+    async def _bring(self, member: Member, rank: BroadcastRank | None, move: _Move) -> None:
+        wanted = move.wanted
+        result = LoadResult(PolicyError(f"engine {member.url}: its update broke off"), whole=False)
+        try:
+            async with member.lock:
+                if move.done and wanted is not self._versions.active:
+                    return  # a newer version is there already
+                # An adapter over weights that are not whole cannot be relied on.
+                before = move.before if wanted.base is None or not member.damaged else None
+                shown = partial(self._activate, move, member)
+                result = await self._watch.load(member, wanted, before, rank, shown)
+        finally:
+            member.loading = False
+            move.results[member] = result
+            if rank is not None:
+                await rank.leave()
+        if wanted is self._versions.active:
+            self._watch.judge(member, wanted, result)
+
+    def _activate(self, move: _Move, shown_by: Member | None) -> None:
+        """Make a version active that a first engine has shown, and exclude the engines that have not."""
+        if move.done:
+            return
+        move.done = True
+        self._versions.tokenizers.used = move.tokenizer
+        self._versions.activate(move.wanted)
+        for member in self._pool.members:
+            member.failures, member.again_at = 0, 0.0  # of another version
+            if member in move.results:
+                self._watch.judge(member, move.wanted, move.results[member])
+            elif member is not shown_by and member.serving:
+                self._pool.hold(member, f"has not shown weight version {move.wanted.number} yet")
 
     async def _members_to_ask(self) -> list[Member]:
         """Return the engines that an update goes to; the watch brings those there that hang or have failed."""
@@ -198,76 +244,6 @@ class WeightSync:
         reachable = [member.engine for member in members if member.serving]
         return await self._broadcasts.ranks(reachable, wanted, handover)
 
-    def _exclude_others(self, wanted: Version, loads: _Loads) -> None:
-        """Exclude the engines that have not shown the new active version."""
-        for member in self._pool.members:
-            member.failures, member.again_at = 0, 0.0  # of another version
-            if member in loads.failed:
-                self._watch.judge(member, wanted, loads.failed[member])
-            elif member not in loads.shown and member.serving:
-                self._pool.hold(member, f"has not shown weight version {wanted.number} yet")
-
-    # ---- memory ----
-
-    async def release_memory(self) -> WeightsState:
-        """Have the engines give their memory back, each when its requests have ended. They serve after `resume_memory` or an update.
-
-        Raises:
-            PolicyError: an engine cannot, or the folder to load its weights from again is not known.
-        """
-        async with self._versions.lock:
-            if self._versions.shared:
-                raise PolicyError("the engines serve other models as well, and keep their memory")
-            if not self._versions.known().uri:
-                raise PolicyError(
-                    f"the folder of version {self.version} is not known; publish it again"
-                )
-            members = [m for m in self._pool.members if not m.released]
-            results = await asyncio.gather(*map(self._release, members), return_exceptions=True)
-            for error in filter(None, results):
-                raise error
-            _log.info("the memory of %d engines is released", len(members))
-            return self.state()
-
-    async def _release(self, member: Member) -> None:
-        async with member.lock:
-            self._pool.hold(member, "its memory is released while a learner trains")
-            await self._pool.idle(member)
-            member.released = member.damaged = True
-            asked = False
-            try:
-                await member.engine.pause("abort")
-                asked = True
-                await member.engine.release_memory()
-            except TriforgeError as error:
-                # An engine that was not asked, or refused, has its memory still; the watch brings it back.
-                member.released = asked and not isinstance(error, (PolicyError, InputError))
-                raise
-
-    async def resume_memory(self) -> WeightsState:
-        """Have the engines take their memory back and serve again. UnavailableError: none does."""
-        async with self._versions.lock:
-            self._versions.known()
-            released = any(member.released for member in self._pool.members)
-            await self._resume_memory()
-            if released or not self._pool.serving():
-                await self.look()
-                await self.ready()
-            return self.state()
-
-    async def _resume_memory(self) -> None:
-        async def one(member: Member) -> None:
-            async with member.lock:
-                member.released = False
-                try:
-                    await member.engine.resume_memory()
-                except (
-                    TriforgeError
-                ) as error:  # it is away or was started again: the load reports it
-                    _log.warning("memory is not taken back: %s", error.detail)
-
-        await asyncio.gather(*(one(member) for member in self._pool.members if member.released))
-
 
 async def _answers(member: Member) -> bool:
     """Return whether an engine serves, or reports at once what it holds."""
@@ -281,67 +257,19 @@ async def _answers(member: Member) -> bool:
     return True
 
 
-class _Loads:
-    """The loads of one update.
+@dataclass
+class _Move:
+    """One move of the active version; `done` when an engine has shown the new one."""
 
-    `decided` is set when half of the engines have shown the version, or all have shown it or failed. An engine that has shown it
-    holds its requests until `active` is set.
-    """
-
-    def __init__(
-        self, watch: Watch, versions: Versions, wanted: Version, members: Sequence[Member]
-    ) -> None:
-        self._watch, self._versions, self._wanted = watch, versions, wanted
-        self._before = versions.active
-        self._members = members
-        self.shown: set[Member] = set()
-        self.failed: dict[Member, LoadResult] = {}
-        self.decided, self.active = asyncio.Event(), asyncio.Event()
-        self._count()
-
-    def begin(self, ranks: Mapping[str, BroadcastRank]) -> set[asyncio.Task[None]]:
-        """Begin to load into all engines at once."""
-        for member in self._members:
-            member.loading = True
-        return {asyncio.create_task(self._bring(m, ranks.get(m.url))) for m in self._members}
-
-    async def _bring(self, member: Member, rank: BroadcastRank | None) -> None:
-        failure = PolicyError(f"engine {member.url}: its update broke off")
-        result = LoadResult(failure, whole=False)
-        try:
-            async with member.lock:
-                if self.active.is_set() and self._wanted is not self._versions.active:
-                    return  # a newer version is there already
-                # An adapter over weights that are not whole cannot be relied on.
-                whole = self._wanted.base is None or not member.damaged
-                result = await self._watch.load(
-                    member, self._wanted, self._before if whole else None, rank, lambda: self._show(member)
-                )  # fmt: skip
-        finally:
-            member.loading = False
-            try:
-                if rank is not None:
-                    await rank.leave()
-            finally:
-                if result.failure is not None:
-                    self.failed[member] = result
-                    self._count()
-        if self._wanted is self._versions.active:
-            self._watch.judge(member, self._wanted, result)
-
-    async def _show(self, member: Member) -> None:
-        self.shown.add(member)
-        self._count()
-        await self.active.wait()
-
-    def _count(self) -> None:
-        answered = self.shown | self.failed.keys() >= set(self._members)
-        if answered or 2 * len(self.shown) >= len(self._members):
-            self.decided.set()
+    wanted: Version
+    before: Version | None
+    tokenizer: Tokenizer
+    done: bool = False
+    results: dict[Member, LoadResult] = field(default_factory=dict)
 
     def refusal(self) -> TriforgeError:
-        """Return the error of an update that no engine took."""
-        failures = [result.failure for result in self.failed.values() if result.failure is not None]
+        """Return the error of a version that no engine took."""
+        failures = [result.failure for result in self.results.values() if result.failure]
         details = tuple(failure.detail for failure in failures)
         for failure in failures:
             if isinstance(failure, WeightsError):

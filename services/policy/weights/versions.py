@@ -16,7 +16,6 @@ from services.policy.weights.adapters import (
     Version,
     adapter_name,
     check_adapter,
-    check_fits,
     is_adapter,
     is_named,
 )
@@ -101,27 +100,24 @@ class Versions:
     def _adapter(self, update: WeightsUpdate, below: Version) -> Version:
         """Check an adapter. Its base is the version that serves if that has the base's folder, else the folder is checked."""
         adapter = check_adapter(Path(update.uri), digest=update.digest, depth=self._depth)
-        base = self._base(adapter, update.version, below)
-        if base.weights is not None:
-            check_fits(adapter, base.weights)
+        base = self._base(adapter, update, below)
         name = adapter_name(update.version, self._prefix)
         return Version(
             update.version, update.uri, update.digest, base.weights, base=base, adapter=name, probe=adapter.probe
         )  # fmt: skip
 
-    def _base(self, adapter: AdapterFolder, number: int, below: Version) -> Version:
+    def _base(self, adapter: AdapterFolder, update: WeightsUpdate, below: Version) -> Version:
         uri = Path(adapter.base_uri)
         digest = model_digest(uri) if self._depth == "contents" else adapter.base_digest
         if digest != adapter.base_digest:
             raise WeightsError(
-                f"weights {adapter.folder}: its base {uri} has changed: its digest is {digest}, "
-                f"expected {adapter.base_digest}"
+                f"weights {update.uri}: its base {uri} has changed: its digest is {digest}, expected {adapter.base_digest}"
             )
         if below.uri == adapter.base_uri:
             return below if below.weights is not None else described(below)
         weights = check_folder(uri, digest="", depth=self._depth, serving=below.weights)
         rows = choose_rows(weights.tensors, below.weights.tensors if below.weights else None)
-        return Version(number, adapter.base_uri, "", weights, rows)
+        return Version(update.version, adapter.base_uri, "", weights, rows)
 
     def earlier(self, number: int) -> Version:
         """Return an earlier version: one that this process has served, or one whose folder lies next to the active one's.

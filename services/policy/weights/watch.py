@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from services.policy.engines.pool import Member, Pool
 from services.policy.weights.adapters import Version
 from services.policy.weights.broadcast import BroadcastRank
-from services.policy.weights.loader import LoadResult, Shown, WeightLoader, no_wait, unload
+from services.policy.weights.loader import LoadResult, Shown, WeightLoader, unload
 from services.policy.weights.versions import Versions
 from triforge.clients.transport import UnreachableError
 from triforge.errors import PolicyError, TriforgeError, UnavailableError
@@ -139,7 +139,7 @@ class Watch:
         wanted: Version,
         before: Version | None,
         rank: BroadcastRank | None = None,
-        shown: Shown = no_wait,
+        shown: Shown = lambda: None,
     ) -> LoadResult:
         """Load a version into one engine; never raise."""
         member.loading = True

@@ -28,7 +28,6 @@ def batch_of(
         algorithm=config.algorithm_of(role),
         learner=config.learner(role),
         critic=config.trainer.critic,
-        auxiliary=config.trainer.aux,
         staleness_bound=config.run.staleness_bound,
         temperature=getattr(config.models, role).temperature,
         seed=config.run.seed,

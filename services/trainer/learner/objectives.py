@@ -20,6 +20,7 @@ from services.trainer.learner.model.token_batches import Floats, Ints
 from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.learner.step import Plan, Step, Update
 from triforge.errors import ConfigError
+from triforge.methods import find
 from triforge.types import TrainBatch
 
 OBJECTIVES = {
@@ -28,7 +29,6 @@ OBJECTIVES = {
     "distil": "services.trainer.learner.objectives:Distillation",
     "dpo_pair": "services.trainer.learner.pairs:PreferencePairs",
     "critic": "services.trainer.learner.critic:Critic",
-    "auxiliary": "services.trainer.learner.auxiliary:Auxiliary",
 }
 
 
@@ -94,7 +94,8 @@ def objectives_of(batch: TrainBatch) -> list[str]:
             "critic"
         )
     alone = algorithm.needs_critic and batch.step <= batch.critic.alone_steps
-    policy = [] if alone or algorithm.job == "critic" else ["auxiliary", algorithm.job]
+    added = filter(None, (find(name).objective for name in batch.extra))
+    policy = [] if alone or algorithm.job == "critic" else [*added, algorithm.job]
     return [*policy, *(["critic"] if algorithm.needs_critic else [])]
 
 

@@ -1,11 +1,11 @@
-"""Rollouts and votes: keeps the window of rounds that a run has in flight, and collects the groups of its next step.
+"""Rollouts and votes: the window of rounds that a run has in flight, and the groups of its next step.
 
     collect ─► submits the planned rounds, waits for the window's batch, has stale votes cast again, pins the batch
-    refill  ─► plays groups beside the batch, in the place of some that teach nothing
-    advance ─► the step's weights are served: the window moves on, and is committed with the step
+    refill  ─► plays more groups for the same step: replacements for groups that teach nothing, and groups of methods
+    advance ─► moves the window when the step's weights are served; it is committed with the step
 
-The window is noted in the run's row when a round is offered and when a batch is chosen, so an orchestrator that dies
-anywhere comes back to the same groups in flight, and to the same batch if it had chosen one.
+The window is stored in the run's row when a round is offered and when a batch is chosen. So an orchestrator that was killed comes
+back to the same groups in flight, and to the same batch if one was chosen.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Plan = Callable[[Iterable[int]], Awaitable[dict[int, list[GroupTask]]]]
 
 
 class Collector:
-    """What one run has in flight.
+    """The groups that one run has in flight.
 
-    `notes` are the orchestrator's in the run's row and keep the `window`; `plan` builds the groups of rounds, again after a
-    restart.
+    `notes` are the orchestrator's in the run's row and hold the `window`; `plan` builds the groups of rounds, the same again
+    after a restart.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Collector:
         self._notes, self._plan = notes, plan
         self._models = config.models.trainable  # in the window's order
         self._tasks: dict[str, GroupTask] = {}
-        # groups of the step that is being taken, beside its batch
+        # groups of the current step in addition to its batch
         self._refills: dict[str, Offer] = {}
         saved = notes.get("window")
         self._window = Window.restore(saved) if saved else None
@@ -55,20 +55,20 @@ class Collector:
 
     @property
     def window(self) -> Window:
-        """The window; there is one after `resume`."""
+        """The window, which exists after `resume`."""
         assert self._window is not None
         return self._window
 
     @property
     def offers(self) -> dict[str, Offer]:
-        """When each group in flight was offered, and each that the last step took."""
+        """When each group in flight and each group of the last step was offered."""
         return self.window.offers | self._refills
 
     async def resume(self, versions: Mapping[TrainedRole, int], step: int) -> None:
-        """Take up the window with the versions that the run stands at after `step`.
+        """Continue the window with the versions of the run after `step`.
 
-        If they have other numbers than the window knows (another run has served in between), everything in flight is
-        played afresh. Groups of an orchestrator that died are looked for again.
+        If the versions have other numbers than those of the window (another run was served in between), all groups in flight are
+        played again. Groups of a killed orchestrator are submitted again.
         """
         stand = self._of(versions)
         if self._window is None:
@@ -90,10 +90,10 @@ class Collector:
         self._restored = False
 
     async def collect(self, tasks: Mapping[int, Sequence[GroupTask]]) -> list[JudgedGroup]:
-        """Begin these rounds, and wait for the groups of the next step. The same again when a step is repeated.
+        """Begin these rounds, and wait for the groups of the next step. A repeated step gets the same groups.
 
         Raises:
-            TrainerError: they did not come within `run.step_deadline_s`, or nothing of them could be measured.
+            TrainerError: the groups did not come within `run.step_deadline_s`, or no episode could be measured.
         """
         for groups in tasks.values():
             names = [task.group_id for task in groups]
@@ -115,10 +115,10 @@ class Collector:
         return found
 
     async def refill(self, tasks: Sequence[GroupTask]) -> list[JudgedGroup]:
-        """Play groups for the step whose batch was collected, by the live weights. The same again when a step is repeated.
+        """Play groups for the step whose batch was collected, by the live weights. A repeated step gets the same groups.
 
         Raises:
-            TrainerError: they did not come within `run.step_deadline_s`.
+            TrainerError: the groups did not come within `run.step_deadline_s`.
         """
         started, live = time.monotonic(), self.window.versions
         offer = Offer(self.window.step + 1, self.window.step, live)
@@ -132,7 +132,7 @@ class Collector:
         return [self._in_flight.landed.pop(name) for name in names]
 
     def advance(self, versions: Mapping[TrainedRole, int]) -> None:
-        """The step is done and these versions are served: its groups leave the window."""
+        """Remove the groups of the step from the window; these versions are served now."""
         for name in self.window.training or ():
             self._tasks.pop(name, None)
         self._refills = {}
@@ -140,7 +140,7 @@ class Collector:
         self._notes["window"] = self.window.snapshot()
 
     def measures(self) -> dict[str, float]:
-        """What the last `collect` measured, and what was counted since this was asked last."""
+        """Return the measures of the last `collect`, and counts since the last call."""
         before, flight = self._counted, self._in_flight
         self._counted = (float(flight.resent), float(flight.replayed), flight.overlap_s)
         since = [now - then for now, then in zip(self._counted, before, strict=True)]
@@ -148,7 +148,7 @@ class Collector:
         return self._measures | dict(zip(names, since, strict=True))
 
     async def _batch(self, started: float) -> tuple[str, ...]:
-        """Wait until the window gives the groups of the next step."""
+        """Wait until the window has the groups of the next step."""
         while True:
             for name in self.window.waiting_for:
                 if name in self._in_flight.landed:
@@ -159,7 +159,7 @@ class Collector:
             await self._receive(self.window.waiting_for, started)
 
     async def _wait_for_votes(self, names: tuple[str, ...], started: float) -> None:
-        """Wait for the groups of a batch, and have votes of a reward model that is too old cast again, once a group."""
+        """Wait for the groups of a batch; have votes of a reward model that is too old cast again, once for each group."""
         rejudge = self._config.run.stale_votes == "rejudge"
         asked: set[str] = set()
         while True:
@@ -193,7 +193,7 @@ class Collector:
         await self._in_flight.receive(wanted, since=started, deadline_s=deadline_s)
 
     async def _submit(self, names: Iterable[str]) -> None:
-        """Submit groups, those that were offered together together."""
+        """Submit groups; those of one offer are submitted together."""
         by_offer: dict[Offer, list[GroupTask]] = {}
         for name in names:
             by_offer.setdefault(self.window.offers[name], []).append(self._tasks[name])

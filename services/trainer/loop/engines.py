@@ -1,8 +1,8 @@
-"""Which weight versions are a run's own, and keeping the policy services on them.
+"""The weight versions of a run on the policy services.
 
-Versions are absolute and only go up. A service may serve something else than the run left there: nothing of it (everything
-was restarted), weights of a step that was not committed, or another run's. `hold` puts that right before each step, so
-that a run never plays or trains on weights that are not its own.
+Versions are absolute and only go up. A service may serve other weights than the run left there: its initial folder (everything
+was restarted), weights of a step that was not committed, or weights of another run. `hold` corrects that before each step, so that
+a run plays and trains only on weights of its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Engines:
     Attributes:
         notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
             are served, by role.
-        versions: what the run stands at; a run without votes has a reward model of version 0, which nobody serves.
-        newest: the newest versions that may have played or judged a group of the run, served or about to be.
+        versions: the versions of the run now; a run without votes has a reward model of version 0, which is not served.
+        newest: the newest versions that may have played or judged a group of the run, those about to be served included.
     """
 
     def __init__(self, parts: Parts, run_id: str) -> None:
@@ -67,14 +67,13 @@ class Engines:
         await self._note(base)
 
     async def hold(self) -> Mapping[TrainedRole, int]:
-        """Make the services serve the run's newest weights; returns the versions that the run stands at.
+        """Make the services serve the run's newest weights; return the versions of the run.
 
-        A version of a step that was not committed serves on: the step is repeated, with the samples and the weights that
-        it had.
+        A version of a step that was not committed is still served: the step is repeated with its samples and weights.
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
         self.versions = run.versions
-        await self._take_back()  # whoever had it lent was killed
+        await self._take_back()  # an orchestrator that had lent the memory may have been killed
         for role in self._roles:
             version = self.versions[role]
             active = await self._apis[role].weights()
@@ -98,7 +97,7 @@ class Engines:
 
     @contextlib.asynccontextmanager
     async def lent(self) -> AsyncIterator[None]:
-        """With `run.colocate` the engines' memory is the learners' inside, until weights are updated or it ends."""
+        """Lend the engines' memory to the learners with `run.colocate`, until weights are updated or the block ends."""
         try:
             for role in self._lends:
                 await self._apis[role].release_memory()
@@ -110,19 +109,19 @@ class Engines:
         await self._take_back()
 
     async def _take_back(self) -> None:
-        asked = (self._apis[role].resume_memory() for role in self._lends)
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        for error in found:  # all are asked before one ends this
+        requests = (self._apis[role].resume_memory() for role in self._lends)
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        for error in results:  # the first error is raised when all have answered
             if isinstance(error, BaseException):
                 raise error
 
     async def update_weights(
         self, trained: Mapping[TrainedRole, Trained]
     ) -> Mapping[TrainedRole, int]:
-        """Serve the new versions and record them; returns the versions that the run stands at.
+        """Serve the new versions and record them; return the versions of the run.
 
         A model that was not trained keeps its version, unless the step trained one for it before it was interrupted and
-        its samples were lost. What somebody else lets serve is not taken over.
+        its samples were lost. Weights that another run or a person had served are not taken over.
         """
         for role, out in trained.items():
             ready = out.ready
@@ -147,14 +146,14 @@ class Engines:
         digest: str,
         how: tuple[str, ...] | None = None,
     ) -> None:
-        """Make a service serve a version; nothing happens when it serves it already."""
+        """Make a service serve a version, unless it serves it already."""
         state = await self._apis[role].weights()
         if (state.version, state.uri) != (version, uri):
             update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
             await self._apis[role].update_weights(update)
 
     def _rolled_back(self, role: TrainedRole, version: int, active: WeightsState) -> int | None:
-        """The older version of this run to which somebody has taken the service back; None if nobody has."""
+        """Return the older version of this run to which a person has rolled the service back; None if there is none."""
         if active.version <= version:
             return None
         folders = self._folders(role)
@@ -162,7 +161,7 @@ class Engines:
         return served if served is not None and own is not None and served < own else None
 
     async def _go_back(self, role: TrainedRole, origin: int, least: int, *, step: int) -> None:
-        """Train on from the version that the service was taken back to, and not from the newer one."""
+        """Continue the training from the version that the service was rolled back to."""
         folders = self._folders(role)
         new = await asyncio.to_thread(folders.next_number, least)
         uri, digest = await asyncio.to_thread(folders.repeat, origin, new, step=step)
@@ -181,7 +180,7 @@ class Engines:
         return own
 
     async def _renumber(self, role: TrainedRole, version: int, uri: str, digest: str) -> None:
-        """The same weights get another number."""
+        """Give the same weights another number."""
         await self._record(role, version, uri, digest)
         if self.versions[role] == self.notes["base"][role]:  # nothing is trained yet
             self.notes["base"] = {**self.notes["base"], role: version}

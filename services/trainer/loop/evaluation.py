@@ -25,7 +25,7 @@ from triforge.types import JudgedGroup, RunState, TrainedRole
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came out, where every step of it is on record, and a line a trajectory; empty when nothing was played."""
+    """Measures, the artifact with the record of every step, and a line for each trajectory; empty if nothing was played."""
 
     measures: dict[str, float] = field(default_factory=dict)
     artifacts: dict[str, str] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class Evaluator:
     async def evaluate(
         self, step: int, versions: Mapping[TrainedRole, int], *, due: bool = False
     ) -> Evaluation:
-        """If the step ends with an evaluation, or one is `due`, play the held-out tasks with these versions, sampled and, if asked, greedily.
+        """Play the held-out tasks with these versions, sampled and perhaps greedily, if the step ends with an evaluation or one is `due`.
 
-        Measures: `eval/sampled`, `eval/greedy`, and where the environment gives scores `eval/sampled_score`,
-        `eval/greedy_score`, and where the policy judges `eval/judge`, how well it judges the sampled ones, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
-        seconds. Nothing is played when the pool has no held-out tasks.
+        Measures: `eval/sampled` and `eval/greedy`, with scores also `eval/sampled_score` and `eval/greedy_score`, their 95 %
+        intervals at `/low` and `/high`, the numbers of measured episodes, the seconds, and those of methods. Nothing is played if
+        the pool has no held-out tasks.
         """
         run, started = self._config.run, time.monotonic()
         if not (run.eval_every and run.eval_tasks):
@@ -100,19 +100,19 @@ class Evaluator:
         return write_step_records(self._parts.artifacts, name, found.records, origin), found.lines
 
     async def discard(self) -> None:
-        """Delete the payloads of what is committed by now; until then a repeated step reads them again."""
+        """Delete the payloads of committed evaluations; until then a repeated step reads them again."""
         played, self._played = self._played, []
         await self._in_flight.discard(played)
 
 
 def _measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
-    """Success and mean score of the episodes of one mode; what cannot be measured is left out."""
-    (successes, told), given = success_rate(groups), scores(groups)
-    measures = {f"{name}_episodes": float(len(given) or told)}
-    if told:
-        measures |= {name: successes / told} | ends(name, wilson(successes, told))
-    if given:
-        measures[f"{name}_score"] = sum(given) / len(given)
-    if len(given) >= FEWEST:
-        measures |= ends(f"{name}_score", mean_interval(given))
+    """Return success and mean score of the measured episodes of one mode."""
+    (successes, measured), values = success_rate(groups), scores(groups)
+    measures = {f"{name}_episodes": float(len(values) or measured)}
+    if measured:
+        measures |= {name: successes / measured} | ends(name, wilson(successes, measured))
+    if values:
+        measures[f"{name}_score"] = sum(values) / len(values)
+    if len(values) >= FEWEST:
+        measures |= ends(f"{name}_score", mean_interval(values))
     return measures

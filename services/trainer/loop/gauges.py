@@ -1,4 +1,4 @@
-"""What Prometheus is shown of runs and of the deployment. The names and what they mean for an operator: docs/operate.md.
+"""Metrics of runs and of the deployment for Prometheus. The names and what they mean for an operator: docs/operate.md.
 
 The measures of the last committed step are one gauge: `triforge_trainer_step_measure{pool="...", measure="theory/mu_within"}`.
 Names are those of `GET /v1/runs/{id}/steps`. Measures that a step lacks (evaluations) keep their last value until another
@@ -107,7 +107,7 @@ class Staleness(Collector):
             self._sums[role] += age * tokens
 
     def collect(self) -> Iterator[Metric]:
-        """As it is now."""
+        """Yield the histogram of all tokens so far."""
         about = "Trained tokens by how many weight versions they lagged behind."
         name = "triforge_trainer_staleness_versions"
         family = HistogramMetricFamily(name, about, labels=["role"])
@@ -120,19 +120,19 @@ class Staleness(Collector):
 
 STEPS: Final = StepGauges()
 STALENESS: Final = Staleness()
-RESENT: Final = Counter(
-    "triforge_trainer_jobs_resent", "Jobs sent again because nobody was at them any more."
-)
+RESENT: Final = Counter("triforge_trainer_jobs_resent", "Lost jobs that were sent again.")
 REPLAYED: Final = Counter(
     "triforge_trainer_groups_replayed", "Groups played again because other weights had played them."
 )
-LANDED: Final = Counter("triforge_trainer_groups_landed", "Groups that came in, played and judged.")
+LANDED: Final = Counter(
+    "triforge_trainer_groups_landed", "Groups that were received, played and judged."
+)
 ENDED: Final = Counter("triforge_trainer_runs_ended", "Runs that ended, by how.", ["status"])
 for _status in ("finished", "stopped", "failed"):  # no rate sees an increase from nothing to one
     ENDED.labels(_status)
 PROGRESS: Final = Gauge(
     "triforge_trainer_progress_timestamp_seconds",
-    "When a run last got on: a group landed, a phase of a step ended, a step was committed.",
+    "Last progress of a run: a group landed, a phase of a step ended, or a step was committed.",
 )
 PROGRESS.set_to_current_time()
 PUBLISHED: Final = Gauge(
@@ -146,10 +146,10 @@ PUBLISHED: Final = Gauge(
 
 
 class _Look(Generic[_T]):
-    """A look that blocks, in a thread, one at a time.
+    """A blocking measurement in a thread, one at a time.
 
-    One that hangs (a dead mount, a silent database) takes one thread, and not one more every time that Prometheus asks: they
-    are the orchestrator's, too.
+    A hanging measurement (a dead mount, a silent database) takes one thread, and not one more for each request of Prometheus:
+    the orchestrator needs threads, too.
     """
 
     def __init__(self, work: Callable[[], _T], patience_s: float) -> None:
@@ -157,7 +157,7 @@ class _Look(Generic[_T]):
         self._begun: asyncio.Task[_T] | None = None
 
     async def __call__(self) -> _T | None:
-        """What was seen; None if nothing was in time. Raises what the look raises."""
+        """Return the result; None if it was not in time. Raises the errors of the measurement."""
         look = self._begun
         if look is None or look.done():
             look = self._begun = asyncio.create_task(asyncio.to_thread(self._work))
@@ -198,7 +198,7 @@ class DeploymentGauges:
             self._size = gauge("artifacts_size_bytes", "Size of the artifact store's disk.")
 
     async def refresh(self) -> None:
-        """Look at everything once more. What does not answer in time keeps its last value; never raises."""
+        """Measure again. A gauge without an answer in time keeps its last value; never raises."""
         jobs = [self._look_at_queues(), self._look_at_runs()]
         if self._artifacts.is_local:
             jobs.append(self._look_at_disk())
@@ -229,7 +229,7 @@ class DeploymentGauges:
 
     def _usage(self) -> tuple[int, int]:
         """Bytes that are free on the artifact store's disk, and all of them."""
-        folder = Path(self._artifacts.root)  # made by whoever writes into it first
+        folder = Path(self._artifacts.root)  # the first writer creates it
         there = next(place for place in (folder, *folder.parents) if place.exists())
         usage = shutil.disk_usage(there)
         return usage.free, usage.total

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.parts import Parts
@@ -43,9 +43,6 @@ class MethodContext:
 
 class LoopHooks:
     """Hooks that add nothing; a method overrides those it needs."""
-
-    replays: ClassVar[bool] = False
-    """Whether `more_samples` and `batch` read only their arguments, config and options, so that a replay can call them."""
 
     def __init__(self, run: MethodContext, options: Any) -> None:
         self.run, self.options = run, options
@@ -123,15 +120,11 @@ class Methods:
         run_id: str,
         config: RunConfig,
         notes: dict[str, Any],
-        *,
-        replay: bool = False,
     ) -> None:
         self._hooks: list[LoopHooks] = []
         for method, options in config.methods_used.items():
             if method.loop:
                 kind: type[LoopHooks] = load_part(method.loop, f"methods.{method.name}.loop")
-                if replay and not kind.replays:
-                    continue
                 own = notes.setdefault(method.name, {})
                 run = MethodContext(
                     name=method.name, parts=parts, run_id=run_id, config=config, notes=own

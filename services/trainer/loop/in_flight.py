@@ -1,7 +1,7 @@
-"""Groups in flight: submits their jobs, receives them judged, and submits again what nobody works on any more.
+"""Groups in flight: submit their jobs, receive judged groups, and send lost jobs again.
 
-A group is in flight from `submit` until it has landed. Whoever needs groups calls `receive` until they are there; whoever
-does something else meanwhile does it inside `receiving`, and groups land beside it.
+A group is in flight from `submit` until it has landed. A caller that needs groups calls `receive` until they have landed. Inside
+`receiving`, groups land while the caller does other work.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from triforge.types import GroupTask, JudgedGroup, TrainedRole
 log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5  # how long one read of the stream waits
-_REST = 3  # after a survey there is rest for so many times as long as it took
-_REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
+_REST = 3  # pause after a survey, in multiples of its duration
+_REPLAYS = 2  # times that a group of foreign weights is played again before it is accepted
 
 Versions = Mapping[TrainedRole, int]
 Arrived = Callable[[JudgedGroup, int, int], Awaitable[None]]
@@ -45,9 +45,9 @@ class _Count:
 @dataclass(slots=True)
 class _Flight:
     task: GroupTask
-    oldest: Versions  # the weights that were served when it was submitted
-    exact: bool  # nothing newer may have played it either
-    count: _Count | None  # None: its landing is no event
+    oldest: Versions  # the weights that were served at the submission
+    exact: bool  # newer weights are foreign, too
+    count: _Count | None  # None: no event when it lands
     sent: Submissions
     replays: int = 0
 
@@ -58,13 +58,13 @@ class InFlight:
     Args:
         resend_s, lease_s: see `lost.Survey`.
         check: awaited regularly; raises to abandon the wait (stop requested).
-        newest: the newest weights of the run by role, served or about to be; a group of newer ones is not the run's.
-        arrived: awaited with each group that lands, how many of its submission have landed, and of how many; must not raise.
-        sweep_s: how often jobs without a holder are looked for.
+        newest: the newest weights of the run by role, those about to be served included; groups of newer weights are foreign.
+        arrived: awaited with each group that lands, the number of landed groups of its submission, and their total; must not raise.
+        sweep_s: seconds between searches for lost jobs.
 
     Attributes:
         landed: groups that have come in and were not taken yet, by id.
-        resent: jobs sent again because nobody held them.
+        resent: lost jobs that were sent again.
         replayed: groups played again because other weights had played them.
         overlap_s: seconds in `receiving` during which something was in flight.
     """
@@ -112,10 +112,10 @@ class InFlight:
         exact: bool = False,
         announce: bool = True,
     ) -> None:
-        """Put groups in flight. One that is complete lands at once; one that somebody holds is not sent again.
+        """Put groups in flight. A complete group lands at once; a group that a worker holds is not sent again.
 
-        A group that other weights have played or judged than those from `oldest` (policy, reward) to the newest, or with
-        `exact` than `oldest` alone, is forgotten and played again: a worker was up before the run's own weights were back.
+        A group of other weights than those from `oldest` (by role) to the newest, or with `exact` than `oldest` alone, is
+        cancelled and played again: a worker was faster than the engines after a restart.
         """
         if self._cursor is None:
             self._cursor = await self._broker.last_id(JUDGED_STREAM)
@@ -126,7 +126,7 @@ class InFlight:
         await together(self._send(flight) for flight in flights)
 
     async def receive(self, wanted: Sequence[str], *, since: float, deadline_s: float) -> None:
-        """Take in what has come, wait a moment for more, and send again what is lost.
+        """Land the groups that were announced, wait a moment for more, and send lost jobs again.
 
         Raises:
             TrainerError: the wait for `wanted` has lasted longer than `deadline_s` since `since` (by the clock).
@@ -142,9 +142,9 @@ class InFlight:
 
     @contextlib.asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
-        """Let groups land beside what is done inside.
+        """Land groups in the background of the block.
 
-        That Redis is away costs the landing a moment and nothing else; any other error of it ends the work inside.
+        While Redis is away, landing waits; any other error of it ends the block.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -189,7 +189,7 @@ class InFlight:
         return groups
 
     async def forget(self, task: GroupTask) -> None:
-        """Take a group out of flight, and away what was stored of it."""
+        """Cancel a group and delete its payloads."""
         self._flights.pop(task.group_id, None)
         self.landed.pop(task.group_id, None)
         parts = tuple(trajectory_id(task.group_id, index) for index in range(task.rollouts))
@@ -198,14 +198,14 @@ class InFlight:
     async def judge_again(
         self, group: JudgedGroup, judged_ids: tuple[str, ...], *, oldest: Versions
     ) -> None:
-        """Have some of a group's trajectories, or its tests, judged by weights from `oldest` on; what was is forgotten."""
+        """Have some trajectories or the tests of a group judged again, by weights from `oldest` on; delete the old judgements."""
         task = group.played.group
         self.landed.pop(task.group_id, None)
         await self._broker.forget_votes(task.group_id, judged_ids)
         await self.submit([task], oldest=oldest, announce=False)
 
     async def discard(self, groups: Iterable[JudgedGroup]) -> None:
-        """Delete the payloads of groups that are committed."""
+        """Delete the payloads of committed groups."""
         played = [group.played for group in groups]
         await together(
             self._broker.retire_group(p.group.group_id, tuple(t.id for t in p.trajectories))
@@ -216,18 +216,18 @@ class InFlight:
         if self._cursor is None:
             return
         heard = await self._broker.read_judged(self._cursor, block_s=_BLOCK_S)
-        if heard:  # a group that cannot be landed now is found by the sweep
+        if heard:  # the sweep finds a group that cannot land now
             self._cursor = heard[-1][0]
             names = dict.fromkeys(group_id for _, group_id in heard)
             await together(self._land(self._flights[n]) for n in names if n in self._flights)
         if self._clock() - self._swept > self._sweep_s:
             begun = self._clock()
             await self._sweep(begun)
-            # with very many in flight a sweep takes long: it must not take all the time
+            # a sweep over very many groups takes long: it must not take all the time
             self._swept = self._clock() + _REST * (self._clock() - begun)
 
     async def _send(self, flight: _Flight) -> None:
-        """Land a group, or send its job unless somebody is still at it since before the orchestrator's restart."""
+        """Land a group, or send its job unless a worker has held it since before the orchestrator's restart."""
         if await self._land(flight):
             return
         task = flight.task
@@ -236,7 +236,7 @@ class InFlight:
         flight.sent.at = self._clock()
 
     async def _land(self, flight: _Flight) -> bool:
-        """Take a group in if it is complete."""
+        """Land a group if it is complete."""
         group_id = flight.task.group_id
         group = await self._broker.judged_group(group_id)
         if group is None or self._flights.get(group_id) is not flight:
@@ -260,7 +260,7 @@ class InFlight:
         return True
 
     def _is_foreign(self, group: JudgedGroup, flight: _Flight) -> bool:
-        """Whether other weights have played or judged it than those of the run since it was submitted."""
+        """Return whether other weights than those of the run since its submission have played or judged the group."""
         found = judged_by(group)
         for role in ("policy", *{player.model for player in flight.task.agents.values()}):
             found |= {(role, version) for version in played_by(group, role)}
@@ -272,12 +272,12 @@ class InFlight:
         return False
 
     async def _sweep(self, now: float) -> None:
-        """Land what was announced unheard, and send again what nobody works on."""
+        """Land groups whose announcement was missed; send lost jobs again."""
         for group_id in await self._broker.announced(list(self._flights)):
             if group_id in self._flights:
                 await self._land(self._flights[group_id])
         waiting = await self._broker.depth(ROLLOUT_QUEUE) + await self._broker.depth(JUDGE_QUEUE)
-        # nothing younger than a lease can be lost
+        # no job younger than a lease can be lost
         flights = [f for f in self._flights.items() if now - f[1].sent.at >= self._lease_s]
         stands = await self._broker.status([(name, judged_parts(f.task)) for name, f in flights])
         found = list(zip(flights, stands, strict=True))
@@ -302,9 +302,9 @@ class InFlight:
         await asyncio.sleep(0)
 
     async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:
-        """Send jobs of the judge again."""
+        """Send lost jobs of the judge again."""
         if unit_tests_id(task.group_id) in dead:
-            # whoever takes it has tests written for what was played
+            # a worker that takes the group's job has tests written for its programs
             await self._broker.send(task)
         for index in range(task.rollouts):
             if trajectory_id(task.group_id, index) in dead:

@@ -1,4 +1,4 @@
-"""Rows to learners, new weight versions back: writes the rows, announces a batch a model, waits for all of them."""
+"""The loop's side of the learners: write rows, announce one batch a model, wait for the new weight versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from services.trainer.credit.batches import batch_of
 from services.trainer.loop.parts import Parts
@@ -28,7 +28,10 @@ Change = Callable[[int, TrainBatch], Awaitable[TrainBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A new version with its learner's report, and the seconds it took; `origin` is the version it was trained from, if not the last one."""
+    """A new version with its learner's report, and the seconds it took.
+
+    `origin` is the older version that it was trained from; None if it follows the last one.
+    """
 
     ready: WeightsReady
     seconds: float
@@ -59,14 +62,13 @@ class Learners:
         step: int,
         rows: Mapping[TrainedRole, list[TrainRow]],
         versions: Mapping[TrainedRole, int],
-        auxiliary_weights: Mapping[Literal["sp", "id"], float],
         change: Change,
     ) -> dict[TrainedRole, Trained]:
-        """Let each model's learner take its step on its rows, at the same time or with `run.colocate` in turns. A model without rows is not trained.
+        """Train each model on its rows, at the same time or with `run.colocate` in turns. A model without rows is not trained.
 
         `change` returns each batch as its learner is to read it.
 
-        A learner trains on `versions` and writes the next ones; one that has done so already only announces it again, so
+        A learner trains on `versions` and writes the next ones. A learner that has done so already announces them again, so
         nothing is trained twice.
 
         Raises:
@@ -75,18 +77,17 @@ class Learners:
         batches = []
         for role, part in rows.items():
             if part:
-                weights = auxiliary_weights if role == "policy" else {}
-                batch = await self._batch(role, step, part, versions[role], weights)
+                batch = await self._batch(role, step, part, versions[role])
                 batches.append(await change(step, batch))
         if not self._config.run.colocate:
             return await self.announce(batches)
-        found: dict[TrainedRole, Trained] = {}
-        for batch in batches:  # the card is one learner's at a time
-            found |= await self.announce([batch])
-        return found
+        trained: dict[TrainedRole, Trained] = {}
+        for batch in batches:  # one learner at a time has the card
+            trained |= await self.announce([batch])
+        return trained
 
     async def discard(self) -> None:
-        """Delete the rows of the last step, which is committed."""
+        """Delete the rows of the committed step."""
         while self._written:
             await asyncio.to_thread(self._parts.artifacts.delete, self._written.pop())
 
@@ -94,10 +95,10 @@ class Learners:
         """Announce batches and wait for the weights of all. Errors: see `train`."""
         broker, deadline_s = self._parts.broker, self._config.run.step_deadline_s
         cursor, started = await broker.last_id(WEIGHTS_STREAM), time.monotonic()
-        for batch in batches:
-            await broker.announce(batch)
-        waiting = {batch.role: batch for batch in batches}
-        found: dict[TrainedRole, Trained] = {}
+        for announced in batches:
+            await broker.announce(announced)
+        waiting = {announced.role: announced for announced in batches}
+        trained: dict[TrainedRole, Trained] = {}
         while waiting:
             await self._check()
             if time.monotonic() - started > deadline_s:
@@ -110,15 +111,15 @@ class Learners:
                 if ready is None:
                     log.error("entry %s announces no weights: skipped", entry)
                     continue
-                asked = waiting.get(ready.role)
-                if asked is None or not _answers(ready, asked):
+                batch = waiting.get(ready.role)
+                if batch is None or not _answers(ready, batch):
                     continue
                 if ready.error is not None:
                     raise TrainerError(f"learner of {ready.role}: {ready.error.detail}")
                 seconds = time.monotonic() - started
-                found[ready.role] = Trained(ready, seconds, asked.start.parent)
+                trained[ready.role] = Trained(ready, seconds, batch.start.parent)
                 del waiting[ready.role]
-        return found
+        return trained
 
     async def _batch(
         self,
@@ -126,7 +127,6 @@ class Learners:
         step: int,
         rows: list[TrainRow],
         version: int,
-        auxiliary_weights: Mapping[Literal["sp", "id"], float],
     ) -> TrainBatch:
         name = f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
@@ -139,11 +139,10 @@ class Learners:
         return batch_of(
             self._config, self._run_id, role, step, rows,
             initial=initial, start=WeightVersion(number=version, folder=folder), uri=uri,
-            auxiliary_weights=dict(auxiliary_weights),
         )  # fmt: skip
 
 
 def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:
-    """Whether this is the answer to the batch, and not to an older one of the same step."""
+    """Return whether the weights answer this batch, and not an older one of the same step."""
     version = batch.version if ready.error else batch.version + 1
     return (ready.run_id, ready.step, ready.version) == (batch.run_id, batch.step, version)

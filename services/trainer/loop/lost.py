@@ -1,4 +1,4 @@
-"""Whether anybody still works on a group in flight, from its leases and marks: pure decisions, `in_flight` acts on them."""
+"""Lost jobs of groups in flight, by their leases and marks: pure decisions; `in_flight` acts on them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from triforge.broker import GroupStatus, unit_tests_id
 from triforge.rollout.transcript import trajectory_id
 from triforge.types import GroupTask
 
-_DOUBLINGS = 4  # a job that is sent again and again waits up to 2**4 times as long for the next
+_DOUBLINGS = 4  # the wait before a job is sent again doubles up to 2**4 times
 
 
 @dataclass(slots=True)
 class Submissions:
-    """When the jobs of a group were sent: `at` its own, the last time, and how often since a worker was last seen at it.
+    """When the jobs of a group were sent: its own last at `at`, `resends` times since a worker last held it.
 
-    `judgements` holds the judge's jobs that were sent again: when at the earliest the next time, and how often already.
-    Each waits for itself: leases of one dead worker run out up to a third of a lease apart.
+    `judgements` holds the judge's jobs that were sent again: the earliest time of the next submission, and their number so far.
+    Each waits by itself: the leases of one dead worker run out up to a third of a lease apart.
     """
 
     at: float
@@ -25,33 +25,33 @@ class Submissions:
     judgements: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def again(self, now: float) -> None:
-        """The group's job is sent again."""
+        """Record that the group's job is sent again."""
         self.at = now
         self.resends += 1
 
     def judge_again(self, jobs: Iterable[str], now: float, lease_s: float) -> None:
-        """Some of the judge's are."""
+        """Record that jobs of the judge are sent again."""
         for name in jobs:
             _, resends = self.judgements.get(name, (0.0, 0))
             self.judgements[name] = (now + lease_s * 2.0**resends, min(resends + 1, _DOUBLINGS))
 
 
 def judged_parts(task: GroupTask) -> tuple[str, ...]:
-    """The judge's jobs of a group: for its tests, or on each of its trajectories."""
+    """Return the judge's jobs of a group: for its tests, and on each of its trajectories."""
     parts = (trajectory_id(task.group_id, index) for index in range(task.rollouts))
     return (unit_tests_id(task.group_id), *parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """One survey of everything in flight.
+    """One survey of all groups in flight.
 
     Attributes:
         now: by the clock of `Submissions`.
         waiting: jobs in the queues.
-        youngest: when the last one was sent of those that a worker has begun.
-        lease_s: a job that was begun is lost when its lease has been gone for so long.
-        resend_s: one that nobody has begun is lost after that.
+        youngest: when the newest job was sent of those that a worker has begun.
+        lease_s: seconds without a lease after which a job that was begun is lost.
+        resend_s: seconds after which a job that was not begun is lost.
     """
 
     now: float
@@ -61,12 +61,11 @@ class Survey:
     resend_s: float
 
     def is_lost(self, group_id: str, sent: Submissions, seen: GroupStatus) -> bool:
-        """Whether nobody plays a group any more, or nobody ever will.
+        """Return whether the job of a group is lost.
 
-        A lease that is gone although the job was begun means that its worker died, whatever the judges of it do. What
-        nobody has begun is lost when there has been nothing in the queues for `resend_s`, or when one that was sent later
-        was begun. The waits double each time: a worker that met a service that is away keeps its job for a while, and no
-        queue shows it meanwhile.
+        A job that was begun and has no lease has a dead worker, whatever its judges do. A job that was not begun is lost if the
+        queues have been empty for `resend_s`, or if a later job was begun. The waits double each time: a worker keeps its job for
+        a while if a service is away, and no queue shows the job meanwhile.
         """
         if group_id in seen.held:
             sent.resends = 0
@@ -82,6 +81,6 @@ class Survey:
     def dead_judgements(
         self, group_id: str, sent: Submissions, seen: GroupStatus
     ) -> frozenset[str]:
-        """The judge's jobs that were begun and that nobody holds; none before its wait is over."""
+        """Return the judge's jobs that were begun and have no holder; none before their wait is over."""
         dead = seen.begun - seen.held - seen.judged - {group_id}
         return frozenset(n for n in dead if self.now >= sent.judgements.get(n, (0.0, 0))[0])

@@ -1,4 +1,4 @@
-"""What the numbers of a step are: of its groups, votes, tests, samples and learners, as flat names."""
+"""Measures of a step by flat names: of its groups, votes, tests, samples and learners."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole
 
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)  # bounds of the histogram
-# versions that the pool plays; candidates are not yet of them
+# purposes of task versions in the pool; candidates are not in it yet
 _OF_POOL: Final = ("train", "measure_parent")
 _ESTIMATES: Final = (
     "p_plus", "p_minus", "mu", "mu_within", "precision", "f_plus", "f_minus", "f_ratio"
@@ -45,7 +45,7 @@ _ESTIMATES: Final = (
 
 @contextmanager
 def phase(name: str, measures: dict[str, float]) -> Iterator[None]:
-    """A part of a step: its seconds become the measure `seconds/<name>`, its trace a span."""
+    """Run a part of a step: its seconds become the measure `seconds/<name>`, and a span of the trace."""
     with tracing.span(name):
         started = time.monotonic()
         try:
@@ -58,9 +58,9 @@ def phase(name: str, measures: dict[str, float]) -> Iterator[None]:
 def step_measures(
     groups: Sequence[JudgedGroup], *, alpha_low: float, alpha_high: float
 ) -> dict[str, float]:
-    """Measures of the groups of one step that play the pool's tasks, not candidates. Rates are in [0, 1]; what cannot be measured is left out.
+    """Return the measures of the groups of one step that play the pool's tasks, not candidates. Rates are in [0, 1].
 
-    The rates that are drawn have their 95 % intervals over groups at `/low` and `/high`.
+    The rates of curves have their 95 % intervals over groups at `/low` and `/high`.
     """
     training = [g for g in groups if g.played.group.purpose in _OF_POOL]
     trajectories = [t for g in training for t in g.played.trajectories]
@@ -100,15 +100,15 @@ def step_measures(
 
 
 def ends(name: str, interval: tuple[float, float]) -> dict[str, float]:
-    """The two ends of the 95 % interval of a measure, as measures."""
+    """Return the two ends of the 95 % interval of a measure, as measures."""
     return {f"{name}/low": interval[0], f"{name}/high": interval[1]}
 
 
 def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """How good the votes were.
+    """Return the quality of the votes.
 
     `judge/balanced` is the mean of the hit rates on the steps that the environment calls good and bad, over valid
-    votes; `judge/constant` is the raw accuracy of the better constant answer beside `judge/accuracy`. `judge/outcome`
+    votes; `judge/constant` is the raw accuracy of the better constant answer, for comparison with `judge/accuracy`. `judge/outcome`
     is the agreement with the trajectory's outcome. `judge/within_label` and `judge/within_outcome` compare the steps of a
     group that have the same index: the share of pairs of different labels, or outcomes, whose better step has the higher
     mean vote (ties half). `judge/entropy` is that of all valid votes in bits, `judge/unanimous` the share of steps with at
@@ -143,7 +143,7 @@ def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
 
 
 def _compared(groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """What is said of steps beside others: of one index of a group, and of votes beside the others on their step."""
+    """Return the measures that compare steps of one index of a group, and the votes on one step."""
     found: dict[str, list[tuple[float, int]]] = {"within_label": [], "within_outcome": []}
     alone: list[bool] = []
     for group in groups:
@@ -166,7 +166,7 @@ def _compared(groups: Sequence[JudgedGroup]) -> dict[str, float]:
 
 
 def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
-    """How good programs and generated tests were, over the groups for which tests are written.
+    """Return the quality of programs and generated tests, over the groups for which tests are written.
 
     `unit_tests/code`, `/ut` and `/detect` are the published shares (`triforge.algorithms.unit_tests`); `/written` counts
     tests, `/invalid` is the share that could not be read, `/failed` counts groups whose tests were not written or not run;
@@ -192,7 +192,7 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
 
 
 def sample_measures(samples: Samples) -> dict[str, float]:
-    """How much of a step is trained on, why the rest is not, and how old it is.
+    """Return how much of a step is trained on, why the rest is not, and its age.
 
     `steps/<reason>` counts the policy's responses, `votes/<reason>` the reward model's votes and tests;
     `groups/effective` is the share of the groups played for the policy whose rewards differ (`effective prompts`);
@@ -219,7 +219,7 @@ def sample_measures(samples: Samples) -> dict[str, float]:
 
 
 def level_measures(tops: Mapping[str, int]) -> dict[str, float]:
-    """The top of each kind's window as `level/<kind>` (`level` where all tasks share one), `levels/mean`, `/lowest`, `/highest`."""
+    """Return the top of each kind's window as `level/<kind>` (`level` if all tasks share one), `levels/mean`, `/lowest`, `/highest`."""
     if not tops:
         return {}
     high = [float(top) for top in tops.values()]
@@ -229,7 +229,7 @@ def level_measures(tops: Mapping[str, int]) -> dict[str, float]:
 
 
 def reward_histogram(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Shares of the turns whose reward lies below a bound and not below the one before: `rewards/below_-1` to `rewards/from_1`."""
+    """Return the shares of turns by reward, `rewards/below_-1` to `rewards/from_1`; each bin ends below its bound."""
     turns = (record for record in records if record["purpose"] in _OF_POOL)
     rewards = [turn["reward"] for turn in turns if turn["reward"] is not None]
     if not rewards:
@@ -240,7 +240,7 @@ def reward_histogram(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]:
-    """What the learners report, and their seconds; what is not finite is left out."""
+    """Return the finite measures that the learners report, and their seconds."""
     measures: dict[str, float] = {}
     for role, out in trained.items():
         report = out.ready.metrics.items()
@@ -252,25 +252,25 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
 
 
 def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
-    """(successes, measured) over all trajectories."""
+    """Return (successes, measured) over all trajectories."""
     return accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
 
 
 def scores(groups: Iterable[JudgedGroup]) -> list[float]:
-    """Scores of all measured trajectories; none where the environment tells success alone."""
+    """Return the scores of all measured trajectories; none if the environment states only success."""
     trajectories = [t for g in groups for t in g.played.trajectories]
     given = any(t.outcome.score is not None for t in trajectories)
     return [t.score for t in trajectories if given and t.score is not None]
 
 
-# ---- what is known of the votes ----
+# ---- history of the votes ----
 
 
 class VoteHistory:
-    """What the latest `trust_groups` groups said about the votes, in the orchestrator's notes: a restart forgets nothing.
+    """Counts of the votes of the latest `trust_groups` groups, in the orchestrator's notes: a restart forgets nothing.
 
-    The notes hold, under `votes`, one entry a step: its number and one row of counts a group. A step is credited with what
-    the steps before it said; recording a step twice is the same as once. So a repeated step gets the same trust.
+    The notes hold, under `votes`, one entry a step: its number and one row of counts a group. A step is credited with the trust
+    of the steps before it; recording a step twice is the same as once. So a repeated step gets the same trust.
     """
 
     NOTE: Final = "votes"
@@ -279,12 +279,12 @@ class VoteHistory:
         self._notes, self._algorithm = notes, algorithm
 
     def before(self, step: int) -> list[GroupVotes]:
-        """The latest groups of the steps before `step`."""
+        """Return the latest groups of the steps before `step`."""
         rows = [row for number, rows in self._entries() if number < step for row in rows]
         return [GroupVotes(*row) for row in rows[-self._algorithm.trust_groups :]]
 
     def trust(self, step: int) -> float:
-        """Trust in the votes of `step`, see `triforge.algorithms.theory.trust`.
+        """Return the trust in the votes of `step`, see `triforge.algorithms.theory.trust`.
 
         While the judge is being gamed it is that of the newer half of the groups, if that is less.
         """
@@ -294,7 +294,7 @@ class VoteHistory:
         return min(known, trust(halves(groups)[1])) if moved and moved.alarm else known
 
     def remember(self, step: int, groups: Sequence[GroupVotes]) -> None:
-        """Put the groups of a step into the notes. What `before(step)` does not read is dropped."""
+        """Put the groups of a step into the notes; drop groups that `before(step)` does not read."""
         kept = [entry for entry in self._entries() if entry[0] < step]
         while kept and sum(len(rows) for _, rows in kept[1:]) >= self._algorithm.trust_groups:
             del kept[0]
@@ -302,7 +302,7 @@ class VoteHistory:
         self._notes[self.NOTE] = [*kept, [step, judged]]
 
     def measure(self, step: int, groups: Iterable[JudgedGroup]) -> dict[str, float]:
-        """Remember the groups of a step, and what they and the latest ones say about the votes."""
+        """Remember the groups of a step; return measures of their votes and of the latest groups'."""
         counts, trusted = vote_counts(groups, lam=self._algorithm.reward_lam), self.trust(step)
         self.remember(step, counts)
         measures = theory_measures(counts, algorithm=self._algorithm)
@@ -317,7 +317,7 @@ class VoteHistory:
 
 
 def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes]:
-    """What each group that plays a task of the pool says about the votes."""
+    """Return the counts of votes of each group that plays a task of the pool."""
     return [
         count_votes(
             [t.outcome.value for t in g.played.trajectories],
@@ -370,7 +370,7 @@ def estimates(prefix: str, theory: Theory) -> dict[str, float]:
 
 
 def _judged_steps(group: JudgedGroup) -> Iterator[tuple[Step, int | None, list[int]]]:
-    """The steps with votes: step, outcome of its trajectory, votes."""
+    """Yield the steps with votes: step, outcome of its trajectory, votes."""
     for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
         values = vote_values(trajectory, votes)
         for step, given in zip(trajectory.steps, values, strict=True):
@@ -385,17 +385,17 @@ def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, in
 
 
 def _labelled(votes: Iterable[tuple[Step, int | None, int]]) -> list[tuple[int, int]]:
-    """(label, vote) of the valid votes on steps that the environment calls good or bad."""
+    """Return (label, vote) of the valid votes on steps that the environment labels good or bad."""
     return [(step.label, v) for step, _, v in votes if v != 0 and step.label is not None]
 
 
 def _hits(labelled: Sequence[tuple[int, int]]) -> tuple[int, int, int, int]:
-    """(right votes, votes) on good steps, then on bad ones."""
+    """Return (right votes, votes) on good steps, then on bad ones."""
     good = [value == 1 for label, value in labelled if label == 1]
     bad = [value == -1 for label, value in labelled if label == -1]
     return sum(good), len(good), sum(bad), len(bad)
 
 
 def _means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The mean of each; what has no values is left out."""
+    """Return the mean of each name that has values."""
     return {name: sum(found) / len(found) for name, found in values.items() if found}

@@ -1,7 +1,7 @@
-"""The orchestrator: takes runs one after another, and says how each goes and ends.
+"""The orchestrator: takes runs one after another, and records their progress and their end.
 
-Of several orchestrators of one deployment the one that holds the run's lease works on it, and the run's row names who took
-it last: one that has lost its lease without noticing (it stood still, or Redis was away) can write nothing any more.
+Of several orchestrators of one deployment, the holder of a run's lease works on it. The run's row names the last one that took
+the run: an orchestrator that lost its lease without noticing (its process was stopped, or Redis was away) cannot write any more.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _RETRY = RetryPolicy(first_s=0.5, longest_s=5.0, retry_on=lambda _: True)
 
 
 class Orchestrator:
-    """Works on one run at a time, oldest first; a run that was interrupted goes first.
+    """Works on one run at a time, oldest first; an interrupted run goes first.
 
-    It looks for a run every `idle_s` while there is none; `retry` says how long it pauses after errors.
+    Without a run it polls every `idle_s` seconds; `retry` gives the pauses after errors.
     """
 
     def __init__(
         self, parts: Parts, *, idle_s: float = _IDLE_S, retry: RetryPolicy = _RETRY
     ) -> None:
         self._parts, self._idle_s, self._attempts = parts, idle_s, Attempts(retry)
-        self._current = ""  # the run whose beginning is announced and whose trackers are open
-        self._waiting = ("", "")  # run and reason, as people heard last
+        self._current = ""  # the announced run, whose trackers are open
+        self._waiting = ("", "")  # run and reason of the last event
         self._trackers = Reporting()
 
     async def run_forever(self) -> None:
@@ -58,7 +58,7 @@ class Orchestrator:
             except UnavailableError as error:
                 log.warning("waiting: %s", error.detail)
                 await self._attempts.failed(error)
-            except Exception as error:  # whatever happens, later runs must find an orchestrator
+            except Exception as error:  # later runs need an orchestrator, whatever happens
                 log.exception("the orchestrator goes on")
                 await self._attempts.failed(error)
 
@@ -66,7 +66,7 @@ class Orchestrator:
         """Bring one run to its end, or to the point where it stops or fails.
 
         Raises:
-            UnavailableError: a service is away; the run stays as it is and is taken up again.
+            UnavailableError: a service is away; the run stays as it is and is continued later.
         """
         async with self._parts.broker.lease(f"orchestrator:{run.id}") as held:
             if not held:
@@ -99,14 +99,14 @@ class Orchestrator:
             raise
         except Exception as error:
             log.exception("run %s failed", run.id)
-            await self._end(run, "failed", _words(error))
+            await self._end(run, "failed", _reason(error))
         await self._trackers.update()
         state = await asyncio.to_thread(parts.store.get, run.id)
         await self._put_down(state.status)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
 
     async def _train(self, run: RunState, config: RunConfig) -> str:
-        """Take the steps that are left; returns what is said of the run at its end."""
+        """Take the remaining steps; return the reason with which the run ends."""
         parts = self._parts
 
         async def check() -> None:
@@ -115,14 +115,14 @@ class Orchestrator:
 
         await self._announce(run, config)
         PROGRESS.set_to_current_time()
-        await check()  # before any service is asked: a run can be stopped while one is away
+        await check()  # before any request to a service: a run can be stopped while one is away
         await parts.broker.begin_run(run.id)
         record = RunRecord(parts, run, self._trackers)
         ended = await TrainLoop(parts, run, config, record, check).run()
         return ended or await record.ending()
 
     async def _announce(self, run: RunState, config: RunConfig) -> None:
-        """Say that the run goes on, and open its trackers; those of a run that waits for a service stay open."""
+        """Announce that the run goes on, and open its trackers; those of a run that waits for a service stay open."""
         if self._current == run.id:
             return
         await self._put_down()
@@ -139,23 +139,25 @@ class Orchestrator:
         self._current, self._waiting, self._trackers = "", ("", ""), Reporting()
 
     async def _end(self, run: RunState, status: RunStatus, reason: str = "") -> None:
-        """End the run; its jobs that are still in the queues are dropped by the workers."""
-        await asyncio.to_thread(self._parts.store.status, run.id)  # is it still ours to end?
-        with contextlib.suppress(TriforgeError):  # they only cost time
+        """End the run; workers drop its jobs that are still in the queues."""
+        await asyncio.to_thread(
+            self._parts.store.status, run.id
+        )  # raises if another orchestrator has it
+        with contextlib.suppress(TriforgeError):  # leftover jobs only cost time
             await self._parts.broker.end_run(run.id)
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
         ENDED_RUNS.labels(status).inc()
         log.info("the run is %s%s", status, f": {reason}" if reason else "")
 
     async def _take_back(self, run: RunState) -> None:
-        """Have engines serve again whose memory was lent when an orchestrator of the run was killed."""
+        """Have engines serve again if a killed orchestrator of the run had lent their memory."""
         config = parse(run.config)
         for role in config.trained if config.run.colocate else ():
             with contextlib.suppress(TriforgeError):
                 await self._parts.apis[role].resume_memory()
 
     async def _wait(self, run: RunState, reason: str) -> None:
-        """Say once what the run waits for, if there is anybody to hear it."""
+        """Record once why the run waits, if database and broker answer."""
         if self._waiting == (run.id, reason):
             return
         self._waiting = (run.id, reason)
@@ -164,7 +166,7 @@ class Orchestrator:
             await self._parts.emit("run", run.id, status=run.status, step=run.step, reason=reason)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TriforgeError):
         return f"{error.kind}: {error.detail}"
     return f"internal: {type(error).__name__}: {error}"

@@ -1,10 +1,11 @@
-"""What the orchestrator is built from. `__main__` puts the real things in, tests put fakes in."""
+"""The parts of an orchestrator: clients and stores. `__main__` gives the real ones, tests give fakes."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,34 +26,36 @@ from triforge.types import (
     WeightsState,
 )
 
+_CHECK_S = 0.25  # seconds between questions whether the run is to stop
+
 
 class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
-    """The run was asked to stop, or its message says why it stops; what is unfinished is not committed and will be done again on resume."""
+    """A request to stop the run, with the reason as its message. The unfinished step is not committed; a resumed run repeats it."""
 
 
 class PlanApi(Protocol):
     """The part of env_adapter's client that the orchestrator needs."""
 
     async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
-        """The step's groups; the same for the same run, step and kind."""
+        """Return the step's groups; the same for the same run, step and kind."""
 
 
 class WeightsApi(ServedWeights, Protocol):
     """The part of a policy service's client that the orchestrator needs."""
 
     async def release_memory(self) -> WeightsState:
-        """Have its engines give their memory back."""
+        """Have the engines give their memory back."""
 
     async def resume_memory(self) -> WeightsState:
         """Have engines that gave their memory back serve again."""
 
     async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        """Sample from what is served, or score prompts."""
+        """Sample from the active version, or score prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything an orchestrator talks to."""
+    """The clients and stores of an orchestrator."""
 
     store: RunStore
     broker: Broker
@@ -66,9 +69,9 @@ class Parts:
         await self.broker.emit(kind, run_id=run_id, step=step, **data)
 
     async def emit_group(self, run_id: str, group: JudgedGroup, done: int, total: int) -> None:
-        """Say that a group has landed; that nobody can hear it costs the run nothing."""
+        """Emit the event of a landed group; an error of the broker does not concern the run."""
         task, played = group.played.group, group.played.trajectories
-        successes, told = accuracy([trajectory.outcome.value for trajectory in played])
+        successes, measured = accuracy([trajectory.outcome.value for trajectory in played])
         scores = [trajectory.score for trajectory in played if trajectory.score is not None]
         with contextlib.suppress(TriforgeError):
             await self.emit(
@@ -76,9 +79,22 @@ class Parts:
                 run_id,
                 step=task.step,
                 purpose=task.purpose,
-                successes=successes if told else None,
+                successes=successes if measured else None,
                 score=math.fsum(scores) / len(scores) if scores else None,
                 measured=len(scores),
                 done=done,
                 total=total,
             )
+
+
+def seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """Return a check that callers may await hundreds of times a second; it asks the database once in `_CHECK_S`."""
+    last = -math.inf
+
+    async def checked() -> None:
+        nonlocal last
+        if time.monotonic() - last >= _CHECK_S:
+            last = time.monotonic()
+            await check()
+
+    return checked

@@ -1,4 +1,4 @@
-"""Committing a run's steps: the record of its samples, one row in the database, and whoever hears of it after that."""
+"""Commits of a run's steps: the record of samples, one row in the database, then log, events and trackers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triforge.types import RunState, RunStep, TrainedRole
 
 log = logging.getLogger(__name__)
 
-# What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
+# measures in the log line of a step; `GET /v1/runs/{id}/steps` has all
 _LOGGED = [
     "success", "score", "eval/greedy", "judge/outcome", "infrastructure_failures", "retries", "resent",
 ]  # fmt: skip
@@ -36,7 +36,7 @@ class RunRecord:
     async def write(
         self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Write the step record with what it follows from; returns where it lies, as artifacts of the step."""
+        """Write the step record and its origin; return its place, as an artifact of the step."""
         self._answer = next((str(record["response"]) for record in records), "")
         name = step_record_name(self._run.id, step)
         write = partial(write_step_records, self._parts.artifacts, name, records, origin)
@@ -52,9 +52,9 @@ class RunRecord:
         artifacts: dict[str, str],
         lines: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Move the run to a step, with the orchestrator's notes and the lines of its trajectories, in one transaction; then say so.
+        """Move the run to a step, with the orchestrator's notes and a line for each trajectory, in one transaction; then report it.
 
-        What is said of a step that trained the policy on nothing, and its alarms, are the run's reason until the next step.
+        The note on a step that trained the policy on nothing, and alarms, are the run's reason until the next step.
         """
         policy, reward = versions["policy"], versions["reward"]
         record = RunStep(
@@ -81,12 +81,12 @@ class RunRecord:
             if alarm:
                 log.warning("step %d: %s", step, alarm)
         await self._trackers.update()
-        emit, said = self._parts.emit, dict(versions)
-        noted = {name: text for name, text in (("note", note), ("alarm", alarm)) if text}
-        await emit("step", self._run.id, step=step, metrics=measures, versions=said, **noted)
+        texts = {name: text for name, text in (("note", note), ("alarm", alarm)) if text}
+        emit, served = self._parts.emit, dict(versions)
+        await emit("step", self._run.id, step=step, metrics=measures, versions=served, **texts)
 
     async def ending(self) -> str:
-        """What is said of the run when all its steps are committed: empty, or that they trained the policy on nothing."""
+        """Return the reason of a run whose steps are all committed: empty, or that they trained the policy on nothing."""
         steps = await asyncio.to_thread(self._parts.store.steps, self._run.id)
         why = untrained((step.metrics for step in steps if step.step), self._answer)
         return f"finished without training: {why}" if why else ""

@@ -1,4 +1,4 @@
-"""What a run plays, round by round, and what adaptation hears of it: the loop's side of env_adapter."""
+"""The loop's side of env_adapter: the tasks of each round, and their outcomes for adaptation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from triforge.types import (
 
 
 class TaskSource:
-    """The tasks of one run. A round is one plan; it is drawn once, so its groups can be built again any time."""
+    """The tasks of one run. A round is one plan; it is drawn once, so its groups can be built again at any time."""
 
     def __init__(self, parts: Parts, run: RunState, config: RunConfig) -> None:
         self._parts, self._run, self._config = parts, run, config
 
     async def plan(self, rounds: Iterable[int]) -> dict[int, list[GroupTask]]:
-        """The groups of rounds, counted from 1; the same every time."""
+        """Return the groups of rounds, counted from 1; the same every time."""
         return {number: await self._round(number) for number in rounds}
 
     async def _round(self, number: int) -> list[GroupTask]:
@@ -46,7 +46,7 @@ class TaskSource:
         return self._training(number, "train", plan, seeds)
 
     async def refill(self, step: int, number: int, groups: int) -> list[GroupTask]:
-        """The `number`-th draw, from 1, of groups in the place of some of a step's; the same every time, perhaps none."""
+        """Return the `number`-th draw, from 1, of groups that replace some of a step; the same every time, perhaps none."""
         plan, name = await self._draw_training(step, groups, refill=number), f"refill{number}"
         run = self._config.run
         seeds = [derive_seed(run.seed, name, step, index) for index in range(len(plan))]
@@ -73,9 +73,9 @@ class TaskSource:
         return self._tasks(step, mode, plan, seeds, **how)
 
     async def held_out(self, step: int) -> dict[str, list[GroupTask]]:
-        """The held-out tasks of an evaluation by mode, each played once; the same seeds every time.
+        """Return the held-out tasks of an evaluation by mode, each played once, with the same seeds every time.
 
-        A difference between two steps is then the policy's.
+        A difference between two steps then comes from the policy.
         """
         run, policy = self._config.run, self._config.models.policy
         plan = await self._draw("evaluate", step, run.eval_tasks)
@@ -116,7 +116,7 @@ class TaskSource:
         ]
 
     async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
-        """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
+        """Send the outcome of each group. The groups of a pair have the round and versions of the same offer."""
         run, config = self._run, self._config
         of_pool = [group for group in groups if group.played.group.purpose != "method"]
         named = [(group, offers[group.played.group.group_id]) for group in of_pool]
@@ -131,7 +131,7 @@ class TaskSource:
         )
 
     async def levels(self) -> dict[str, float]:
-        """Where the run's windows of difficulty levels stand as far as adaptation has come; nothing without the ladder."""
+        """Measure the run's windows of difficulty levels as far as adaptation has come; nothing without levels."""
         if not self._config.adaptation.chosen.needs_levels:
             return {}
         tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -30,7 +28,6 @@ from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.action_critics import ActionCritic
-from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
 from services.trainer.loop.collector import Collector
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
@@ -45,22 +42,20 @@ from services.trainer.loop.measures import (
     sample_measures,
     step_measures,
 )
-from services.trainer.loop.parts import Parts, StopRequested
+from services.trainer.loop.parts import Parts, StopRequested, seldom
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import TriforgeError
 from triforge.telemetry import about, tracing
-from triforge.types import GroupTask, JudgedGroup, RunState
+from triforge.types import JudgedGroup, RunState
 
 log = logging.getLogger(__name__)
 
-_CHECK_S = 0.25  # how often a step that waits looks whether it was asked to stop
-
 
 class TrainLoop:
-    """The training of one run, from its first step that is not committed to its last. `check` raises when it is to stop."""
+    """The training of one run, from its first step that is not committed to its last. `check` raises if the run is to stop."""
 
     def __init__(
         self,
@@ -78,7 +73,7 @@ class TrainLoop:
             parts.broker,
             resend_s=parts.settings.resend_s,
             lease_s=parts.settings.lease_s,
-            check=_seldom(check),
+            check=seldom(check),
             newest=self._engines.newest,
             arrived=partial(parts.emit_group, run.id),
         )
@@ -86,11 +81,11 @@ class TrainLoop:
         self._action_critic = ActionCritic(parts.artifacts, run.id, config)
 
     async def run(self) -> str:
-        """Take the steps that are left; returns why there were fewer than the run was to have, if so.
+        """Take the remaining steps; return why the run ended before its last step, empty if it did not.
 
         Raises:
-            TriforgeError: a step cannot be taken.
-            StopRequested: from `check`, or the policy has collapsed and the run is to end then.
+            TriforgeError: a step failed.
+            StopRequested: from `check`, or from a method.
         """
         await self._begin()
         if self._run.step < 0:
@@ -116,53 +111,47 @@ class TrainLoop:
             await _clean_up(self._evaluator.discard())
             if self._methods.stop:
                 raise StopRequested(self._methods.stop)
-        # rows of a step whose orchestrator died between its commit and the cleaning up
+        # an orchestrator may have been killed between a commit and the deletion of its rows
         rows = f"runs/{self._run.id}/batches"
         await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
         return self._methods.ended
 
     async def _begin(self) -> None:
-        """Read the notes of the run, and make what works with them."""
+        """Read the notes of the run, and make the parts that work with them."""
         await self._engines.begin(self._config)
         parts, run, config, notes = self._parts, self._run, self._config, self._engines.notes
-        self._learners = Learners(parts, run.id, config, notes, _seldom(self._check))
+        self._learners = Learners(parts, run.id, config, notes, seldom(self._check))
         self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
         self._votes = VoteHistory(notes, self._algorithm)
         self._methods = Methods(parts, run.id, config, notes)
         self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config, self._methods)
-        self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
 
     async def _step(self, step: int) -> list[JudgedGroup]:
-        """One step of training. Repeating it gives the same result."""
+        """Take one step of training; repeated, it gives the same result. Return its groups."""
         measures: dict[str, float] = {}
         with tracing.span("step"):
             trust = self._votes.trust(step)
             options = SampleOptions.of(self._config, step, self._engines.versions, trust)
             with phase("play", measures):
-                groups = await self._collector.collect(await self._plan(step))
+                rounds, plays = self._collector.window.open_rounds(), self._methods.plays(step)
+                tasks = (
+                    await self._tasks.plan(rounds) if plays else {number: [] for number in rounds}
+                )
+                groups = await self._collector.collect(tasks)
                 demand_known_success(self._config, groups)
                 groups += await self._refill(step, groups, options)
             with phase("credit", measures):
                 samples = build_samples(groups, options)
-                trained_on = samples.reasons["trained"]
-                auxiliary = await asyncio.to_thread(
-                    self._auxiliary.rows, step, groups, trained=trained_on
-                )
-                samples.rows["policy"] += auxiliary.rows
                 measures |= await self._methods.more_samples(step, groups, samples)
                 measures |= await asyncio.to_thread(
                     self._action_critic.learn, step, samples.records
                 )
-                measures |= auxiliary.measures | self._measure(step, groups, samples)
-            # groups of later rounds come in meanwhile
+                measures |= self._measure(step, groups, samples)
+            # groups of later rounds land meanwhile
             async with self._in_flight.receiving(), self._engines.lent():
                 with phase("train", measures):
                     trained = await self._learners.train(
-                        step,
-                        samples.rows,
-                        self._engines.versions,
-                        self._auxiliary.weights(step),
-                        self._methods.batch,
+                        step, samples.rows, self._engines.versions, self._methods.batch
                     )
                 with phase("publish", measures):
                     versions = await self._engines.update_weights(trained)
@@ -185,8 +174,8 @@ class TrainLoop:
     async def _refill(
         self, step: int, groups: list[JudgedGroup], options: SampleOptions
     ) -> list[JudgedGroup]:
-        """Other groups in the place of those that teach nothing, which are replaced again, at most `refills` times; and questions about all."""
-        found: list[JudgedGroup] = []
+        """Return groups in addition to the batch: replacements of groups that teach nothing, at most `refills` times, and groups of methods."""
+        more: list[JudgedGroup] = []
         wanted, useful = learnable(groups, options) if self._algorithm.refills else (0, 0)
         for number in range(1, self._algorithm.refills + 1):
             if useful >= wanted:
@@ -195,16 +184,9 @@ class TrainLoop:
             drawn = await self._collector.refill(tasks)
             demand_known_success(self._config, drawn)
             useful += learnable(drawn, options)[1]
-            found += drawn
-        more = await self._methods.more_groups(step, groups + found)
-        return found + (await self._collector.refill(more) if more else [])
-
-    async def _plan(self, step: int) -> dict[int, list[GroupTask]]:
-        """The tasks of the rounds that may be offered; none in a step that plays nothing."""
-        rounds = self._collector.window.open_rounds()
-        return (
-            await self._tasks.plan(rounds) if self._methods.plays(step) else {n: [] for n in rounds}
-        )
+            more += drawn
+        extra = await self._methods.more_groups(step, groups + more)
+        return more + (await self._collector.refill(extra) if extra else [])
 
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm
@@ -219,21 +201,8 @@ class TrainLoop:
         return measures
 
 
-def _seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """The same check for whoever asks hundreds of times a second: one question to the database in `_CHECK_S`."""
-    asked = -math.inf
-
-    async def checked() -> None:
-        nonlocal asked
-        if time.monotonic() - asked >= _CHECK_S:
-            asked = time.monotonic()
-            await check()
-
-    return checked
-
-
 async def _clean_up(work: Coroutine[Any, Any, None]) -> None:
-    """What is left behind costs space for a while; it must not cost a run whose step is committed."""
+    """Await a deletion; its error costs space, but must not fail a run whose step is committed."""
     try:
         await work
     except TriforgeError as error:

@@ -1,4 +1,4 @@
-"""What is said of steps that trained the policy on nothing: how much was left out, why, and what to change."""
+"""The report of steps that trained the policy on nothing: how much was left out, why, and what to change."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MENDS: Final = {
 
 
 def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
-    """Why the policy was trained on nothing in these steps, given their measures; empty if it was trained.
+    """Return why the policy was trained on nothing in steps with these measures; empty if it was trained.
 
-    `answer` is what the policy said somewhere in them.
+    `answer` is any response of the policy in them.
     """
     total = Counter[str]()
     for measures in steps:
@@ -42,18 +42,20 @@ def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
         total["taken"] += 1
     if total["rows/policy"] or not total["taken"]:
         return ""
-    who = "the policy trained on" if total["rows/reward"] else "trained on"
+    subject = "the policy trained on" if total["rows/reward"] else "trained on"
     name = "score" if "score" in total else "success"
-    said = [f"{who} 0 of {total['groups']:.0f} groups ({name} {total[name] / total['taken']:.2f})"]
-    whys = {
+    parts = [
+        f"{subject} 0 of {total['groups']:.0f} groups ({name} {total[name] / total['taken']:.2f})"
+    ]
+    reasons = {
         name.removeprefix("steps/"): n for name, n in total.items() if name.startswith("steps/")
     }
-    if whys:
-        why = max(whys, key=lambda name: whys[name])
-        said.append(f"{whys[why]:.0f} of {sum(whys.values()):.0f} answers left out: {why}")
+    if reasons:
+        why = max(reasons, key=lambda name: reasons[name])
+        parts.append(f"{reasons[why]:.0f} of {sum(reasons.values()):.0f} answers left out: {why}")
         if total["valid_actions"] < _FEW * total["taken"] and "valid_actions" in total:
-            said.append(f"to change: {_INADMISSIBLE}")
+            parts.append(f"to change: {_INADMISSIBLE}")
         elif why in _MENDS:
-            said.append(f"to change: {_MENDS[why]}")
-    said += [f"a sample answer: {answer[:_SHOWN]!r}"] if answer else []
-    return "; ".join(said)
+            parts.append(f"to change: {_MENDS[why]}")
+    parts += [f"a sample answer: {answer[:_SHOWN]!r}"] if answer else []
+    return "; ".join(parts)

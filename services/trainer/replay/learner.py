@@ -18,7 +18,6 @@ from services.trainer.credit.batches import batch_of
 from services.trainer.learner.checkpoint import CheckpointStore, folder_number
 from services.trainer.learner.learner import Learner, StepReport
 from services.trainer.learner.model.lora import LoraShape
-from services.trainer.loop.auxiliary_rows import AuxiliaryMaker
 from services.trainer.replay.credit import Credited, Finding
 from services.trainer.replay.recording import Recording
 from triforge.config import LearnerSection
@@ -44,7 +43,6 @@ class ReplayedLearner:
         self._folders = recording.folders.get(role, {})
         # the number of a folder, and the learner that has reproduced it bit for bit
         self._held: tuple[int, Learner] | None = None
-        self._auxiliary: AuxiliaryMaker | None = None
 
     def step(self, step: RunStep, credited: Credited, version: int) -> Finding | None:
         """Train on a step's rows as the run did with weights of `version`; None if the run trained nothing then."""
@@ -56,7 +54,7 @@ class ReplayedLearner:
         }
         if "loss" not in known:
             return None
-        rows, weights = self._rows(step.step, credited)
+        rows = credited.samples.rows[role]
         if f"{role}/restarted" in step.metrics or len(rows) != step.metrics.get(f"rows/{role}"):
             self._held = None
             detail = "a method added rows that are not in the record, or began with other weights"
@@ -71,7 +69,7 @@ class ReplayedLearner:
         batch = batch_of(
             credited.config, self._recording.run_id, role, step.step, rows, uri="replayed",
             initial=WeightVersion(number=self._recording.base[role], folder=path),
-            start=WeightVersion(number=version, folder=folder), auxiliary_weights=weights,
+            start=WeightVersion(number=version, folder=folder),
         )  # fmt: skip
         try:
             learner = self._learner(batch)
@@ -86,16 +84,6 @@ class ReplayedLearner:
         finding = self._compare(known, report.metrics, apart, bound)
         self._held = (version + 1, learner) if finding.verdict == "same" else None
         return finding
-
-    def _rows(self, step: int, credited: Credited) -> tuple[list[TrainRow], dict[Any, float]]:
-        rows = credited.samples.rows[self._role]
-        if self._role != "policy":
-            return rows, {}
-        if self._auxiliary is None:
-            self._auxiliary = AuxiliaryMaker(credited.config, self._recording.paths["policy"])
-        trained = credited.samples.reasons["trained"]
-        more = self._auxiliary.rows(step, credited.groups, trained=trained)
-        return rows + more.rows, self._auxiliary.weights(step)
 
     def _learner(self, batch: TrainBatch) -> Learner:
         """Return a learner with the weights and the optimiser that the step began with."""

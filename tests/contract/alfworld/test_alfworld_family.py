@@ -157,8 +157,12 @@ def _task(draft: Any) -> Task:
 @pytest.mark.timeout(1200)
 async def test_the_family_keeps_the_contract(data: Path) -> None:
     write_game(data, 0, 1, WORLD, engine().sources())
-    options: Any = {"answer": "boxed"}
-    require(await check_environment(FAMILY, options=options, count=1, max_steps=30))
+    short: Any = {"horizon": 20}
+    boxed: Any = {"answer": "boxed"}
+    made = await check_environment(
+        FAMILY, options=boxed, generator_options=short, count=1, max_steps=30
+    )
+    require(made)
 
 
 @live

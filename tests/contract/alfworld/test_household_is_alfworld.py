@@ -42,9 +42,7 @@ def recordings() -> list[Recording]:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     if not INSTALLED:
-        pytest.skip(
-            "alfworld is not installed; `make test-alfworld` installs it beside ours and runs this"
-        )
+        pytest.skip("alfworld is not installed; `make test-alfworld` installs it and runs this")
     made = Engine(processes=1, python=os.environ.get("ALFWORLD_PYTHON") or None)
     yield made
     made.close()

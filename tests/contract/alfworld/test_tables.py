@@ -1,6 +1,6 @@
-"""What fits where, and what can be done to what, is as in ALFWorld's own constants.
+"""Places and treatments of objects as in ALFWorld's own constants.
 
-`constants.json` are those constants, as facts; where alfworld is installed (`make test-alfworld`) it is compared with them.
+`constants.json` holds those constants; where alfworld is installed (`make test-alfworld`) it is compared with them.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Engine:
             return response.text
 
     async def generate(self, ids: Any, *, logprobs: bool = True, **params: Any) -> Any:
-        """Greedy, four tokens, no end of sequence, unless told otherwise."""
+        """Greedy, four tokens, no end of sequence by default."""
         sampling = {"temperature": 0.0, "max_new_tokens": 4, "ignore_eos": True} | params
         body = {"input_ids": ids, "sampling_params": sampling, "return_logprob": logprobs}
         response = await self.post("/generate", body)
@@ -89,7 +89,7 @@ class Engine:
 
     async def emptied(self) -> None:
         """Wait until nothing runs: SGLang ends a stream a moment before it lets the request go."""
-        while (await self.client.post("/flush_cache", headers=self._control)).status_code != 200:  # noqa: ASYNC110  servers tell nobody
+        while (await self.client.post("/flush_cache", headers=self._control)).status_code != 200:  # noqa: ASYNC110  servers send no event
             await asyncio.sleep(0.05)
 
     async def norm(self) -> list[float]:
@@ -99,7 +99,7 @@ class Engine:
         return found
 
     async def at_start(self) -> None:
-        """Whatever a test before left: not paused, nothing running, the first weights as version 0."""
+        """Restore the start: not paused, nothing running, the first weights as version 0."""
         await self.control("/continue_generation")
         await self.control("/abort_request", {"abort_all": True})
         info = await self.info()

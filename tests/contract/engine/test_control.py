@@ -1,4 +1,4 @@
-"""Pause, continue, abort, flush: what becomes of requests that run meanwhile, and which tokens belong to which weights."""
+"""Pause, continue, abort, flush: the running requests, and the weights of their tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rid() -> str:
 
 
 def long_request(engine: Engine, rid: str) -> AsyncGenerator[Any, None]:
-    """A streamed request that runs until somebody stops it."""
+    """A streamed request that runs until it is stopped."""
     body = {
         "input_ids": PROMPT,
         "sampling_params": {"temperature": 0.0, "max_new_tokens": LONG, "ignore_eos": True},

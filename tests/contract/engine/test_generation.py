@@ -1,4 +1,4 @@
-"""What an engine says to prompts: tokens, their probabilities, why it stopped, and the same again as a stream."""
+"""Answers to prompts: tokens, their probabilities, why they ended, and the same as a stream."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ async def test_the_greedy_token_is_the_likeliest_one(engine: Engine) -> None:
     assert all(logprob < 0 for logprob, _, _ in meta["input_token_logprobs"][1:])
 
 
-async def test_what_was_said_is_scored_the_same_when_it_is_read_back(engine: Engine) -> None:
-    said = await engine.generate(PROMPT, max_new_tokens=6)
+async def test_what_was_replied_is_scored_the_same_when_it_is_read_back(engine: Engine) -> None:
+    reply = await engine.generate(PROMPT, max_new_tokens=6)
     body = {
-        "input_ids": PROMPT + tokens(said),
+        "input_ids": PROMPT + tokens(reply),
         "sampling_params": {"temperature": 0.0, "max_new_tokens": 1},
         "return_logprob": True,
         "logprob_start_len": 0,
     }
     read = (await engine.post("/generate", body)).json()["meta_info"]["input_token_logprobs"]
-    assert [row[0] for row in read[len(PROMPT) :]] == pytest.approx(scores(said), abs=2e-3)
+    assert [row[0] for row in read[len(PROMPT) :]] == pytest.approx(scores(reply), abs=2e-3)
 
 
 async def test_n_samples_are_a_list(engine: Engine) -> None:

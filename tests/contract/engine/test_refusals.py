@@ -1,4 +1,4 @@
-"""What an engine refuses, and that it lives on; and which key opens which route."""
+"""Refused requests, after which the engine lives on, and the key of each route."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_body_that_is_no_json_is_refused(engine: Engine) -> None:
 
 
 async def test_an_unknown_request_can_be_aborted_in_vain(engine: Engine) -> None:
-    await engine.control("/abort_request", {"rid": "nobody-has-this-name"})
+    await engine.control("/abort_request", {"rid": "unknown-name"})
     await _lives(engine)
 
 

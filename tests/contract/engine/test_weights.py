@@ -1,4 +1,4 @@
-"""Ways of new weights into an engine, and what proves that they are there."""
+"""Ways of new weights into an engine, and evidence that it holds them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / WEIGHTS)
 
 
-async def test_weights_from_disk_change_what_is_said_and_come_back_exactly(engine: Engine) -> None:
+async def test_weights_from_disk_change_answers_and_come_back_exactly(engine: Engine) -> None:
     first, norm_before = await engine.generate(PROMPT), await engine.norm()
     await engine.load(engine.folders.other, "1")
     second = await engine.generate(PROMPT)
@@ -101,15 +101,15 @@ async def _serves_other(engine: Engine, version: str) -> None:
     expected = weights(engine.folders.other)["model.norm.weight"].float().tolist()
     assert await engine.norm() == pytest.approx(expected[:8], rel=1e-6)
     assert (await engine.info())["weight_version"] == version
-    said = await engine.generate(PROMPT)
-    assert said["meta_info"]["weight_version"] == version
+    reply = await engine.generate(PROMPT)
+    assert reply["meta_info"]["weight_version"] == version
     await engine.load(engine.folders.other, "8")
-    assert tokens(await engine.generate(PROMPT)) == tokens(said)
+    assert tokens(await engine.generate(PROMPT)) == tokens(reply)
 
 
 @pytest.mark.parametrize("flattened", [False, True], ids=["one_by_one", "in_one_piece"])
 async def test_a_trainer_broadcasts_weights_over_gloo(engine: Engine, flattened: bool) -> None:
-    """A trainer is another process: here one that joins the group as rank 0 and broadcasts what it is told to."""
+    """A trainer is another process: here one that joins the group as rank 0 and broadcasts."""
     group, port = f"weights-{flattened}", free_port()
     trainer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", TRAINER, str(port), group, str(engine.folders.other), str(int(flattened)), *NAMES,
@@ -177,8 +177,8 @@ for work in [ranks.broadcast([t], dist.BroadcastOptions()) for t in tensors]:
 """
 
 
-async def test_a_group_that_nobody_made_cannot_be_left_or_used(engine: Engine) -> None:
-    body = {"group_name": "nobody"}
+async def test_a_group_that_was_not_made_cannot_be_left_or_used(engine: Engine) -> None:
+    body = {"group_name": "unknown"}
     assert (await engine.control("/destroy_weights_update_group", body, status=400))[
         "success"
     ] is False
@@ -186,6 +186,6 @@ async def test_a_group_that_nobody_made_cannot_be_left_or_used(engine: Engine) -
     try:
         names = {"names": [NAMES[0]], "dtypes": ["float32"], "shapes": [[8]]}
         reply = await engine.control("/update_weights_from_distributed", names | body, status=400)
-        assert "nobody" in reply["message"]
+        assert "unknown" in reply["message"]
     finally:
         await engine.control("/end_weight_update")

@@ -18,8 +18,8 @@ async def test_a_loaded_adapter_serves_those_who_name_it_until_it_is_unloaded(
 ) -> None:
     made = build_adapter(tmp_path / "a", folder)
     load: dict[str, Any] = {"lora_name": "new", "lora_path": str(made), "pinned": False}
-    told = await client.post("/load_lora_adapter", json=load)
-    assert (told.status_code, told.json()) == (
+    reply = await client.post("/load_lora_adapter", json=load)
+    assert (reply.status_code, reply.json()) == (
         200,
         {"success": True, "error_message": None, "loaded_adapters": {"new": str(made)}},
     )

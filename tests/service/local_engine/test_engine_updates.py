@@ -131,7 +131,7 @@ async def test_tensors_of_a_session_are_swapped_in_together_at_its_end(
     after = await generate(client, [5, 6], sampling=GREEDY)
     expected = plain_logprobs(plain_model(folders[1]), [5, 6], after["output_ids"])
     assert scores(after) == pytest.approx(expected, abs=CLOSE)
-    assert after["meta_info"]["weight_version"] == "0"  # nobody named another
+    assert after["meta_info"]["weight_version"] == "0"  # no other was named
 
 
 def nan(tensor: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ async def test_bad_broadcasts_are_refused_and_the_old_weights_keep_serving(
     before = await generate(client, [5, 6], sampling=GREEDY)
     named = {"names": [NAME], "dtypes": ["float32"], "shapes": [[48, 32]]}
     for change, says in (
-        ({"group_name": "nobody"}, "group 'nobody' does not exist; joined are ['weights']"),
+        ({"group_name": "unknown"}, "group 'unknown' does not exist; joined are ['weights']"),
         ({"dtypes": ["int8"]}, "is of type 'int8'; expected one of"),
         ({"weight_version": 5}, "weight_version is 5"),
         ({"shapes": [[48, 32], [1]]}, "1 names, 1 dtypes and 2 shapes"),
@@ -211,7 +211,7 @@ async def test_groups_that_cannot_be_joined_are_refused(
         assert says in (await ask(trainer.client, path, body | change, 400))["message"]
 
 
-async def test_a_cache_that_cannot_be_flushed_is_said_although_the_weights_are_new(
+async def test_a_cache_that_cannot_be_flushed_is_reported_although_the_weights_are_new(
     client: httpx.AsyncClient, engine: Engine, folders: list[Path]
 ) -> None:
     await ask(client, "/pause_generation", {"mode": "in_place"})
@@ -220,8 +220,8 @@ async def test_a_cache_that_cannot_be_flushed_is_said_although_the_weights_are_n
     await advance(engine, 1)
     assert (await client.post("/flush_cache")).status_code == 400
     body = {"model_path": str(folders[1]), "weight_version": "1"}
-    told = await ask(client, "/update_weights_from_disk", body, status=400)
-    assert "was not flushed" in told["message"]
+    reply = await ask(client, "/update_weights_from_disk", body, status=400)
+    assert "was not flushed" in reply["message"]
     assert (await client.get("/model_info")).json()["weight_version"] == "1"
     await ask(client, "/pause_generation", {"mode": "retract"})
     assert (await client.post("/flush_cache")).status_code == 200

@@ -23,7 +23,7 @@ from tests.unit.local_engine.wire import generate, scores, until
 CLOSE = 1e-4
 
 
-async def test_new_weights_serve_under_running_requests_and_nobody_fails(
+async def test_new_weights_serve_under_running_requests_and_none_fails(
     client: httpx.AsyncClient, engine: Engine, folder: Path, other_folder: Path
 ) -> None:
     model = {"0": plain_model(folder), "1": plain_model(other_folder)}

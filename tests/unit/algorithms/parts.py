@@ -20,6 +20,6 @@ def estimate(group: Group | Rows, algorithm: Algorithm, name: str = "") -> Score
 
 
 def token_loss(name: str, tokens: Tokens, **options: Any) -> TokenLoss:
-    """What a loss says of some tokens."""
+    """Return the loss of some tokens."""
     part = LOSSES.find(name)
     return part.function(tokens, part.options(**options))

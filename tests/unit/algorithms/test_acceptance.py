@@ -1,4 +1,4 @@
-"""The acceptance of rewrites: exact error bounds, power, and the published rule beside it."""
+"""The acceptance of rewrites: exact error bounds, power, and the published rule."""
 
 import copy
 import itertools
@@ -267,7 +267,7 @@ def test_a_rewrite_that_looks_unchanged_is_given_up_early():
     assert decide("harder", [(7, 8)] * 5, [(7, 8)] * 4 + [(6, 8)], **BAND).verdict == "reject"
 
 
-def test_a_candidate_that_nobody_solves_is_not_accepted_however_clear_the_difference():
+def test_a_candidate_without_a_success_is_not_accepted_however_clear_the_difference():
     result = decide("harder", [(8, 8)] * 8, [(0, 8)] * 8, **BAND)
     assert result.verdict == "reject"
     assert result.reason == "outside the band with all rollouts played"

@@ -1,4 +1,4 @@
-"""What the orchestrator gets for one task's rollouts."""
+"""Credit of the responses and votes of one task's rollouts."""
 
 import pytest
 

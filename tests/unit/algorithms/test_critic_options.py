@@ -1,4 +1,4 @@
-"""Which settings with a critic are possible, and the sentence for those that are not."""
+"""Settings with a critic: possible ones, and the errors of the others."""
 
 import pytest
 
@@ -61,14 +61,14 @@ def test_what_can_be_with_a_critic_reaches_the_learner_of_the_policy_alone(prese
         (
             {
                 "algorithm": {"preset": "ppo", "overrides": {"job": "critic"}},
-                "trainer": {"aux": {"sp": {"lambda0": 0.1}}},
+                "methods": {"envrl": {"sp": {"lambda0": 0.1}}},
             },
-            "trainer.aux: given weights with algorithm.overrides.job = 'critic', allowed only 0",
+            "methods.envrl: given weights with algorithm.overrides.job = 'critic', allowed only 0",
         ),
     ],
 )
 def test_sections_that_nothing_would_obey_are_refused(document, sentence):
     with pytest.raises(ConfigError, match=sentence):
         parse(document)
-    if "critic" in document["trainer"]:
+    if "trainer" in document:
         parse(document | {"algorithm": {"preset": "ppo"}})

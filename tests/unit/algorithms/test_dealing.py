@@ -1,4 +1,4 @@
-"""Rows over forward passes and ranks: none is lost, no pass is too large, nobody has much more to do than another."""
+"""Rows over forward passes and ranks: none is lost, no pass is too large, and ranks have about the same work."""
 
 from __future__ import annotations
 

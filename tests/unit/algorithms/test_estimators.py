@@ -81,7 +81,7 @@ def test_where_rewards_are_summed_up_successes_of_any_length_do_not_differ():
     assert step_credit([1, -1], votes, **given).spread == 0.5
 
 
-def test_gigpo_divides_both_parts_by_their_deviation_unless_told_otherwise():
+def test_gigpo_divides_both_parts_by_their_deviation_by_default():
     scored = gigpo_advantages(REWARDS, STATES, algorithm=resolve("gigpo"))
     assert scored.advantages[0] == pytest.approx([2.0, 1.0 + math.sqrt(2), 1.0], abs=1e-4)
 
@@ -93,7 +93,7 @@ def test_where_no_state_repeats_gigpo_is_grpo():
     assert all(len(set(row)) == 1 for row in scored.advantages)
 
 
-def test_a_failed_rollout_that_stands_in_a_better_state_is_told_so_although_no_outcome_differs():
+def test_a_failed_rollout_that_stands_in_a_better_state_has_an_advantage_although_no_outcome_differs():
     preset = resolve("gigpo", {"step_cost": 0.1})
     given = {"state": [["a"], ["a", "b"]], "penalty": [[-0.1], [-0.1, -0.1]]}
     credit = step_credit([-1, -1], [[[]], [[], []]], algorithm=preset, **given)
@@ -162,7 +162,7 @@ def test_what_no_candidate_was_compared_by_is_unmeasured():
 @pytest.mark.parametrize(
     "given", [{"use_votes": True}, {"mixed_groups_only": True}, {"policy_band": (0.2, 0.8)}]
 )
-def test_what_reads_a_tree_as_trajectories_is_refused_beside_candidates(given):
+def test_what_reads_a_tree_as_trajectories_is_refused_with_candidates(given):
     with pytest.raises(ConfigError, match="the candidates of a tree share one outcome"):
         resolve("at_grpo", given)
 

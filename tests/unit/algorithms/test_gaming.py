@@ -24,7 +24,7 @@ def test_a_judge_that_comes_to_praise_everything_raises_the_alarm():
     ("before", "after"),
     [
         (GOOD, GOOD),
-        (GOOD, HARSH),  # worth less, but nobody gains by it
+        (GOOD, HARSH),  # worth less, but no policy gains by it
         (HARSH, KIND),  # praises more, and was worth nothing before
         (KIND, GOOD),
         (SPLIT, SPLIT),
@@ -34,13 +34,13 @@ def test_otherwise_it_stays_off(before, after):
     assert not drift([before] * MIXED + [after] * MIXED).alarm
 
 
-def test_nothing_is_said_of_few_groups_with_both_outcomes():
+def test_nothing_is_reported_of_few_groups_with_both_outcomes():
     few = [GOOD] * MIXED + [KIND] * (MIXED - 1) + [LOST]
     assert drift(few) is None
     assert drift([]) is None
 
 
-def test_changes_are_told_in_standard_errors():
+def test_changes_are_reported_in_standard_errors():
     # Half of the groups of each half GOOD (mu 2, praise 1/2), the others KIND (mu 1, praise 1); then a quarter and three.
     older, newer = [GOOD, KIND] * 8, [GOOD, KIND, KIND, KIND] * 4
     found = drift(older + newer)

@@ -1,4 +1,4 @@
-"""What the reward model is taught of each step: numbers by hand, and what is left out."""
+"""Judge targets of each step: numbers by hand, and steps without a target."""
 
 import math
 
@@ -89,9 +89,9 @@ def test_votes_without_a_target_do_not_train_but_unparsable_ones_do():
 
 
 def test_privileged_votes_teach_their_mean_whatever_the_outcome():
-    told = [[[1, 1], [1, -1]], [[-1, 0], []], [[1, 1], [-1, -1]], []]
+    votes_with_reference = [[[1, 1], [1, -1]], [[-1, 0], []], [[1, 1], [-1, -1]], []]
     algorithm = resolve("rlanything", {"judge_target": "privileged"})
-    extra = [[{"privileged": votes} for votes in row] for row in told]
+    extra = [[{"privileged": votes} for votes in row] for row in votes_with_reference]
     found = algorithm.targets(Judged(OUTCOMES, VOTES, extra=extra))
     assert found == [[1.0, None], [-0.5, None], [1.0, -1.0], [None]]
     assert algorithm.targets(Judged(OUTCOMES, VOTES)) == [[None] * len(row) for row in VOTES]

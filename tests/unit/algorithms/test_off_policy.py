@@ -166,6 +166,6 @@ def test_only_bad_sequences_that_have_drifted_away_are_dropped(xp):
     assert [bool(drift_of_tokens_only[r, 1]) for r in range(3)] == [True] * 3
 
 
-def test_staleness_is_told_as_mean_maximum_and_shares():
+def test_staleness_is_reported_as_mean_maximum_and_shares():
     assert staleness_measures({0: 6, 2: 2}) == {"mean": 0.5, "max": 2.0, "0": 0.75, "2": 0.25}
     assert staleness_measures({}) == {}

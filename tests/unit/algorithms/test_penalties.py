@@ -1,4 +1,4 @@
-"""What is taken off rewards, and which groups pass the filters by spread."""
+"""Penalties on rewards, and the filters of groups by spread."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_each_penalty_stands_where_it_was_earned():
         ("gigpo", {}, (-1, -2, -4, 1 - 8 - 16)),
     ],
 )
-def test_no_penalty_is_lost_with_a_step_that_nobody_judged(preset, options, expected):
+def test_no_penalty_is_lost_with_a_step_that_was_not_judged(preset, options, expected):
     costs = [-1.0, -2.0, -4.0, -8.0]
     votes, algorithm = [[[1], [], [1], []]], resolve(preset, options)
     credit = step_credit([1], votes, algorithm=algorithm, penalty=[costs], endings=[-16.0])

@@ -1,4 +1,4 @@
-"""Estimators and losses of somebody else, named by their path; and what is said of parts that cannot be found."""
+"""Estimators and losses of a user, named by their path; and the errors of parts that cannot be found."""
 
 from collections.abc import Iterator
 
@@ -76,8 +76,8 @@ def test_parts_of_another_package_are_used_with_their_own_options_and_survive_th
     credit = step_credit([1, -1], [[[]], [[]]], algorithm=found)
     assert credit.advantages == ((2.0,), (-2.0,))
     one = np.ones(1)
-    said = found.token_loss(Tokens(logprobs=-one, prox=-one, advantages=one))
-    assert said.values.tolist() == [1.25]
+    loss = found.token_loss(Tokens(logprobs=-one, prox=-one, advantages=one))
+    assert loss.values.tolist() == [1.25]
     assert parse({"algorithm": {"preset": "grpo", "overrides": OVERRIDES}}).algorithm.resolved
 
 

@@ -63,13 +63,13 @@ def test_a_sequence_ratio_is_the_geometric_mean_of_its_tokens(loss):
     tokens = Tokens(
         logprobs=lp, prox=lp - np.array([0.1, -0.2, 0.4]), advantages=np.ones(3), pooled=mean
     )
-    said = token_loss(loss, tokens, clip_low=3e-4, clip_high=4e-4)
-    found = said.log_ratio
+    result = token_loss(loss, tokens, clip_low=3e-4, clip_high=4e-4)
+    found = result.log_ratio
     assert np.exp(found) == pytest.approx([1.105171] * 3, abs=1e-6)
     assert math.exp(found.sum()) == pytest.approx(
         1.349859, abs=1e-6
     )  # what it would be unnormalised
-    assert said.values == pytest.approx([-1.0004] * 3)
+    assert result.values == pytest.approx([-1.0004] * 3)
 
 
 def test_reinforce_is_cispo_of_weight_one_and_sapo_has_the_slope_of_reinforce_on_policy():
@@ -168,7 +168,7 @@ def test_the_slopes_are_the_derivatives_of_the_loss():
     scores, better = [0.3, -0.1, 0.2, 0.4, 5.0], [True, False, False, True, True]
     groups = ["g", "g", "g", "h", "g"]
     found = pair_loss(scores, better, groups)
-    assert found.pairs == 4  # nobody is worse than the one unit of h
+    assert found.pairs == 4  # no unit is worse than the one unit of h
     for i in range(5):
         moved = [s + 1e-6 * (j == i) for j, s in enumerate(scores)]
         slope = (pair_loss(moved, better, groups).loss - found.loss) / 1e-6

@@ -74,7 +74,7 @@ def test_without_bad_programs_a_generated_test_is_right_or_wrong():
     assert generated_test_rewards([True, True], [[True, True], [True, False]]) == [1.0, -1.0]
 
 
-def test_without_good_programs_nothing_can_be_said_about_tests():
+def test_without_good_programs_tests_have_no_reward():
     assert generated_test_rewards([False, False], [[True, True]]) is None
 
 

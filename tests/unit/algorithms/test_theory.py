@@ -1,4 +1,4 @@
-"""What the votes are worth, by hand and against the published numbers."""
+"""Measures of the votes, by hand and against the published numbers."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What each way of weighing the votes does to the advantages of hand-made groups: four rollouts of one step each."""
+"""Advantages of hand-made groups by each weight of the votes: four rollouts of one step each."""
 
 import math
 

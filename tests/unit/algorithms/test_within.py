@@ -94,6 +94,6 @@ def test_with_trust_the_votes_move_as_much_as_they_are_trusted(trusted, lam):
         ({"lam": 0.0}, "lam: given 0 with use_votes = true"),
     ],
 )
-def test_what_makes_no_sense_beside_it_is_refused(overrides, sentence):
+def test_options_that_make_no_sense_with_it_are_refused(overrides, sentence):
     with pytest.raises(ConfigError, match=sentence):
         resolve("rlanything", {"estimator": "within"} | overrides)

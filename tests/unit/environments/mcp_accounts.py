@@ -26,7 +26,7 @@ def answer(number: Any, result: Any) -> None:
     write(number, result=result)
 
 
-def said(number: Any, value: Any, *, failed: bool = False) -> None:
+def report(number: Any, value: Any, *, failed: bool = False) -> None:
     content = [{"type": "text", "text": json.dumps(value) if not isinstance(value, str) else value}]
     found = {"content": content, "isError": failed}
     answer(number, found if isinstance(value, str) else {**found, "structuredContent": {"result": value}})  # fmt: skip
@@ -35,20 +35,20 @@ def said(number: Any, value: Any, *, failed: bool = False) -> None:
 def call(number: Any, tool: str, account: str = "", amount: int = 0, count: int = 0) -> None:
     if tool == "open_account":
         accounts[account] = amount
-        said(number, amount)
+        report(number, amount)
     elif tool == "pay" and amount > accounts[account]:
-        said(number, "not covered", failed=True)
+        report(number, "not covered", failed=True)
     elif tool == "pay":
         accounts[account] -= amount
-        said(number, accounts[account])
+        report(number, accounts[account])
     elif tool == "state":
-        said(number, {"amount": accounts[account], "accounts": len(accounts)})
+        report(number, {"amount": accounts[account], "accounts": len(accounts)})
     elif tool == "leave":
         os._exit(3)
     else:
         waiting.append(number)
         for one in waiting if len(waiting) == count else ():
-            said(one, os.getpid())
+            report(one, os.getpid())
 
 
 for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""What the process with ALFWorld's engine remembers is bounded, and what it gives away is nobody else's."""
+"""The memory of the process with ALFWorld's engine is bounded, and each caller gets a copy."""
 
 from __future__ import annotations
 

@@ -78,13 +78,13 @@ def desktop() -> Iterator[Desktop]:
     def prepare(home: Path) -> None:
         (home / "a.txt").write_text("a\n")
 
-    running = Desktop(640, 480, prepare)
+    running = Desktop(640, 480, prepare, settle_s=SETTLE_S)
     yield running
     running.stop()
 
 
 def run(desktop: Desktop, line: str) -> None:
-    desktop.act(Action("type", text=f"{line}\n"), settle_s=SETTLE_S)
+    desktop.act(Action("type", text=f"{line}\n"))
 
 
 @needs_a_screen
@@ -125,21 +125,21 @@ def test_mouse_and_keys_arrive(desktop: Desktop) -> None:
         Action("double_click", at=(300, 300)), Action("left_click_drag", at=(400, 300)), Action("scroll", amount=-120),
         Action("key", keys=("ctrl", "u")), Action("wait", seconds=0.0),
     ):  # fmt: skip
-        desktop.act(action, settle_s=SETTLE_S)
-    desktop.act(Action("type", text="echo key > key.txt"), settle_s=SETTLE_S)
-    desktop.act(Action("key", keys=("enter",)), settle_s=SETTLE_S)
+        desktop.act(action)
+    desktop.act(Action("type", text="echo key > key.txt"))
+    desktop.act(Action("key", keys=("enter",)))
     assert read_file(desktop.home, "key.txt") == "key\n"
     assert desktop.windows() == ["Terminal"], "no menu, no second window"
 
 
 @needs_a_screen
 def test_stopping_leaves_no_process_no_folder_and_a_free_display() -> None:
-    running = Desktop(320, 240, lambda _: None)
+    running = Desktop(320, 240, lambda _: None, settle_s=0.0)
     run(running, "mkdir locked; touch locked/x; chmod 000 locked; sleep 600 &")
     running.stop()
     expect_gone(str(running.folder))
     with pytest.raises(EnvError):
-        running.act(Action("key", keys=("a",)), settle_s=0.0)
+        running.act(Action("key", keys=("a",)))
 
 
 # ---- episodes ----
@@ -189,8 +189,8 @@ async def test_stalling_and_nonsense_on_a_task_that_cannot_be_done_are_failures(
     )  # fmt: skip
     claimed = await play(INFEASIBLE, ["done"])
     assert (claimed[-1].done, claimed[-1].success) == (True, False)
-    said = await play(INFEASIBLE, ["fail"])
-    assert (said[-1].done, said[-1].success) == (True, True)
+    results = await play(INFEASIBLE, ["fail"])
+    assert (results[-1].done, results[-1].success) == (True, True)
 
 
 @needs_a_screen
@@ -278,9 +278,9 @@ def test_every_sort_of_task_is_generated_open_and_with_a_solution() -> None:
     [
         ({"instruction": ""}, "instruction"),
         ({"evaluator": {"func": "no_such"}}, "no_such is not supported, known are exact_match"),
-        ({"evaluator": {**CREATE["evaluator"], "result": {"type": "x"}}}, "unknown type 'x'"),
+        ({"evaluator": {**CREATE["evaluator"], "result": {"type": "x"}}}, "evaluator: given type 'x'"),
         ({"evaluator": {**CREATE["evaluator"], "func": ["exact_match", "exact_match"],
-                        "result": [{"type": "exists", "path": "new.txt"}, {"type": "x"}]}}, "unknown type 'x'"),
+                        "result": [{"type": "exists", "path": "new.txt"}, {"type": "x"}]}}, "evaluator: given type 'x'"),
         ({"evaluator": {**CREATE["evaluator"], "func": ["exact_match", "infeasible"]}}, "stands alone"),
         ({"config": [{"type": "write_file", "parameters": {"path": "new.txt", "content": ""}}]}, "already"),
         ({"config": [{"type": "write_file", "parameters": {"path": "../x", "content": ""}}]}, "below the home"),

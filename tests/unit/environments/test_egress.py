@@ -1,4 +1,4 @@
-"""What pools may make the workers reach: by the address, by what a name stands for, and by where a server sends on to."""
+"""Egress of the workers: by address, by the address of a name, and by the target of a redirect."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_machines_are_named_or_stand_there_as_addresses() -> None:
 @pytest.mark.parametrize(
     "listed", ["http://envs", "a b", "envs:0", "envs:99999", "*", "10.0.0.0/99"]
 )
-def test_an_entry_that_is_none_is_refused_by_its_knob(listed: str) -> None:
+def test_an_entry_that_is_none_is_refused_by_its_option(listed: str) -> None:
     with pytest.raises(ConfigError, match="TRIFORGE_ENV_EGRESS"):
         EgressPolicy(listed)
 
@@ -151,7 +151,7 @@ async def test_what_a_name_stands_for_is_judged_where_it_is_connected_to() -> No
             assert (await http.get(url)).status == 200
 
 
-async def test_nobody_is_sent_on_to_what_is_out_of_reach() -> None:
+async def test_a_redirect_out_of_reach_is_not_followed() -> None:
     async with serving() as (port, asked):
         named = EgressPolicy(f"localhost:{port}")
         url = f"http://localhost:{port}"

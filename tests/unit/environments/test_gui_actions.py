@@ -1,7 +1,8 @@
-"""Computer-use calls and short commands: what is read, what is malformed and why, and that nothing ever raises."""
+"""Computer-use calls and short commands: how they are read, and the reasons of malformed ones."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from prometheus_client import REGISTRY
 
 from environments.gui.actions import (
     Action,
-    Malformed,
+    MalformedError,
     call,
     grid,
     pixels,
@@ -21,7 +22,8 @@ from environments.gui.actions import (
     web_key,
     x_key,
 )
-from environments.gui.episode import Turns
+from environments.gui.episode import ReadOptions, ScreenEpisode
+from triforge.rollout.protocols import Observation, StepResult
 
 
 @pytest.mark.parametrize(
@@ -80,18 +82,16 @@ def test_a_call_is_read(response: str, action: Action) -> None:
         (call("terminate", status="done"), "bad_argument"),
     ],
 )  # fmt: skip
-def test_what_is_no_action_is_malformed_for_a_reason(response: str, reason: str) -> None:
-    read = read_computer_use(response)
-    assert isinstance(read, Malformed)
-    assert (read.reason, bool(read.sentence)) == (reason, True)
+def test_another_text_is_malformed_for_a_reason(response: str, reason: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        read_computer_use(response)
+    assert (caught.value.reason, bool(str(caught.value))) == (reason, True)
 
 
 def test_calls_that_never_end_are_read_in_one_pass() -> None:
-    read = read_computer_use(
-        "<tool_call>" * 300_000
-    )  # quadratic in its length it would take minutes
-    assert isinstance(read, Malformed)
-    assert read.reason == "no_call"
+    with pytest.raises(MalformedError) as caught:  # quadratic in its length it would take minutes
+        read_computer_use("<tool_call>" * 300_000)
+    assert caught.value.reason == "no_call"
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,20 @@ def test_a_command_is_read(response: str, action: Action) -> None:
 @pytest.mark.parametrize(
     "response", ["", "click", "click four", "type 5", "click 4 4 4", "press hyper"]
 )
-def test_what_is_no_command_is_malformed(response: str) -> None:
-    assert isinstance(read_command(response), Malformed)
+def test_another_text_is_no_command(response: str) -> None:
+    with pytest.raises(MalformedError):
+        read_command(response)
 
 
 @given(st.text())
-def test_no_text_makes_the_readers_raise(text: str) -> None:
-    read_command(text)
-    read_computer_use(text)
-    read_computer_use(f"<tool_call>{text}</tool_call>")
+def test_no_text_makes_the_readers_raise_anything_else(text: str) -> None:
+    for read, response in (
+        (read_command, text),
+        (read_computer_use, text),
+        (read_computer_use, f"<tool_call>{text}</tool_call>"),
+    ):
+        with contextlib.suppress(MalformedError):
+            read(response)
 
 
 _JSON = st.recursive(
@@ -140,9 +145,10 @@ _ARGUMENTS = st.fixed_dictionaries(
 
 
 @given(_ARGUMENTS)
-def test_no_arguments_make_the_reader_raise(arguments: dict[str, object]) -> None:
+def test_no_arguments_make_the_reader_raise_anything_else(arguments: dict[str, object]) -> None:
     body = json.dumps({"name": "computer_use", "arguments": arguments})
-    read_computer_use(f"<tool_call>{body}</tool_call>")
+    with contextlib.suppress(MalformedError):
+        read_computer_use(f"<tool_call>{body}</tool_call>")
 
 
 @pytest.mark.parametrize("size", [160, 210, 768, 1000])
@@ -161,30 +167,40 @@ def test_a_key_has_a_name_everywhere() -> None:
     assert (web_key("a"), x_key("a"), pyautogui_key("a")) == ("a", "U0061", "a")
 
 
-def test_an_action_is_one_line_for_people() -> None:
+def test_an_action_is_one_line() -> None:
     assert str(Action("left_click", at=(5, 6))) == "left_click (5, 6)"
     assert str(Action("type", ref=4, text="a\nb")) == 'type [4] "a\\nb"'
     assert str(Action("terminate", success=True)) == "terminate success"
 
 
+class Blank(ScreenEpisode):
+    """An episode at a screen where no action does anything."""
+
+    def _act(self, action: Action) -> StepResult:
+        return self._after("", str(action), valid=True)
+
+    def _observe(self, remark: str) -> Observation:
+        return Observation(text=remark)
+
+
+def blank(family: str, horizon: int, malformed_limit: int) -> Blank:
+    options = ReadOptions(actions="command", malformed_limit=malformed_limit)
+    return Blank(family, horizon, options, "")
+
+
 def test_malformed_actions_are_counted_by_family_and_reason() -> None:
-    labels = {"family": "counted", "reason": "bad_json"}
-    turns = Turns("counted", horizon=9, malformed_limit=0)
-    for reason in ("bad_json", "", "bad_json"):
-        turns.take(reason)
-    assert (turns.taken, turns.malformed) == (3, 2)
+    labels = {"family": "counted", "reason": "unknown_action"}
+    episode = blank("counted", 9, 0)
+    assert [episode.play(one).action_valid for one in ("x", "wait", "y")] == [False, True, False]
     assert REGISTRY.get_sample_value("triforge_env_adapter_malformed_actions_total", labels) == 2.0
 
 
 def test_steps_and_malformed_actions_are_counted_to_their_limits() -> None:
-    turns = Turns("test", horizon=3, malformed_limit=2)
-    turns.take("no_call")
-    turns.take()
-    assert turns.over == ""
-    turns.take("bad_json")
-    assert turns.over == "Failed: 2 malformed actions."
-    patient = Turns("test", horizon=2, malformed_limit=0)
-    patient.take("no_call")
-    assert patient.over == ""
-    patient.take("no_call")
-    assert patient.over == "Failed: all 2 steps are used up."
+    strict = blank("test", 4, 2)
+    assert not strict.play("x").done
+    assert not strict.play("wait").done
+    result = strict.play("x")
+    assert (result.done, result.observation.text) == (True, "Failed: 2 malformed actions.")
+    patient = blank("test", 2, 0)
+    assert not patient.play("x").done
+    assert patient.play("x").observation.text == "Failed: all 2 steps are used up."

@@ -74,8 +74,8 @@ async def test_a_drawn_game_is_played_by_the_names_of_its_actions() -> None:
 
 async def test_an_environment_of_ones_own_is_named_with_its_module() -> None:
     family = FAMILY.named("of_my_own:Echo-v0")
-    for said, won in (("hello", True), ("nothing", False)):
-        reset, (result,) = await play(family, {"seed": 0}, said)
+    for response, won in (("hello", True), ("nothing", False)):
+        reset, (result,) = await play(family, {"seed": 0}, response)
         assert reset.observation.text.endswith("\nsay hello")
         assert (result.success, result.reward, result.observation.text) == (won, 2.5, "thanks")
     assert family.success_at is None

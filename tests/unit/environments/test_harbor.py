@@ -1,4 +1,4 @@
-"""Harbor's task folders: what the sandbox and containers play, and that a reward is the verifier's and nobody else's."""
+"""Harbor's task folders: the sandbox and containers play them, and only the verifier decides the reward."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILES = {
     "instruction.md": "Write /app/answer.py, which prints the answer.",
     DOCKERFILE: "FROM python:3.11-slim\nWORKDIR /app\nENV COLOUR=red\nCOPY notes.txt /app/\n",
     "environment/notes.txt": "think\n",
-    "tests/test.sh": 'said=$(python3 /app/answer.py)\n[ "$said" = "$RIGHT" ]\n'
+    "tests/test.sh": 'out=$(python3 /app/answer.py)\n[ "$out" = "$RIGHT" ]\n'
     'echo "$((1 - $?))" > /logs/verifier/reward.txt\n',
     "solution/solve.sh": "cp /solution/answer.py /app/\n",
     "solution/answer.py": "print(42)\n",
@@ -137,7 +137,7 @@ def test_the_solution_earns_one_and_doing_nothing_nothing(work: Work) -> None:
     )
     solution = work.family.solution(work.given, PlayOptions())
     assert solution is not None
-    assert work.played(*(said[8:-4] for said in solution[:-1])) == 1.0
+    assert work.played(*(one[8:-4] for one in solution[:-1])) == 1.0
     assert work.played() == 0.0
 
 
@@ -150,20 +150,20 @@ def test_files_stay_between_scripts_and_processes_do_not(work: Work) -> None:
     space = work.space(command_s=5)
     made = "cat notes.txt; echo $COLOUR; mkdir d; printf '\\xff\\x00' > d/b; chmod 500 d; ln -s d/b l; echo 'echo hi' > x; chmod 750 x; sleep 99 &"
     assert space.run(made).output == "think\nred\n"
-    said = space.run(
+    result = space.run(
         "pwd; od -An -tx1 l; stat -c %a d x; ./x; ls /tests; ps 2>/dev/null | grep -c sleep"
     )
-    assert said.output.splitlines()[:5] == ["/app", " ff 00", "500", "750", "hi"]
-    assert said.output.endswith("0\n")
+    assert result.output.splitlines()[:5] == ["/app", " ff 00", "500", "750", "hi"]
+    assert result.output.endswith("0\n")
 
 
 def test_a_script_that_meets_a_limit_leaves_the_files_and_the_episode(work: Work) -> None:
     space = work.space(command_s=1, shown=100)
     assert space.run("echo kept > f; sleep 60").status is None
-    said = space.run("cat f; yes | head -c 5000")
-    assert said.output.startswith("kept\n")
-    assert "bytes left out" in said.output
-    assert len(said.output) < 200
+    result = space.run("cat f; yes | head -c 5000")
+    assert result.output.startswith("kept\n")
+    assert "bytes left out" in result.output
+    assert len(result.output) < 200
     assert space.run("kill -9 -1; sleep 1").status != 0
     assert space.run("cat f").output == "kept\n"
 
@@ -188,9 +188,9 @@ def test_limits_of_a_container_are_the_task_s_and_it_has_no_network(containers: 
     assert space.run(quota).output.split()[0] == "50000"
 
 
-def test_a_container_that_says_too_much_or_takes_too_long_ends(containers: Containers) -> None:
-    said = containers.run(IMAGE, 1, "while True: print('x' * 999)", "", Limits(output_bytes=MIB))
-    assert (said.ended, said.exit_code) == ("output", None)
+def test_a_container_that_prints_too_much_or_takes_too_long_ends(containers: Containers) -> None:
+    result = containers.run(IMAGE, 1, "while True: print('x' * 999)", "", Limits(output_bytes=MIB))
+    assert (result.ended, result.exit_code) == ("output", None)
     slow = containers.run(IMAGE, 1, "import time; time.sleep(99)", "", Limits(wall_s=1))
     assert (slow.ended, slow.exit_code) == ("wall_time", None)
 
@@ -201,7 +201,7 @@ def test_a_container_serves_one_run_alone(containers: Containers) -> None:
         assert containers.run(IMAGE, 1, write).stdout == "False\n"
 
 
-def test_what_the_engine_has_not_and_a_build_that_fails_are_said(containers: Containers) -> None:
+def test_a_missing_image_and_a_failing_build_are_refused(containers: Containers) -> None:
     family = HarborFamily(engine=containers)
     image = "[environment]\ndocker_image = 'no/such'"
     with pytest.raises(InputError, match="has no image 'no/such'"):

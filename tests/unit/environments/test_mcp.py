@@ -1,4 +1,4 @@
-"""Tools of MCP servers: which servers there are is the operator's word, and all episodes share what is open."""
+"""Tools of MCP servers: the operator names the servers, and all episodes share the open connections."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def call(tool: str, **arguments: Any) -> str:
     return json.dumps({"tool": tool, "arguments": arguments})
 
 
-def test_what_the_operators_file_holds_is_told_to_nobody(tmp_path: Path) -> None:
-    servers = {"accounts": {"url": "http://x", "headers": {"Authorization": 3}}, "token": "secret"}
+def test_an_error_shows_no_secret_of_the_operators_file(tmp_path: Path) -> None:
+    servers = {"accounts": {"url": "http://x", "headers": {"Authorization": 3}}, "token": "s3cr3t"}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
     with pytest.raises(ConfigError, match=r"headers\.Authorization") as caught:
         FAMILY.validate(TASK)
-    assert "secret" not in caught.value.detail
+    assert "s3cr3t" not in caught.value.detail
 
 
 async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:
@@ -87,18 +87,18 @@ async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:
     assert (paid[-1].success, nothing[-1].success) == (True, False)
 
 
-async def test_what_is_no_call_is_said_and_costs_a_step() -> None:
-    said = await play(
+async def test_another_text_than_a_call_costs_a_step() -> None:
+    steps = await play(
         task_of(),
         "pay 30",
         call("open_account", amount=500),
         call("pay", amount=999),
         call("state"),
     )
-    assert [step.action_valid for step in said] == [False, False, True, False]
-    assert "There is no tool 'open_account'" in said[1].observation.text
-    assert "not covered" in said[2].observation.text
-    assert (said[3].done, said[3].success) == (True, False)
+    assert [step.action_valid for step in steps] == [False, False, True, False]
+    assert "There is no tool 'open_account'" in steps[1].observation.text
+    assert "not covered" in steps[2].observation.text
+    assert (steps[3].done, steps[3].success) == (True, False)
 
 
 async def test_another_account_is_out_of_reach_and_fixed_arguments_are_not_shown() -> None:
@@ -107,7 +107,7 @@ async def test_another_account_is_out_of_reach_and_fixed_arguments_are_not_shown
         begun = await episode.reset(task_of(tools=["pay", "state"]), seed=0)
         assert '"account"' not in begun.system
         assert '"amount"' in begun.system
-        seen = await episode.step(call("state", account="somebody's"))
+        seen = await episode.step(call("state", account="another"))
         assert json.loads(seen.observation.text)["amount"] == 100
     finally:
         await episode.close()

@@ -88,13 +88,13 @@ def test_a_rewrite_is_another_page_of_its_row_with_the_sentence_of_that_page(
     assert draft.instruction != task.instruction
     assert all(check.passed for check in family.check_rewrite(task, draft))
     assert 0.0 < drift(family, task.params, draft.params) < 0.75
-    for name, params, said in (
+    for name, params, text in (
         ("page_says", {**draft.params, "utterance": task.instruction}, task.instruction),
         ("same_row", {**draft.params, "horizon": 99}, draft.instruction),
         ("differs", task.params, task.instruction),
         ("well_formed", {"task": "no-page"}, ""),
     ):
-        lie = TaskDraft(params=params, instruction=said)
+        lie = TaskDraft(params=params, instruction=text)
         failed = {check.name for check in family.check_rewrite(task, lie) if not check.passed}
         assert name in failed
     for bad in ({}, {"task": "no-page"}):
@@ -169,8 +169,8 @@ async def test_saying_done_on_a_page_that_is_not_done_is_a_failure(
     family: MiniWobFamily, status: str
 ) -> None:
     task = stored(family, {"task": "click-test-2", "seed": 5})
-    said = [call("terminate", status=status)]
-    (result,) = await play(family, task, {"actions": "computer_use"}, said)
+    responses = [call("terminate", status=status)]
+    (result,) = await play(family, task, {"actions": "computer_use"}, responses)
     assert (result.done, result.success, result.action_valid) == (True, False, True)
 
 

@@ -118,8 +118,8 @@ async def test_malformed_actions_are_never_a_success(machine: FakeControlServer)
 async def test_an_infeasible_task_is_solved_by_saying_so_and_by_nothing_else(
     machine: FakeControlServer,
 ) -> None:
-    _, said = await play(machine, INFEASIBLE, [GAVE_UP])
-    assert said[-1].success
+    _, results = await play(machine, INFEASIBLE, [GAVE_UP])
+    assert results[-1].success
     _, claimed = await play(machine, INFEASIBLE, [DONE])
     assert not claimed[-1].success
     _, given_up = await play(machine, TASK, [GAVE_UP])
@@ -144,9 +144,7 @@ async def test_files_and_output_are_verified(
     machine.files["/f"] = b"one\ntwo\n"
     machine.answers["x"] = ("", "bad\n")
     task = {**TASK, "evaluator": {"func": func, "result": result, "expected": expected}}
-    if (
-        success is None
-    ):  # the address does not exist: nobody knows, which is not a failure of the agent
+    if success is None:  # the address does not exist, which is not a failure of the agent
         with pytest.raises(EnvError, match="URL/file"):
             await play(machine, task, [DONE])
         return
@@ -198,7 +196,7 @@ def test_what_an_agent_writes_is_read_up_to_a_limit(machine: FakeControlServer) 
     near.close()
 
 
-async def test_a_machine_that_never_answers_is_said_so(machine: FakeControlServer) -> None:
+async def test_a_machine_that_never_answers_is_an_error(machine: FakeControlServer) -> None:
     machine.broken = True
     with pytest.raises(EnvError, match=r"is not ready within 0.1 s"):
         await play(machine, TASK, [], start_s=0.1)
@@ -312,11 +310,11 @@ def test_a_run_without_exactly_one_kind_of_machine_is_refused(given: Params) -> 
     ("changes", "sentence"),
     [
         ({"no_such_field": 1}, "no_such_field"),
-        ({"config": [{"type": "googledrive", "parameters": {}}]}, "'googledrive' is not supported"),
+        ({"config": [{"type": "googledrive", "parameters": {}}]}, "field config.0: type: given 'googledrive'"),
         ({"evaluator": {"func": "compare_pptx_files"}}, "compare_pptx_files is not supported"),
-        ({"evaluator": {**TASK["evaluator"], "result": {"type": "vm_window_size"}}}, "'vm_window_size' is not"),
+        ({"evaluator": {**TASK["evaluator"], "result": {"type": "vm_window_size"}}}, "result: given type 'vm_window_size'"),
         ({"evaluator": {**TASK["evaluator"], "options": {"ignore_case": True}}}, "options of a function"),
-        ({"evaluator": {**TASK["evaluator"], "expected": {}}}, "expected: type None is not supported"),
+        ({"evaluator": {**TASK["evaluator"], "expected": {}}}, "expected: given type None"),
         ({"evaluator": {**TASK["evaluator"], "result": {"type": "vm_file"}}}, "result: vm_file needs 'path'"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is wrong with parameters is said by field, with what was given or what is known."""
+"""Faults of parameters are named by field, with the given value or the known ones."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_what_names_no_family_is_refused_with_the_reason(name: str, sentence: st
         registry.family(name)
 
 
-def test_what_is_no_family_is_said_to_be_none() -> None:
+def test_a_path_to_another_object_is_refused() -> None:
     with pytest.raises(ConfigError, match="'of_mine:NUMBER' gives a int, not an Environment"):
         registry.family("of_mine:NUMBER")
 

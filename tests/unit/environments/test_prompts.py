@@ -22,7 +22,7 @@ MODULE = """
 CALLS = []
 def score(prompts, completions, answer, **columns):
     CALLS.append((prompts, completions, answer, columns))
-    return [float(said == right) for said, right in zip(completions, answer)]
+    return [float(text == right) for text, right in zip(completions, answer)]
 def few(completions): return [float(len(completions[0]))]
 def chat(completions, **_): return [float(len(completions[0][0]["content"]))]
 def nothing(completions): return [None]
@@ -58,7 +58,7 @@ async def test_the_function_gets_what_trl_would_give_it_and_its_number_is_the_sc
     _, right = await play("score", "4")
     _, wrong = await play("score", "5")
     assert (right.score, wrong.score, right.done) == (1.0, 0.0, True)
-    assert right.success is None, "a threshold says what a success is, or nobody"
+    assert right.success is None, "only a threshold defines a success"
     calls = plugins.load("my_rewards:CALLS", "reward")
     assert calls[0] == (["2 + 2?"], ["4"], ["4"], {"level": [1]})
     _, few = await play("few", "four")
@@ -77,7 +77,7 @@ async def test_a_function_that_answers_no_number_measures_nothing(reward: str) -
         await play(reward, "x")
 
 
-async def test_what_a_function_raises_is_said_with_its_file_and_line() -> None:
+async def test_an_error_of_a_function_has_its_file_and_line() -> None:
     line = MODULE.splitlines().index('def raises(completions): raise KeyError("no such word")') + 1
     with pytest.raises(EnvError, match=rf"no such word' \(.*my_rewards\.py:{line}\); expected"):
         await play("raises", "x")
@@ -92,7 +92,7 @@ async def test_what_a_function_raises_is_said_with_its_file_and_line() -> None:
         ("score", {"columns": {"level": 1}}, "a required argument: 'answer'.*of the row .level"),
         ("no_such", {}, "no attribute 'no_such'"),
         ("CALLS", {}, "not a callable"),
-        ("score", {"prompt": []}, "messages of nobody"),
+        ("score", {"prompt": []}, "messages of none"),
         ("score", {"prompt": [*CHAT, *CHAT]}, "expected text, or a message of the user"),
         ("score", {"prompt": " "}, "some text in it"),
         ("score", {"colour": 1}, "field colour: unknown"),

@@ -15,7 +15,7 @@ LEVELS, SEEDS = 7, 200
 
 
 def score(puzzle: Puzzle, answer: str) -> float:
-    """What the verifier says; 0 for what it cannot read."""
+    """Return the score of an answer."""
     try:
         return puzzle.verify(answer)
     except ValueError:

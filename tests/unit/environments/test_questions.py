@@ -1,4 +1,4 @@
-"""Questions with verifiable answers: the suites' own scorers decide, and what they refuse is said."""
+"""Questions with verifiable answers: the suites' own scorers decide, and refusals have their reasons."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ def test_a_slow_question_is_refused_by_name_and_redrawn_only_where_that_is_wante
     assert family.draw(1, seed, choose, redraw_slow=True)[0]["number"] != 7
 
 
-async def test_questions_keep_nobody_from_the_loops_own_threads() -> None:
-    """64 episodes wait for one verifier, and whoever else wants a thread of the loop gets one at once."""
+async def test_questions_leave_the_loops_own_threads_free() -> None:
+    """While 64 episodes wait for one verifier, other work gets a thread of the loop at once."""
     asked, answered = threading.Event(), threading.Event()
 
     class Waiting(Slow):

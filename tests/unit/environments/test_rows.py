@@ -19,7 +19,7 @@ def test_a_json_body_is_its_head_and_its_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "detail"),
     [
         (b"", "body: not JSON"),
         (b"nonsense", "body: not JSON: Expecting value (character 0)"),
@@ -40,10 +40,10 @@ def test_a_json_body_is_its_head_and_its_tasks() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_body_is_said_with_its_place(body: bytes, said: str) -> None:
+def test_a_malformed_body_is_refused_with_its_place(body: bytes, detail: str) -> None:
     with pytest.raises(InputError) as caught:
         read_json(io.BytesIO(body), max_json=2**10 if b"xx" in body else MAX_JSON)
-    assert said in caught.value.detail
+    assert detail in caught.value.detail
 
 
 def test_lines_are_read_with_their_numbers_and_the_bad_ones_with_their_reasons() -> None:

@@ -16,6 +16,7 @@ from services.env_adapter.adaptation.rewriter import choices, line_of
 from tests.sections import adapt_settings
 from tests.unit.environments.fake_control_server import FakeControlServer
 from tests.unit.environments.test_osworld import TASK
+from triforge.config import EnvAdapterSection
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.testing.check_environment import check_environment, not_applicable, require
@@ -55,10 +56,11 @@ def offered(family: EnvironmentFamily, task: Task, direction: Direction) -> list
 
 
 def proposed(family: EnvironmentFamily, task: Task, answer: str, direction: Direction) -> Checked:
-    """What becomes of a rewriter's answer; the machine is never asked."""
+    """Check the answer of a rewriter."""
     menu = choices(family.rewrite_menu(task, direction), lambda _: True, seed=0)
     slot = OpenSlot(parent=task, root=task, earlier=(task,))
-    settings = adapt_settings(options={"machines": ["http://x"]})
+    machines = EnvAdapterSection(options={"machines": ["http://x"]})
+    settings = adapt_settings(env_adapter=machines)
     return asyncio.run(CandidateChecks().first_proved(family, slot, [answer], menu, settings))
 
 
@@ -112,8 +114,8 @@ def test_a_task_file_without_variants_gets_a_hint_in_the_models_words() -> None:
     menu = OSWORLD.rewrite_menu(task, "easier")
     assert (menu.combinations, "hint" in (menu.json_schema or "")) == ((), True)
     assert OSWORLD.rewrite_menu(task, "harder").json_schema is None
-    said = json.dumps({"hint": "Open a terminal;\n use <|im_end|> snap."})
-    found = proposed(OSWORLD, task, said, "easier")
+    answer = json.dumps({"hint": "Open a terminal;\n use <|im_end|> snap."})
+    found = proposed(OSWORLD, task, answer, "easier")
     assert found.candidate is not None
     assert found.candidate.instruction.startswith(
         f"{TASK['instruction']} Hint: Open a terminal; use "
@@ -127,22 +129,22 @@ def test_a_task_file_without_variants_gets_a_hint_in_the_models_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "name", "said"),
+    ("answer", "name", "detail"),
     [
         ("Sure!", "readable", "not JSON"),
         ("{}", "readable", "'hint' is a required property"),
         (json.dumps({"hint": "a", "evaluator": {}}), "readable", "'evaluator' was unexpected"),
         (json.dumps({"hint": "a" * 301}), "readable", "$.hint"),
-        (json.dumps({"hint": " \n "}), "applicable", "it says nothing"),
+        (json.dumps({"hint": " \n "}), "applicable", "field hint"),
     ],
 )
 def test_an_answer_that_is_no_hint_is_refused_with_the_reason(
-    answer: str, name: str, said: str
+    answer: str, name: str, detail: str
 ) -> None:
     found = proposed(OSWORLD, task_of(OSWORLD, TASK), answer, "easier")
     assert found.candidate is None
     failed = next(check for check in found.checks if not check.passed)
-    assert (failed.name, said in failed.detail) == (name, True)
+    assert (failed.name, detail in failed.detail) == (name, True)
 
 
 def test_an_instruction_without_its_verifier_and_another_start_are_refused() -> None:

@@ -99,8 +99,8 @@ async def test_a_visit_goes_forth_and_back_between_pages() -> None:
     item = next(c for c in first.observation.admissible if c.startswith("click[b0"))
     opened = await environment.step(item.upper().replace("CLICK", "click"))
     assert "Price:" in opened.observation.text
-    told = await environment.step("click[features]")
-    assert told.observation.admissible == ("click[back to search]", "click[< prev]")
+    page = await environment.step("click[features]")
+    assert page.observation.admissible == ("click[back to search]", "click[< prev]")
     assert (await environment.step("click[< prev]")).observation.text == opened.observation.text
     bought = await environment.step("click[buy now]")
     assert bought.done
@@ -203,7 +203,7 @@ def test_broken_files_are_named(data: Path, break_: object, sentence: str) -> No
         FAMILY.generate(count=1, seed=1, options={"catalogue": {"products": "items.json"}})
 
 
-def test_a_missing_data_folder_is_said_with_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_data_folder_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WEBSHOP_DATA", raising=False)
     with pytest.raises(InputError, match="set WEBSHOP_DATA to the folder"):
         FAMILY.generate(count=1, seed=1, options={"catalogue": {"products": "items.json"}})

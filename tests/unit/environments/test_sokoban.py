@@ -94,7 +94,7 @@ def test_a_search_that_was_given_up_is_not_called_unsolvable() -> None:
         solve(read_board(["#######", "#@_$_.#", "#######"]), max_states=1)
 
 
-def test_knobs_that_leave_no_board_are_refused() -> None:
+def test_options_that_leave_no_board_are_refused() -> None:
     with pytest.raises(InputError, match="widen"):
         FAMILY.generate(count=1, seed=1, options={"size": 5, "moves": [90, 99]})
 

@@ -1,4 +1,4 @@
-"""FrozenLake and Taxi in words: the engine is gymnasium's, what is told of it is ours."""
+"""FrozenLake and Taxi in words: gymnasium's engines, our texts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_places_of_the_taxi_are_gymnasiums(name: str, place: tuple[int, int]
         ({**LAKE, "map": ["SF", "FF"]}, "1 S and 0 G"),
         ({**LAKE, "map": ["SH", "HG"]}, "no way"),
         ({**LAKE, "horizon": 3}, "shortest way has 4"),
-        ({**RIDE, "destination": "red"}, "already"),
+        ({**RIDE, "destination": "red"}, "field destination"),
         ({**RIDE, "taxi": [0, 5]}, "taxi"),
         ({**RIDE, "passenger": "pink"}, "passenger"),
     ],

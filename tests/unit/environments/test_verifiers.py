@@ -37,7 +37,7 @@ def test_episodes_have_scores_alone_unless_a_run_says_from_which_on_one_is_a_suc
     assert traits("verifiers")["scored"]
 
 
-async def test_our_own_loop_is_told_who_plays_it() -> None:
+async def test_an_episode_of_our_own_loop_is_refused() -> None:
     draft = FAMILY.validate({"env": ENV, "data": {}})
     task = Task(id="t", pool_id="p", slot="t", family="verifiers", params=draft.params, instruction=draft.instruction)  # fmt: skip
     with pytest.raises(InputError, match="triforge agent run --keep"):

@@ -45,17 +45,17 @@ def test_refusals_failures_and_unknown_questions_leave_it_running(worker: Worker
     assert worker.call("add", a=1, b=1) == 2
 
 
-def test_a_suite_is_told_none_of_our_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suite_gets_none_of_our_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", "postgresql://me:secret@host/name")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     worker = Worker("toys", SUITE)
     try:
-        told = worker.call("environment")
+        environment = worker.call("environment")
     finally:
         worker.close()
-    assert {"PATH", "LC_ALL"} <= set(told)
-    assert not [name for name in told if name.startswith(("TRIFORGE_", "AWS_"))]
+    assert {"PATH", "LC_ALL"} <= set(environment)
+    assert not [name for name in environment if name.startswith(("TRIFORGE_", "AWS_"))]
 
 
 def test_a_suite_that_hangs_is_ended_and_started_anew_and_that_is_no_word_on_the_question() -> None:
@@ -81,7 +81,7 @@ def test_what_uses_up_its_processor_time_is_too_slow_however_busy_the_machine_is
         worker.close()
 
 
-def test_a_suite_that_dies_is_said_to_and_started_anew(worker: Worker) -> None:
+def test_a_suite_that_dies_is_an_error_and_started_anew(worker: Worker) -> None:
     with pytest.raises(EnvError, match="died"):
         worker.call("die")
     assert worker.call("add", a=1, b=2) == 3

@@ -99,7 +99,7 @@ def test_their_arms_differ_in_estimator_and_objectives_only() -> None:
         assert alone["algorithm"] == {"preset": preset}
         for name in (f"{preset}_envrl", f"{preset}_placebo"):
             changed = {k for k in alone if documents[name][k] != alone[k]}
-            assert changed == {"trainer"}
+            assert changed == {"methods"}
             assert documents[name]["trainer"]["policy"] == alone["trainer"]["policy"]
 
 
@@ -121,7 +121,7 @@ def test_what_a_policy_knows_is_measured_whatever_it_trains_on(models: Models) -
             return [
                 TrainRow(
                     key=f"item/{name}", ids=(1, 2, 3), logprobs=(0.0,) * 3, advantages=(0.0,) * 3,
-                    weights=(0.0, 0.0, 1.0), versions=(-1,) * 3, task_id="t", kind="ce", objective=name,
+                    weights=(0.0, 0.0, 1.0), versions=(-1,) * 3, task_id="t", objective=name,
                 )
                 for name in objectives
             ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""An engine beside the CPU, as far as it can go without a GPU: every tensor of a pass on its device, half precision."""
+"""An engine on another device than the CPU, as far as that is possible without a GPU: every tensor of a pass on its device, half precision."""
 
 from __future__ import annotations
 

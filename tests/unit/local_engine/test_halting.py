@@ -1,4 +1,4 @@
-"""A forward pass that is told to stop between two layers is repeated later, as if it had never begun."""
+"""A forward pass that is halted between two layers is repeated later, as if it had never begun."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_folder(tmp_path_factory.mktemp("memory") / "a")
 
 
-def said(scheduler: Scheduler) -> tuple[list[int], list[float]]:
+def sampled(scheduler: Scheduler) -> tuple[list[int], list[float]]:
     (found,) = run_all(scheduler, [new_sequence(PROMPT, 1, max_new_tokens=8, ignore_eos=True)])
     return found.output, found.logprobs
 
@@ -34,7 +34,7 @@ def said(scheduler: Scheduler) -> tuple[list[int], list[float]]:
 @pytest.mark.parametrize("own_llama", [True, False])
 def test_what_is_released_is_gone_and_comes_back_as_it_was(folder: Path, own_llama: bool) -> None:
     scheduler = new_scheduler(folder, own_llama=own_llama)
-    before, cells = said(scheduler), scheduler.cache.data.nbytes
+    before, cells = sampled(scheduler), scheduler.cache.data.nbytes
     weights = [scheduler.model.tensor(name) for name in scheduler.model.shapes()]
     for _ in range(2):
         scheduler.release()
@@ -43,7 +43,7 @@ def test_what_is_released_is_gone_and_comes_back_as_it_was(folder: Path, own_lla
         assert scheduler.cache.data.nbytes < cells
         assert scheduler.prefixes.tokens == 0
         scheduler.resume()
-        assert said(scheduler) == before
+        assert sampled(scheduler) == before
 
 
 def test_held_rows_keep_the_memory(folder: Path) -> None:

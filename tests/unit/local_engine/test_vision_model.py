@@ -133,8 +133,8 @@ async def test_what_an_image_shows_changes_the_answer(
 ) -> None:
     ids, shots, _ = prompt(SHOTS[0], 2)
     other = png(60, 90, colour=(3, 3, 3))
-    said = [5 + FIRST, 6 + FIRST]
-    first, second = (plain.logprobs(ids, [shot], said) for shot in (shots[0], other))
+    replayed = [5 + FIRST, 6 + FIRST]
+    first, second = (plain.logprobs(ids, [shot], replayed) for shot in (shots[0], other))
     assert max(abs(a - b) for a, b in zip(first, second, strict=True)) > 0.01
 
 
@@ -161,9 +161,9 @@ async def test_many_samples_and_a_second_turn_agree_as_well(
     assert len({tuple(result["output_ids"]) for result in results}) == 3
     for result in results:
         plain.check(ids, shots, result)
-    said = [t if t not in (PAD, VIDEO) else FIRST for t in results[0]["output_ids"]]
+    replayed = [t if t not in (PAD, VIDEO) else FIRST for t in results[0]["output_ids"]]
     more, further, new = prompt(3, SHOTS[2], 4)
-    turn = [*ids, *said, *more]
+    turn = [*ids, *replayed, *more]
     result = await ask(client, turn, [*uris, *new])
     plain.check(turn, [*shots, *further], result)
 

@@ -227,7 +227,7 @@ async def test_openai_s_fields_mean_what_they_mean_there(
             "body.messages.0.colour: unknown field",
         ),
         ({"messages": [{"role": "user", "content": "a", "name": "dana"}]}, "name: given by user"),
-        ({"response_format": {"type": "json_schema"}}, "json_schema: expected"),
+        ({"response_format": {"type": "json_schema"}}, "response_format: expected"),
         ({"top_logprobs": 3}, "top_logprobs: given without logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "body.top_logprobs"),
         ({"presence_penalty": 3}, "body.presence_penalty"),

@@ -201,7 +201,7 @@ async def test_a_request_is_tried_once_more_on_another_engine_and_then_fails(wor
     await world.look(*FIVE[:3])
     for host in FIVE[:3]:
         world.fake(host).fail_next = 1
-    with pytest.raises(PolicyError, match="told to fail"):
+    with pytest.raises(PolicyError, match="set to fail"):
         await world.gateway.generate([GO])
     assert sorted(f.paths().count("/generate") for f in world.fakes.values()) == [0, 1, 1]
     assert len(world.pool.serving()) == 3

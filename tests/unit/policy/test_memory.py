@@ -36,24 +36,26 @@ def asked(service: Service) -> list[str]:
     return calls[calls.index("/pause_generation") :]
 
 
-async def test_released_engines_serve_nobody_and_again_with_the_weights_of_the_folder(
+async def test_released_engines_serve_no_request_and_again_with_the_weights_of_the_folder(
     make_service: MakeService,
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
     await service.start()
-    assert (await service.weights.release_memory()).ready == 0
+    await service.weights.memory.release()
+    assert service.weights.state().ready == 0
     await service.weights.look()  # as the watch does: it leaves them alone
     with pytest.raises(UnavailableError, match="released while a learner trains"):
         await service.gateway.generate([GO])
     assert asked(service) == list(ASKED[:2])
-    await service.weights.release_memory()  # a caller that did not hear the answer
-    state = await service.weights.resume_memory()
+    await service.weights.memory.release()  # a caller that did not hear the answer
+    await service.weights.memory.resume()
+    state = service.weights.state()
     assert (state.version, state.ready) == (0, 2)
     for fake in service.fakes:
         np.testing.assert_array_equal(fake.weights.held["model.norm.weight"], TENSOR["model.norm.weight"])  # fmt: skip
     assert len(await service.gateway.generate([GO])) == 1
     calls = asked(service)
-    await service.weights.resume_memory()  # SGLang dies of one that it was not asked to release
+    await service.weights.memory.resume()  # SGLang dies of one that it was not asked to release
     assert asked(service) == calls
 
 
@@ -63,7 +65,7 @@ async def test_an_update_takes_the_memory_back_and_loads_once(
     newer = shutil.copytree(model, tmp_path / "newer")
     service = make_service(FakeEngine())
     await service.start()
-    await service.weights.release_memory()
+    await service.weights.memory.release()
     state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.ready) == (5, 1)
     assert asked(service) == [*ASKED[:3], ASKED[0], *ASKED[3:]]
@@ -75,8 +77,9 @@ async def test_an_engine_that_keeps_its_memory_is_refused_and_serves_on(
     service = make_service(FakeEngine(memory_saver=False))
     await service.start()
     with pytest.raises(PolicyError, match="start SGLang with --enable-memory-saver"):
-        await service.weights.release_memory()
-    assert (await service.weights.resume_memory()).ready == 1
+        await service.weights.memory.release()
+    await service.weights.memory.resume()
+    assert service.weights.state().ready == 1
     assert "/resume_memory_occupation" not in service.fakes[0].paths()
 
 
@@ -87,24 +90,25 @@ async def test_an_engine_that_was_not_asked_for_its_memory_is_asked_again(
     await service.start()
     service.fakes[0].gone = True
     with pytest.raises(TriforgeError):
-        await service.weights.release_memory()
+        await service.weights.memory.release()
     service.fakes[0].gone = False
     await service.weights.look()
-    await service.weights.release_memory()
+    await service.weights.memory.release()
     assert service.fakes[0].released
 
 
 async def test_engines_are_taken_back_while_another_one_serves(make_service: MakeService) -> None:
     service = make_service(FakeEngine(), FakeEngine())
     await service.start()
-    await service.weights.release_memory()
+    await service.weights.memory.release()
     joined, lent = service.pool.members
     joined.released = False
     await joined.engine.resume_memory()
     await service.weights.look()
     assert joined.serving
     assert not lent.serving
-    assert (await service.weights.resume_memory()).ready == 2
+    await service.weights.memory.resume()
+    assert service.weights.state().ready == 2
 
 
 @pytest.mark.parametrize("drain_s", [30.0, 0.0])
@@ -118,8 +122,8 @@ async def test_running_requests_end_first_or_are_cut_off(model: Path, drain_s: f
     await weights.look()
     running = asyncio.create_task(Gateway(pool, weights).generate([GO]))
     await fake.reached.wait()
-    release = asyncio.create_task(weights.release_memory())
-    while pool.members[0].serving:  # noqa: ASYNC110  nobody else is sent to it any more
+    release = asyncio.create_task(weights.memory.release())
+    while pool.members[0].serving:  # noqa: ASYNC110  no other request is sent to it
         await asyncio.sleep(0)
     if drain_s:
         assert "/pause_generation" not in fake.paths()

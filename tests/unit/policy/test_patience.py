@@ -53,7 +53,7 @@ async def test_weights_may_take_as_long_as_their_option_says_at_every_place(opti
 
 
 @pytest.mark.parametrize("option", [30.0, 600.0, 3600.0])
-async def test_whoever_asks_a_service_waits_longer_than_the_service_does(option: float) -> None:
+async def test_a_client_waits_longer_than_the_service_does(option: float) -> None:
     settings = Settings(request_s=option, queue_s=45.0)
     async with PolicyClient.from_settings(settings, "policy") as client:
         inner: Any = client

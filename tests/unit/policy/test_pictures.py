@@ -123,7 +123,7 @@ async def test_an_engine_that_sees_other_tokens_than_we_do_is_found_out(service:
         await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
 
 
-async def test_an_image_that_nobody_has_kept_is_said_by_name(service: Service) -> None:
+async def test_an_image_that_was_not_kept_is_named(service: Service) -> None:
     ref = describe(SHOT)
     with pytest.raises(NotFoundError, match=ref.id):
         await service.gateway.generate([GenerateRequest(messages=(message(ref),))])

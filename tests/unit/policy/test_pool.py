@@ -1,4 +1,4 @@
-"""Which engine gets a request, and what happens when that engine fails."""
+"""The engine of a request, and the next one when that engine fails."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ async def test_when_all_engines_are_busy_the_answer_says_when_to_come_back(
 async def test_when_all_engines_fail_it_is_a_policy_error(make_service: MakeService) -> None:
     service = make_service(FakeEngine(fail_next=1))
     await service.start()
-    with pytest.raises(PolicyError, match="told to fail"):
+    with pytest.raises(PolicyError, match="set to fail"):
         await service.gateway.generate([GO])
 
 
 async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeService) -> None:
     service = make_service(*(FakeEngine(fail_next=1, fail_status=400) for _ in range(2)))
     await service.start()
-    with pytest.raises(InputError, match="told to fail"):
+    with pytest.raises(InputError, match="set to fail"):
         await service.gateway.generate([GO])
     assert sum(fake.paths().count("/generate") for fake in service.fakes) == 1
 

@@ -1,4 +1,4 @@
-"""What an engine's words mean."""
+"""The meaning of an engine's words."""
 
 from __future__ import annotations
 

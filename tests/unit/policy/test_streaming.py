@@ -59,7 +59,7 @@ async def test_log_probabilities_come_with_their_tokens(service: Service) -> Non
     assert tokens == ["cup", "fridge", "cup", "</s>"]
 
 
-async def test_several_samples_are_told_apart_by_their_index(service: Service) -> None:
+async def test_several_samples_are_separated_by_their_index(service: Service) -> None:
     chunks = await events(service, n=3, seed=5, stream_options={"include_usage": True})
     assert all(texts(chunks, number) == ["cup", " fridge", " cup"] for number in range(3))
     assert chunks[-1]["usage"]["completion_tokens"] == 12

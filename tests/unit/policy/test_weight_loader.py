@@ -30,7 +30,7 @@ Publish = Callable[[int], Path]
 
 @pytest.fixture
 def publish(model: Path, tmp_path: Path) -> Publish:
-    """Makes weight folders beside each other; the weights of version v are v everywhere. `model` gets those of 0."""
+    """Make weight folders next to each other; the weights of version v are v everywhere. `model` gets those of 0."""
 
     def folder(version: int) -> Path:
         made = tmp_path / "runs" / f"v{version:06d}"
@@ -187,7 +187,7 @@ async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
     assert service.pool.metrics.weights_refused._value.get() == 2
 
 
-async def test_weights_that_nobody_takes_are_taken_back_by_all(
+async def test_weights_that_no_engine_takes_are_taken_back_by_all(
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
@@ -202,7 +202,7 @@ async def test_weights_that_nobody_takes_are_taken_back_by_all(
     assert await versions(service) == {0}
 
 
-async def test_an_engine_that_cannot_go_back_answers_nobody_until_it_is_whole(
+async def test_an_engine_that_cannot_go_back_answers_no_request_until_it_is_whole(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
@@ -319,7 +319,7 @@ async def test_a_rollback_serves_the_older_folder_under_the_next_number(
     assert await service.weights.rollback(3) == state, "the active version is there already"
 
 
-async def test_a_service_that_restarted_finds_older_versions_beside_the_live_one(
+async def test_a_service_that_restarted_finds_older_versions_next_to_the_live_one(
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(version="2"))
@@ -384,7 +384,7 @@ async def test_a_service_that_restarted_finds_the_folder_of_weights_that_were_br
     named = not shows and way == "disk"
     expected = broadcast.model_path if named else str(runs / "run-b" / "policy" / "v000007")
     assert (state.version, state.uri, state.ready) == (7, expected, 2)
-    assert held(crashed) == (0.0 if named else 7.0), "nobody has to publish it again"
+    assert held(crashed) == (0.0 if named else 7.0), "it is not to be published again"
 
 
 async def test_weights_are_held_against_the_services_own_model_where_the_live_ones_cannot_be_read(
@@ -417,7 +417,7 @@ async def test_refusals_are_counted_where_people_look(
 async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(
     make_service: MakeService, publish: Publish
 ) -> None:
-    """SGLang calls itself not ready while it is paused, and would for ever if whoever paused it is gone."""
+    """SGLang calls itself not ready while it is paused, and would for ever if the process that paused it has ended."""
     service = make_service(FakeEngine())
     publish(0)
     fake = service.fakes[0]

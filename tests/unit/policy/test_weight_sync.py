@@ -221,7 +221,7 @@ async def test_a_tokenizer_that_cannot_be_read_leaves_the_old_weights_serving(
     service = make_service(FakeEngine())
     await service.start()
     (newer / "tokenizer_config.json").unlink(missing_ok=True)
-    (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that nobody can read
+    (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that cannot be read
     with pytest.raises(WeightsError, match="the tokenizer cannot be read"):
         await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert await versions(service) == {0}

@@ -162,16 +162,16 @@ async def test_no_more_episodes_run_than_there_are_slots() -> None:
 
 async def test_known_rollouts_are_not_played_again_and_the_first_writers_word_counts() -> None:
     known = (await play(Count(), Parrot())).model_copy(update={"seconds": 77.0})
-    told: list[str] = []
+    announced: list[str] = []
 
     async def ended(trajectory: Trajectory) -> Trajectory:
-        told.append(trajectory.id)
+        announced.append(trajectory.id)
         return trajectory.model_copy(update={"seconds": 99.0})
 
     played = await run_group(
         Count, Parrot(), TASK, group(rollouts=3), known={1: known}, ended=ended
     )
-    assert sorted(told) == ["g-00", "g-02"]
+    assert sorted(announced) == ["g-00", "g-02"]
     assert [t.seconds for t in played.trajectories] == [99.0, 77.0, 99.0]
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in an episode is data: whose fault it was, and whether it was tried again."""
+"""A failure of an episode is data: its kind, and whether it was tried again."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_policy_that_is_away_for_a_moment_is_waited_for_in_mid_episode()
 
 
 async def test_a_policy_that_stays_away_is_an_infrastructure_failure() -> None:
-    away = UnavailableError("nobody at 127.0.0.1:8001", retry_after_s=0.05)
+    away = UnavailableError("no answer at 127.0.0.1:8001", retry_after_s=0.05)
     trajectory = await play(Count(), Fails(dict.fromkeys(range(100), away)))
     assert trajectory.outcome.value is None
     assert trajectory.outcome.error is not None
@@ -264,7 +264,7 @@ async def test_one_failed_episode_does_not_fail_its_group() -> None:
     assert sorted(t.measured for t in played.trajectories) == [False, True, True]
 
 
-async def test_an_error_of_the_one_who_is_told_ends_the_group() -> None:
+async def test_an_error_of_the_callback_ends_the_group() -> None:
     environments: list[Count] = []
 
     class Waits(Count):

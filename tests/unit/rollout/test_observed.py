@@ -1,4 +1,4 @@
-"""What an environment shows can be kept: half characters are mended, other types are a failure with a kind."""
+"""Results of an environment can be stored: half characters are replaced, other types are a failure with a kind."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_half_a_character_in_an_environments_error_is_data_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "phrase"),
     [
         (Shows(shown={"text": b"bytes"}), "reset: text: the environment gave bytes, expected text"),
         (Shows(shown={"text": None}), "gave NoneType, expected text"),
@@ -99,14 +99,14 @@ async def test_half_a_character_in_an_environments_error_is_data_too() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_is_of_another_type_ends_the_episode_as_a_malformed_observation(
-    environment: Shows, said: str
+    environment: Shows, phrase: str
 ) -> None:
     trajectory = await play(environment, Parrot())
     assert trajectory.outcome.value is None
     error = trajectory.outcome.error
     assert error is not None
     assert (error.kind, error.retryable) == ("malformed_observation", False)
-    assert said in error.detail
+    assert phrase in error.detail
     assert environment.closed == 1
 
 

@@ -133,8 +133,8 @@ async def test_an_environment_that_differs_when_played_again_is_refused() -> Non
     class Varied(Parrot):
         async def __call__(self, request: Any) -> Any:
             reply = await super().__call__(request)
-            said = reply.outputs[0].model_copy(update={"text": f"up {len(self.requests)}"})
-            return reply.model_copy(update={"outputs": (said,)})
+            output = reply.outputs[0].model_copy(update={"text": f"up {len(self.requests)}"})
+            return reply.model_copy(update={"outputs": (output,)})
 
     found = await run_group(Chance, Varied(), TASK, tree())
     assert not any(t.measured for t in found.trajectories)

@@ -75,7 +75,7 @@ def test_a_slow_group_is_waited_for_in_time_even_with_a_wide_bound():
     assert window.batch() == ("slow2",)
 
 
-def test_nobody_waits_for_a_slow_group_whose_old_steps_are_masked():
+def test_no_batch_waits_for_a_slow_group_whose_old_steps_are_masked():
     window = _window(1, [("slow",), ("b",)], late="mask")
     for name in ("c", "d", "e"):
         _step(window, *(g for g in window.waiting_for if g != "slow"))

@@ -1,7 +1,7 @@
 """Played and judged groups, small enough to check by eye.
 
 Every step of a trajectory has two context tokens (ids 100, 101) and then its response tokens (ids 1, 2, ...), all in
-segment 0 unless a step is told to begin a new one. Every sampled token has the log-probability -0.5.
+segment 0 unless a step begins a new one. Every sampled token has the log-probability -0.5.
 """
 
 from __future__ import annotations
@@ -200,11 +200,11 @@ def in_turns(group: JudgedGroup, versions: Mapping[str, int]) -> JudgedGroup:
     return found.model_copy(update={"votes": votes})
 
 
-def scored(group: JudgedGroup, scores: Sequence[float], *, told: bool = True) -> JudgedGroup:
-    """The group with scores, and success as it was `told`, or none for want of a threshold."""
+def scored(group: JudgedGroup, scores: Sequence[float], *, known: bool = True) -> JudgedGroup:
+    """The group with scores, and success if it is `known`, or none without a threshold."""
     found = tuple(
         t.model_copy(
-            update={"outcome": Outcome(value=t.outcome.value if told else None, score=score)}
+            update={"outcome": Outcome(value=t.outcome.value if known else None, score=score)}
         )
         for t, score in zip(group.played.trajectories, scores, strict=True)
     )

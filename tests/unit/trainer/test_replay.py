@@ -56,7 +56,7 @@ def test_the_recorded_run_comes_out_as_it_was_recorded(recording: Recording) -> 
 
 
 def change_first(recording: Recording, column: str, change: Any, kind: str = "steps") -> None:
-    """Change a column of the first step's record, or of a file beside it."""
+    """Change a column of the first step's record, or of another file of the step."""
     path = recording.artifacts.local_path(f"runs/{recording.run_id}/{kind}/00001.parquet")
     table = pq.read_table(path)
     place = table.schema.get_field_index(column)

@@ -1,4 +1,4 @@
-"""What trackers are told of a run: every committed step once, in order, whatever happens in between."""
+"""Trackers get every committed step of a run once, in order, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Wall:
         self.status = status
 
 
-async def test_a_dashboard_is_told_every_step_once_and_what_it_has_missed() -> None:
+async def test_a_dashboard_gets_every_step_once_and_those_that_it_missed() -> None:
     wall, committed = Wall(), Committed(3)
     reporting = Reporting([lambda: wall], committed.after, lambda step: [{"of": step.step}])
     await reporting.update()
@@ -83,7 +83,7 @@ async def test_a_dashboard_is_told_every_step_once_and_what_it_has_missed() -> N
     assert (wall.closed, wall.status) == (1, "failed")
 
 
-async def test_a_dashboard_that_knows_the_beginning_is_told_the_rest() -> None:
+async def test_a_dashboard_that_knows_the_beginning_gets_the_rest() -> None:
     wall = Wall(first=2)
     await Reporting([lambda: wall], Committed(4).after).update()
     assert wall.shown == [2, 3]
@@ -104,7 +104,7 @@ async def test_one_that_fails_costs_the_others_nothing_and_is_left_alone() -> No
     assert good.shown == [0, 1, 2]
 
 
-async def test_steps_that_were_missed_are_told_one_by_one_each_with_its_patience() -> None:
+async def test_steps_that_were_missed_come_one_by_one_each_with_its_patience() -> None:
     loop = asyncio.get_running_loop()
 
     class Cancels(Wall):
@@ -139,7 +139,7 @@ async def test_one_that_hangs_is_given_up() -> None:
 
 
 def scalars(folder: Path) -> dict[tuple[str, int], float | str]:
-    """What a reader of the event files sees, by measure and step: of several values the last one."""
+    """Return the values of event files by measure and step: of several values the last one."""
     from tensorboardX.event_file_writer import directory_check
     from tensorboardX.proto.event_pb2 import Event
 
@@ -154,10 +154,10 @@ def scalars(folder: Path) -> dict[tuple[str, int], float | str]:
             if event.session_log.status == 1:  # START purges the steps from here on
                 found = {key: value for key, value in found.items() if key[1] < event.step}
             for value in event.summary.value:
-                told = value.simple_value
+                shown = value.simple_value
                 if value.tensor.string_val:
-                    told = value.tensor.string_val[0].decode()
-                found[value.tag.removesuffix("/text_summary"), event.step] = told
+                    shown = value.tensor.string_val[0].decode()
+                found[value.tag.removesuffix("/text_summary"), event.step] = shown
     return found
 
 
@@ -167,7 +167,7 @@ ROLLOUTS: list[Rollout] = [
 ]  # fmt: skip
 
 
-def told(make: Callable[[], Tracker], steps: list[RunStep]) -> None:
+def track(make: Callable[[], Tracker], steps: list[RunStep]) -> None:
     tracker = make()
     for found in steps:
         if found.step >= tracker.first:
@@ -176,7 +176,9 @@ def told(make: Callable[[], Tracker], steps: list[RunStep]) -> None:
 
 
 def test_event_files_hold_every_finite_measure_and_versions(tmp_path: Path) -> None:
-    told(lambda: TensorBoard(tmp_path), [step(0, success=0.25, odd=math.inf), step(1, success=0.5)])
+    track(
+        lambda: TensorBoard(tmp_path), [step(0, success=0.25, odd=math.inf), step(1, success=0.5)]
+    )
     found = scalars(tmp_path)
     texts = [str(found.pop(("rollouts", number))) for number in (0, 1)]
     assert all(line.startswith("    ") for line in texts[0].splitlines())  # as code, not as links
@@ -189,7 +191,7 @@ def test_event_files_hold_every_finite_measure_and_versions(tmp_path: Path) -> N
 
 def test_weights_and_biases_gets_the_run_under_its_own_id(tmp_path: Path) -> None:
     config = config_of({"wandb_project": "p", "wandb_mode": "offline"})
-    told(lambda: WeightsAndBiases(RUN, config, tmp_path), [step(0), step(1)])
+    track(lambda: WeightsAndBiases(RUN, config, tmp_path), [step(0), step(1)])
     importlib.import_module("wandb").teardown()  # its process writes what it has, and ends
     (written,) = (tmp_path / "wandb").glob("offline-run-*-run-1/run-run-1.wandb")
     assert b"version/policy" in written.read_bytes()

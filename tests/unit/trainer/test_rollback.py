@@ -32,7 +32,7 @@ FIRST, SECOND = VERSION + 1, VERSION + 2
 
 @dataclass
 class Service:
-    """A policy service that serves what it is told."""
+    """A policy service that serves every update."""
 
     version: int
     uri: str

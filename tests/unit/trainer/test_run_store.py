@@ -39,7 +39,7 @@ MOVES: dict[str, Callable[[RunStore, str], object]] = {
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_whoever_moves_a_run_holds_its_row(store: RunStore, move: str) -> None:
+def test_moving_a_run_locks_its_row(store: RunStore, move: str) -> None:
     run = store.create(name="r", pool_id="pool-1", config={})
     asked: list[str] = []
 
@@ -52,9 +52,9 @@ def test_whoever_moves_a_run_holds_its_row(store: RunStore, move: str) -> None:
         MOVES[move](store, run.id)
     finally:
         event.remove(Session, "do_orm_execute", note)
-    of_run = [said for said in asked if "FROM runs" in said]
+    of_run = [statement for statement in asked if "FROM runs" in statement]
     assert of_run
-    assert all("FOR UPDATE" in said for said in of_run)
+    assert all("FOR UPDATE" in statement for statement in of_run)
 
 
 def test_a_run_that_was_resumed_meanwhile_is_not_rolled_back(store: RunStore) -> None:

@@ -285,15 +285,15 @@ def test_a_step_says_which_share_of_eligible_votes_is_trained_on_and_why_the_res
 
 def test_privileged_votes_are_the_target_of_the_judge_and_on_record() -> None:
     group, extra = one_group(), [{"privileged": [1, 1]}, {"privileged": [-1, 0]}]
-    told = [
+    judged_again = [
         votes.model_copy(
-            update={"steps": tuple(s.model_copy(update={"extra": said}) for s in votes.steps)}
+            update={"steps": tuple(s.model_copy(update={"extra": own}) for s in votes.steps)}
         )
-        for votes, said in zip(group.votes, extra, strict=True)
+        for votes, own in zip(group.votes, extra, strict=True)
         if votes
     ]
     algorithm = {"judge_target": "privileged"}
-    samples = keep([group.model_copy(update={"votes": tuple(told)})], **algorithm)
+    samples = keep([group.model_copy(update={"votes": tuple(judged_again)})], **algorithm)
     assert [json.loads(record["extra"]) for record in samples.records] == extra
     rewards = [[vote["reward"] for vote in record["votes"]] for record in samples.records]
     assert rewards == [[1.0, 1.0], [-0.5, 0.5]]
@@ -323,7 +323,7 @@ def test_the_groups_of_a_pair_train_both_models_as_far_as_the_algorithm_says(
         assert {row.key.split("-")[0] for row in samples.rows[role]} == trained | {"train"}
 
 
-def test_a_rollout_without_outcome_is_on_record_with_its_error_and_trains_nobody() -> None:
+def test_a_rollout_without_outcome_is_on_record_with_its_error_and_trains_no_model() -> None:
     group = judged(group_task(), [1, None], [[[1, 1]], [[]]])
     lost = keep([group]).records[1]
     assert (lost["outcome"], lost["outcome_error"]) == (None, "it broke")

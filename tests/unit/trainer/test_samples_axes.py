@@ -34,7 +34,7 @@ def played(
     return judged(group, outcomes, [[[]] * steps] * len(outcomes), length=length)
 
 
-def told(group: JudgedGroup, change: Any) -> JudgedGroup:
+def changed(group: JudgedGroup, change: Any) -> JudgedGroup:
     """The same group, every step changed by `change(trajectory index, step)`."""
     trajectories = tuple(
         t.model_copy(update={"steps": tuple(change(t.index, step) for step in t.steps)})
@@ -50,13 +50,13 @@ def by_step(samples: Samples) -> dict[tuple[str, int], float]:
 
 def test_gigpo_reads_the_observations_of_the_trajectories():
     """The first step is taken in the same state by both; at the second one only the second trajectory has moved on."""
-    group = told(
+    group = changed(
         played("g", [1, -1]),
         lambda t, s: s.model_copy(update={"observation": f"{t}" if s.index else "start"}),
     )
     found = by_step(keep([group], preset="gigpo"))
     assert found["g-00", 0] == pytest.approx(2.0, abs=1e-5)  # 1 among trajectories, 1 in the state
-    assert found["g-00", 1] == pytest.approx(1.0, abs=1e-5)  # nobody else stood there
+    assert found["g-00", 1] == pytest.approx(1.0, abs=1e-5)  # the only one in its state
     assert found["g-01", 0] == pytest.approx(-2.0, abs=1e-5)
 
 
@@ -68,7 +68,7 @@ def test_a_state_is_what_was_seen_pictures_included():
         return step.model_copy(update={"images": (image,)})
 
     plain = by_step(keep([played("g", [1, -1])], preset="gigpo"))
-    pictured = by_step(keep([told(played("g", [1, -1]), with_picture)], preset="gigpo"))
+    pictured = by_step(keep([changed(played("g", [1, -1]), with_picture)], preset="gigpo"))
     assert plain["g-00", 0] == pytest.approx(2.0, abs=1e-5)
     assert pictured["g-00", 0] == pytest.approx(1.0, abs=1e-5)
 
@@ -109,11 +109,11 @@ def test_groups_that_differ_least_are_left_out_with_the_reason():
     assert sum(sum(row.weights) for row in half.rows["policy"]) == pytest.approx(0.5)
 
 
-def test_a_response_that_was_cut_off_is_masked_if_told_so():
+def test_a_response_that_was_cut_off_is_masked_on_request():
     def cut(t: int, step: Step) -> Step:
         return step.model_copy(update={"finish": "length"}) if t == 0 and step.index == 1 else step
 
-    group = told(played("g", [1, -1]), cut)
+    group = changed(played("g", [1, -1]), cut)
     assert keep([group]).reasons == {"trained": 4}
     masked = keep([group], truncated="mask")
     assert masked.reasons == {"trained": 3, "truncated response": 1}
@@ -124,7 +124,7 @@ def test_an_invalid_action_costs_what_the_shaper_says():
     def invalid(t: int, step: Step) -> Step:
         return step.model_copy(update={"action_valid": not (t == 0 and step.index == 1)})
 
-    samples = keep([told(played("g", [1, 1]), invalid)], invalid_action_penalty=0.1)
+    samples = keep([changed(played("g", [1, 1]), invalid)], invalid_action_penalty=0.1)
     assert [record["reward"] for record in samples.records] == [0.9, 0.9, 1.0, 1.0]
     assert by_step(samples)["g-00", 0] == pytest.approx(-1.0, abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""What the samples tells a critic: what each turn brought and where it ends, whatever part of a trajectory is trained on."""
+"""The rewards and ends of turns for a critic, whatever part of a trajectory is trained on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def keep(
 
 
 def brought(row: TrainRow) -> dict[int, float]:
-    """What is not 0, by place."""
+    """Return the rewards that are not 0, by place."""
     assert len(row.rewards) == len(row.ids)
     return {place: reward for place, reward in enumerate(row.rewards) if reward}
 

@@ -77,7 +77,7 @@ def test_a_model_with_an_objective_of_its_own_is_credited_by_it_alone(
     batch = batch_of(
         own, "r", "mover", 1, samples.rows["mover"], uri="", initial=weights, start=weights
     )
-    assert objectives_of(batch) == ["auxiliary", job]
+    assert objectives_of(batch) == [job]
     origin, numbers = origin_of(own), SampleOptions.of(own, 1, VERSIONS, 0.0).numbers
     record = StepRecord(samples.records, origin["config"], origin["algorithm"], numbers)
     assert credit(1, record).samples.rows == samples.rows

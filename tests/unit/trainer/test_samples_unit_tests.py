@@ -150,13 +150,13 @@ def test_what_is_not_trained_on_says_why() -> None:
     assert recorded_tests(nothing)[0]["reason"] == NO_TOKENS
 
 
-def test_without_a_good_program_tests_train_nobody_and_programs_are_still_compared() -> None:
+def test_without_a_good_program_tests_train_no_model_and_programs_are_still_compared() -> None:
     samples = keep(programs(shares=(0.5, 0.0), tests=(written("10"), written("00"))))
     assert [t["reason"] for t in recorded_tests(samples)] == [NO_GOOD_PROGRAM] * 2
     assert (len(samples.rows["policy"]), samples.rows["reward"]) == (2, [])
 
 
-def test_a_held_out_or_measured_group_trains_nobody() -> None:
+def test_a_held_out_or_measured_group_trains_no_model() -> None:
     samples = keep(programs(purpose="measure_candidate"), train_on_pairs="parent")
     assert {t["reason"] for t in recorded_tests(samples)} == {"measures a rewrite"}
     assert (samples.rows["policy"], samples.rows["reward"]) == ([], [])

@@ -168,7 +168,7 @@ def test_params_survive_json_with_its_keys_in_any_order() -> None:
         assert world_of(turned) == world
 
 
-def test_knobs_turn_what_they_name() -> None:
+def test_options_change_the_games() -> None:
     closed = generate(
         count=40,
         seed=1,
@@ -217,7 +217,7 @@ def test_knobs_turn_what_they_name() -> None:
         ({"receptacles": [1, 1], "goals": ["place"]}, "no solvable game"),
     ],
 )
-def test_impossible_knobs_are_refused_by_name(options: dict[str, Any], sentence: str) -> None:
+def test_impossible_options_are_refused_by_name(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         FAMILY.generate(count=1, seed=0, options=options)
 

@@ -1,4 +1,4 @@
-"""Games under ALFWorld's rules: what fits where, what is said, that every one is solvable, that bad ones are refused.
+"""Games under ALFWorld's rules: places of objects, sentences, solvability, refusals.
 
 That the sentences are ALFWorld's is held by tests/contract/alfworld, against recordings of the real engine.
 """
@@ -94,12 +94,12 @@ def test_what_was_done_to_a_thing_reads_when_it_is_examined() -> None:
     clean = ["go to sinkbasin 1", "clean apple 2 with sinkbasin 1", "examine apple 2"]
     warm = ["go to microwave 1", "heat apple 2 with microwave 1", "examine apple 2"]
     cool = ["go to fridge 1", "cool apple 2 with fridge 1", "examine apple 2"]
-    said = texts(*commands, *cool, *warm, *clean, *cool)
-    assert said[2] == "There's nothing special about apple 2."
-    assert said[5] == "This is a cold apple 2."
-    assert said[8] == "This is a hot apple 2."
-    assert said[11] == "This is a hot and clean apple 2."
-    assert said[14] == "This is a cool and clean apple 2."
+    answers = texts(*commands, *cool, *warm, *clean, *cool)
+    assert answers[2] == "There's nothing special about apple 2."
+    assert answers[5] == "This is a cold apple 2."
+    assert answers[8] == "This is a hot apple 2."
+    assert answers[11] == "This is a hot and clean apple 2."
+    assert answers[14] == "This is a cool and clean apple 2."
     mug = texts(
         "go to countertop 1", "inventory", "take mug 1 from countertop 1", "examine mug 1", "look"
     )
@@ -194,7 +194,7 @@ def test_things_go_only_where_they_belong_and_take_only_what_suits_them() -> Non
     assert wrong[3].observation.text == "Nothing happens."
 
 
-def test_nothing_is_said_beyond_the_winning_observation() -> None:
+def test_the_winning_observation_is_the_last_text() -> None:
     goal: dict[str, Any] = {"type": "place", "object": "apple", "target": "shelf"}
     with pytest.raises(InputError, match="no plan reaches it"):  # apples do not belong on shelves
         FAMILY.validate({**ROOM, "goal": goal})
@@ -290,7 +290,7 @@ def test_a_bad_game_is_refused_and_the_field_is_named(
         ({"rooms": ["bathroom"], "goals": ["heat"]}, "no solvable game"),
     ],
 )
-def test_bad_knobs_are_refused_by_name(options: dict[str, Any], sentence: str) -> None:
+def test_bad_options_are_refused_by_name(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         FAMILY.generate(count=1, seed=0, options={"rules": "alfworld", **options})
 

@@ -1,4 +1,4 @@
-"""What the commands of the household do, in a room small enough to check by eye."""
+"""Commands of the household, in a room small enough to check by eye."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a supervised warm start: what the environment said, labels flipped at their rate, and read by the judge's side."""
+"""The files of a supervised warm start: texts of the environment, labels flipped at their rate, and read by the judge's side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissi
 def written(
     folder: Path, *, flip_rate: float = 0.0, reference: bool = False, **options: Any
 ) -> tuple[Any, Any, Any]:
-    """What was counted, the chats and the transcripts."""
+    """Write demonstrations; return their counts, chats and transcripts."""
     counts = write_demonstrations(
         folder, count=40, seed=3, generate={"goals": ["clean", "place"]}, options=options,
         flip_rate=flip_rate, reference=reference, **CARELESS,
@@ -38,23 +38,21 @@ def written(
         {"wording": "alfworld", "answer": "whole"},
     ],
 )
-def test_a_transcript_tells_step_by_step_what_the_chat_says(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_transcript_has_the_chat_step_by_step(tmp_path: Path, options: dict[str, Any]) -> None:
     counts, chats, transcripts = written(tmp_path, **options)
     assert counts["chats"] == len(chats) == len(transcripts) == 40
     assert 0.0 < counts["success"] < 1.0
     for chat, transcript in zip(chats, transcripts, strict=True):
-        said = [message["content"] for message in chat["messages"]]
+        texts = [message["content"] for message in chat["messages"]]
         first = chat["messages"][0]["role"] == "system"
-        assert transcript["system"] == (said[0] if first else "")
-        told = [[step["observation"], step["response"]] for step in transcript["steps"]]
-        assert [text for step in told for text in step] == said[first:]
+        assert transcript["system"] == (texts[0] if first else "")
+        pairs = [[step["observation"], step["response"]] for step in transcript["steps"]]
+        assert [text for step in pairs for text in step] == texts[first:]
         following = [step["next_observation"] for step in transcript["steps"]]
-        assert following[:-1] == [observation for observation, _ in told[1:]]
+        assert following[:-1] == [observation for observation, _ in pairs[1:]]
 
 
-def test_a_reference_beside_a_transcript_solves_its_task(tmp_path: Path) -> None:
+def test_the_reference_of_a_transcript_solves_its_task(tmp_path: Path) -> None:
     _, chats, plain = written(tmp_path / "plain", wording="terse")
     _, again, shown = written(tmp_path / "shown", wording="terse", reference=True)
     assert chats == again

@@ -1,0 +1,30 @@
+"""The method of docs/extend.md, as it stands there: named by its path, it ends a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.one_process import OneProcess
+from tests.contract.test_write_your_own import block
+from tests.one_process.test_configs import pool_of, run_of
+from triforge.config import merge
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def test_the_example_of_a_method_stops_a_run(
+    tmp_path: Path, any_text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_method.py").write_text(block("python", begins="from collections.abc"))
+    monkeypatch.syspath_prepend(tmp_path)
+    document = merge(run_of("sokoban"), {"methods": {"my_method:METHOD": {"floor": 1000.0}}})
+    models = dict.fromkeys(("policy", "reward", "rewriter"), any_text_model)
+    async with OneProcess(tmp_path, models) as deployment:
+        made = await deployment.create_pool(pool_of("sokoban"))
+        run = await deployment.train(made.id, document)
+        steps = deployment.steps(run.id)
+    assert (run.status, run.step) == ("stopped", 1), run.reason
+    assert "is below 1000.0" in run.reason
+    assert steps[-1].metrics["entropy_floor/low"] == 1

@@ -1,0 +1,97 @@
+"""Families are plug-ins: what they raise while a rewrite is written is on record, and is not tried again for ever."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from services.env_adapter.adaptation.adapter import make_adapter
+from tests.sections import adapt_settings
+from tests.unit.env_adapter.conftest import Service, ShelfFamily
+from triforge.errors import SandboxError
+from triforge.rollout.protocols import RewriteMenu, TaskDraft
+from triforge.testing.fakes import FakeGenerate
+from triforge.types import Direction, Task
+
+
+def first_choice(request: Any) -> str:
+    return "" if request.sampling.regex is None else str(request.sampling.regex).split("|")[0]
+
+
+class NoMenu(ShelfFamily):
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        raise KeyError("shelf")
+
+
+class NoRewrite(ShelfFamily):
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        raise ZeroDivisionError("a shelf of no width")
+
+
+class NoProof(ShelfFamily):
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> Any:
+        raise SandboxError("no sandbox starts here")
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        (NoMenu(), "writing the proposal raised KeyError: 'shelf'"),
+        (NoRewrite(), "writing the proposal raised ZeroDivisionError: a shelf of no width"),
+        (NoProof(), "writing the proposal raised SandboxError: no sandbox starts here"),
+    ],
+)
+async def test_what_a_family_raises_makes_an_invalid_proposal_that_says_so(
+    service: Service, family: ShelfFamily, reason: str
+) -> None:
+    model = FakeGenerate(first_choice)
+    adapter = make_adapter(service.database, lambda _: family, model)
+    outcome = service.outcome(service.first, 8, settings=adapt_settings(max_pending=9))
+    (proposal,) = await adapter.handle(outcome)
+    assert (proposal.state, proposal.reason) == ("invalid", reason)
+    asked = len(model.requests)
+    assert await adapter.handle(outcome) == (), "it is on record"
+    assert len(model.requests) == asked, "no model is asked about it again"
+
+
+class OpenShelf(ShelfFamily):
+    """Answers in the model's words: any shelf and colour, as JSON."""
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        text = {"type": "string"}
+        schema = {
+            "type": "object",
+            "properties": {"shelf": text, "colour": text},
+            "required": ["shelf", "colour"],
+        }
+        return RewriteMenu(description="A shelf.", json_schema=json.dumps(schema))
+
+
+async def test_open_answers_that_do_not_hold_leave_an_invalid_proposal_and_nothing_else(
+    service: Service,
+) -> None:
+    answers = ["Sure!", '{"shelf": "3"}', '{"shelf": "9", "colour": "red"}']
+    model = FakeGenerate(answers)
+    adapter = make_adapter(service.database, lambda _: OpenShelf(), model)
+    before = service.states()
+    settings = adapt_settings(max_pending=9, candidates=1, diagnosis_budget=0)
+    failed = []
+    for group in ("g1", "g2", "g3"):
+        outcome = service.outcome(service.first, 8, group, settings=settings)
+        (proposal,) = await adapter.handle(outcome)
+        assert (proposal.state, proposal.candidate_id) == ("invalid", None)
+        failed += [check.name for check in proposal.checks if not check.passed]
+    assert failed == ["readable", "readable", "solvable"]
+    assert service.states() == before
+    assert model.requests[0].sampling.json_schema is not None
+
+
+async def test_an_open_answer_that_holds_is_measured(service: Service) -> None:
+    model = FakeGenerate(['{"shelf": "3", "colour": "red"}'])
+    adapter = make_adapter(service.database, lambda _: OpenShelf(), model)
+    outcome = service.outcome(service.first, 8, settings=adapt_settings(max_pending=9))
+    (proposal,) = await adapter.handle(outcome)
+    assert proposal.state == "pending"
+    assert service.stored(proposal).candidate_id is not None

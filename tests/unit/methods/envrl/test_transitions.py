@@ -1,0 +1,357 @@
+"""Transitions from what was played, and the rows of both layouts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.models.tiny_models import TinyShape, build_tiny_model
+from methods.envrl.loop import EnvRL
+from methods.envrl.rows import AuxiliaryRows, auxiliary_rows, item
+from methods.envrl.transitions import Drawn, Transition, draw_transitions, with_foreign_targets
+from services.trainer.credit.options import Limits, SampleOptions
+from services.trainer.credit.samples import Samples, build_samples
+from services.trainer.learner.learner import Learner
+from services.trainer.loop.hooks import MethodContext
+from tests.batches import train_batch
+from tests.unit.methods.envrl.places import PLACES, WORDS, group_of, options, played
+from triforge.config import parse
+from triforge.errors import ConfigError
+from triforge.rendering import Renderer
+from triforge.types import ChatMessage, ImageRef, JudgedGroup, PlacedImage, VersionSpan
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shape = TinyShape(hidden=16, layers=2, heads=2, max_positions=64)
+    return build_tiny_model(tmp_path_factory.mktemp("words") / "tiny", WORDS, shape=shape, seed=3)
+
+
+@pytest.fixture(scope="module")
+def renderer(folder: Path) -> Renderer:
+    return Renderer.from_folder(folder)
+
+
+LOOK = [("fridge shelf", "go fridge"), ("closed", "go shelf"), ("egg", "put mug")]
+
+
+def drawn(groups: list[JudgedGroup], **changes: object) -> Drawn:
+    return draw_transitions(groups, options(**changes), trained=99, seed=1)
+
+
+def rows_of(groups: list[JudgedGroup], renderer: Renderer, **changes: object) -> AuxiliaryRows:
+    return auxiliary_rows(groups, options(**changes), renderer, trained=99, max_tokens=200, seed=1)
+
+
+def hooks(folder: Path, changes: dict[str, object], **sections: object) -> EnvRL:
+    models = {"policy": {"path": str(folder)}}
+    config = parse({"models": models, "methods": {"envrl": changes}, **sections})
+    parts: Any = None
+    run = MethodContext(name="envrl", parts=parts, run_id="run", config=config)
+    return EnvRL(run, config.methods.named["envrl"])
+
+
+def samples_of(trained: int) -> Samples:
+    reasons = Counter({"trained": trained})
+    return Samples(rows={}, records=[], lines=[], reasons=reasons, vote_reasons=Counter(), ages={})
+
+
+def targets(renderer: Renderer, row: object) -> str:
+    ids = [i for i, w in zip(row.ids, row.weights, strict=True) if w]  # type: ignore[attr-defined]
+    return renderer.decode(ids, skip_special_tokens=False)
+
+
+def test_a_step_becomes_a_transition_with_its_window_of_history():
+    found = drawn([group_of(played(None, [*LOOK, ("empty", "go fridge")], "closed"))], history=1)
+    assert [t.step for t in found.transitions] == [0, 1, 2]
+    last = found.transitions[2]
+    assert last == Transition(
+        key="g-00/2", trajectory_id="g-00", step=2, task_id="task", instruction="put mug shelf",
+        past=(("closed", "go shelf"),), observation="egg", action="put mug", next_observation="empty",
+        idle=False,
+    )  # fmt: skip
+    assert drawn([group_of(played(None, LOOK, "empty"))], history=0).transitions[1].past == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"finish": "length"}, "response cut off"),
+        ({"action_valid": False}, "invalid action"),
+        ({"action": " "}, "invalid action"),
+        ({"next_observation": " "}, "nothing to predict"),
+        ({"next_observation": "\n\nCommands: 1"}, "nothing to predict"),
+        ({"next_observation": "Harness: slow"}, "harness warning"),
+    ],
+)
+def test_a_step_that_says_nothing_of_the_environment_is_left_out(change, reason):
+    group = group_of(played(None, LOOK, "empty", changes={1: change}))
+    found = drawn([group], warning_texts=["harness"])
+    assert [t.step for t in found.transitions] == [0]
+    assert found.left_out == {reason: 1, "terminal": 1}
+    assert found.found == 3
+
+
+def test_failures_count_like_successes_and_unmeasured_episodes_not_at_all():
+    def transitions(outcome):
+        return drawn([group_of(played(None, LOOK, "empty", outcome=outcome))]).transitions
+
+    assert transitions(1) == transitions(-1)
+    assert transitions(None) == []
+
+
+@pytest.mark.parametrize(
+    ("purpose", "overrides", "teaches"),
+    [
+        ("evaluate", {}, False),
+        ("measure_candidate", {}, True),
+        ("measure_candidate", {"train_on_pairs": "parent"}, False),
+    ],
+)
+async def test_what_is_not_for_training_teaches_nothing(folder, purpose, overrides, teaches):
+    envrl = hooks(folder, {"id": {"lambda0": 0.1}}, algorithm={"overrides": overrides})
+    groups = [group_of(played(None, LOOK, "empty"), purpose=purpose)]
+    _, measures = await envrl.more_samples(1, groups, samples_of(9))
+    assert (measures["aux/found"] > 0) is teaches
+
+
+def test_identical_transitions_count_once():
+    same = [played(None, LOOK, "empty", index=i) for i in range(4)]
+    found = drawn([group_of(*same)])
+    assert len(found.transitions) == 2
+    assert found.left_out == {"terminal": 4, "repeated": 6}
+
+
+def test_idle_steps_are_capped_and_the_limit_is_what_the_policy_trains_on_unless_set():
+    turns = [(f"shelf {i}", f"go {i}") for i in range(9)] + [
+        ("nothing", f"put {i}") for i in range(30)
+    ]
+    groups = [group_of(played(None, turns, "empty"))]
+    found = drawn(groups)
+    idle = [t for t in found.transitions if t.idle]
+    assert (len(idle), len(found.transitions)) == (2, 10)  # 8 others, and 3 of 11 are too many
+    some = draw_transitions(groups, options(max_samples_per_update=0), trained=8, seed=1)
+    assert len(some.transitions) == 8
+    assert (
+        draw_transitions(groups, options(max_samples_per_update=0), trained=0, seed=1).transitions
+        == []
+    )
+
+
+def test_the_list_of_admissible_commands_is_neither_shown_nor_predicted(renderer: Renderer):
+    listed = [(f"{seen}\n\nCommands:\n1: go fridge", did) for seen, did in LOOK]
+    rows = rows_of([group_of(played(None, listed, "empty"))], renderer).rows
+    assert len(rows) == 4
+    for row in rows:
+        assert "1" not in renderer.decode(list(row.ids)).split()
+
+
+def test_separate_items_say_what_is_asked_and_train_the_answer_alone(renderer: Renderer):
+    rows = rows_of([group_of(played(None, LOOK, "empty"))], renderer).rows
+    assert [row.key for row in rows] == ["sp/g-00/0", "sp/g-00/1", "id/g-00/0", "id/g-00/1"]
+    texts = [renderer.decode(list(row.ids), skip_special_tokens=False) for row in rows]
+    assert texts[1] == (
+        "<user> put mug shelf ; fridge shelf > go fridge ; closed > go shelf ; ? <assistant> egg <end>"
+    )
+    assert texts[3] == "<user> put mug shelf ; closed ? ; egg <assistant> go shelf <end>"
+    assert [targets(renderer, row) for row in rows] == [
+        "closed <end>", "egg <end>", "go fridge <end>", "go shelf <end>",
+    ]  # fmt: skip
+    for name in ("sp", "id"):
+        weights = [w for row in rows if row.objective == name for w in row.weights]
+        assert sum(weights) == pytest.approx(1.0)
+        assert len({w for w in weights if w}) == 1
+
+
+def test_sentences_tell_a_language_model_what_to_write():
+    transition = drawn([group_of(played(None, LOOK, "empty"))]).transitions[1]
+    system, asked, answer = item("sp", transition, "plain")
+    assert "what the environment will show" in str(system.content)
+    assert str(asked.content).split("\n\n") == [
+        "Task: put mug shelf", "Seen before: fridge shelf", "Done: go fridge", "Seen now: closed",
+        "Next action: go shelf",
+    ]  # fmt: skip
+    assert answer == ChatMessage(role="assistant", content="egg")
+    asked, answer = item("id", transition, "plain")
+    assert str(asked.content).split("\n\n")[1:] == [
+        "Task: put mug shelf", "Seen first: closed", "Seen then: egg",
+    ]  # fmt: skip
+    assert answer.content == "go shelf"
+
+
+def test_a_long_target_is_cut_off_and_does_not_end(renderer: Renderer):
+    turns = [("shelf", "go fridge"), ("egg " * 30, "go shelf")]
+    rows = rows_of([group_of(played(None, turns, "empty"))], renderer, max_target_tokens=5).rows
+    assert targets(renderer, rows[0]) == "egg egg egg egg egg"
+    assert targets(renderer, rows[1]) == "go fridge <end>"
+
+
+def test_an_item_that_is_too_long_is_left_out_and_counted(renderer: Renderer):
+    groups = [group_of(played(None, [("shelf " * 250, "go fridge"), *LOOK], "empty"))]
+    made = rows_of(groups, renderer, history=1)
+    assert (
+        made.measures["aux/left_out/longer than max_tokens"] == 3
+    )  # one item remembers the long one
+    assert sum(
+        w for row in made.rows if row.objective == "sp" for w in row.weights
+    ) == pytest.approx(1)
+
+
+def test_in_the_sequence_exactly_the_observations_after_the_first_action_are_trained(
+    renderer: Renderer,
+):
+    trajectory = played(renderer, [*LOOK, ("empty closed", "go fridge")], "egg")
+    made = rows_of([group_of(trajectory)], renderer, layout="in_sequence")
+    sequence, *rest = made.rows
+    assert sequence.ids == trajectory.segments[0].ids[: len(sequence.ids)]
+    assert sequence.objective == "sp"
+    assert targets(renderer, sequence) == "closed egg empty closed"
+    assert sum(sequence.weights) == pytest.approx(1.0)
+    assert [row.objective for row in rest] == ["id"] * 3
+
+
+def test_in_the_sequence_the_model_sees_the_images_that_it_was_shown(renderer: Renderer):
+    trajectory = played(renderer, LOOK, "empty")
+    (segment,) = trajectory.segments
+    image = ImageRef(id=f"sha256:{7:064x}", media_type="image/png", width=8, height=8, size=99)
+    shown = [PlacedImage(image=image, start=at, end=at + 1) for at in (0, len(segment.ids) - 1)]
+    trajectory = trajectory.model_copy(
+        update={"segments": (segment.model_copy(update={"images": tuple(shown)}),)}
+    )
+    sequence, *apart = rows_of([group_of(trajectory)], renderer, layout="in_sequence").rows
+    assert sequence.images == (shown[0],), "the last one stands behind what is trained on"
+    assert all(not row.images for row in apart)
+
+
+def test_in_the_sequence_what_cannot_be_found_once_is_left_out(renderer: Renderer):
+    trajectory = played(renderer, LOOK, "empty", changes={0: {"next_observation": "shelf"}})
+    made = rows_of([group_of(trajectory)], renderer, layout="in_sequence")
+    assert targets(renderer, made.rows[0]) == "egg"
+    assert made.measures["aux/left_out/not found in its sequence"] == 1
+
+
+def test_in_the_sequence_is_refused_where_every_step_is_a_sequence_of_its_own(renderer: Renderer):
+    turns = [(a, f"go {b}") for a in ("empty", "egg", "closed") for b in ("fridge", "shelf", "mug")]
+    trajectory = played(renderer, turns, "shelf")
+    apart = tuple(s.model_copy(update={"segment": i}) for i, s in enumerate(trajectory.steps))
+    cut = trajectory.model_copy(
+        update={"steps": apart, "segments": trajectory.segments * len(apart)}
+    )
+    assert rows_of([group_of(trajectory)], renderer, layout="in_sequence").rows
+    with pytest.raises(ConfigError, match=r"methods.envrl.layout"):
+        rows_of([group_of(cut)], renderer, layout="in_sequence")
+
+
+def test_the_placebo_keeps_inputs_and_exchanges_targets(renderer: Renderer):
+    turns = [
+        ("shelf", "go fridge"),
+        ("closed", "go shelf"),
+        ("egg", "put mug"),
+        ("empty", "go egg"),
+    ]
+    transitions = drawn([group_of(played(None, turns, "mug"))]).transitions
+    foretold, explained = with_foreign_targets(transitions, seed=4)
+    for true, false in zip(transitions, foretold, strict=True):
+        assert (true.observation, true.action) == (false.observation, false.action)
+        assert true.next_observation != false.next_observation
+    for true, false in zip(transitions, explained, strict=True):
+        assert (true.observation, true.next_observation) == (
+            false.observation,
+            false.next_observation,
+        )
+        assert true.action != false.action
+    assert sorted(t.action for t in explained) == sorted(t.action for t in transitions)
+    lone = rows_of([group_of(played(None, turns[:2], "mug"))], renderer, placebo="shuffle")
+    assert lone.rows == []
+    assert lone.measures["aux/left_out/too few to exchange"] == 1
+
+
+def test_the_same_step_gives_the_same_rows_and_another_seed_another_draw(renderer: Renderer):
+    groups = [
+        group_of(played(None, [(f"shelf {i} {t}", "go fridge") for i in range(9)], "egg", task=str(t), group=f"g{t}"))
+        for t in range(4)
+    ]  # fmt: skip
+
+    def made(seed: int):
+        chosen = options(max_samples_per_update=10, placebo="shuffle", prompt="plain")
+        return auxiliary_rows(groups, chosen, renderer, trained=0, max_tokens=400, seed=seed)
+
+    assert made(5) == made(5)
+    assert {r.key for r in made(5).rows} != {r.key for r in made(6).rows}
+    counts = [
+        sum(r.task_id == str(t) for r in made(5).rows if r.objective == "sp") for t in range(4)
+    ]
+    assert sorted(counts) == [2, 2, 3, 3]
+
+
+def test_an_objective_of_weight_0_has_no_rows_unless_it_is_to_be_measured(renderer: Renderer):
+    groups = [group_of(played(None, LOOK, "empty"))]
+    only_id = rows_of(groups, renderer, sp={"lambda0": 0.0})
+    assert {row.objective for row in only_id.rows} == {"id"}
+    both = rows_of(groups, renderer, sp={"lambda0": 0.0}, measure=True)
+    assert {row.objective for row in both.rows} == {"sp", "id"}
+
+
+@pytest.mark.parametrize("layout", ["separate", "in_sequence"])
+def test_both_errors_fall_in_a_world_that_follows_rules(
+    folder: Path, renderer: Renderer, layout: str
+):
+    """An action names a place; what is seen then is that place, whatever was seen before."""
+    draw = random.Random(5)
+    walks = []
+    for index in range(6):
+        there = [draw.choice(list(PLACES)) for _ in range(7)]
+        seen = ["empty", *(PLACES[place] for place in there)]
+        turns = [(before, f"go {place}") for before, place in zip(seen, there, strict=False)]
+        walks.append(played(renderer, turns, seen[-1], index=index))
+    rows = rows_of([group_of(*walks)], renderer, layout=layout, history=0).rows
+    learner, reports = Learner.fresh(folder), []
+    for step in range(1, 26):
+        batch = train_batch(
+            folder, step=step, version=0, num_rows=len(rows), learning_rate=1e-2,
+            envrl={"weights": {"sp": 1.0, "id": 1.0}},
+        )  # fmt: skip
+        reports.append(learner.train(batch, rows).metrics)
+    first, last = reports[0], reports[-1]
+    assert last["aux/sp/nll"] < 0.3 * first["aux/sp/nll"]
+    assert last["aux/id/nll"] < 0.3 * first["aux/id/nll"]
+    assert first["aux/id/exact"] < 0.3 < 0.9 < last["aux/id/exact"]
+
+
+@pytest.mark.parametrize("preset", ["grpo", "gigpo"])
+async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
+    folder: Path, renderer: Renderer, preset: str
+):
+    own = options(max_samples_per_update=0).model_dump(mode="json")
+    settings = {"run": {"steps": 3}, "algorithm": {"preset": preset}}
+    envrl, again = [hooks(folder, own, **settings) for _ in range(2)]
+    spans = [VersionSpan(version=0, start=0, end=99)]
+    walks = [
+        trajectory.model_copy(
+            update={"segments": tuple(s.model_copy(update={"versions": tuple(spans)}) for s in trajectory.segments)}
+        )
+        for trajectory in (
+            played(renderer, LOOK, "empty", outcome=1),
+            played(renderer, [("fridge shelf", "go shelf"), ("egg", "go fridge")], "closed", index=1),
+        )
+    ]  # fmt: skip
+    groups = [group_of(*walks)]
+    limits = Limits(max_tokens=64, max_rows=0)
+    samples = build_samples(
+        groups, SampleOptions(algorithm=envrl.run.config.algorithm.resolved, players={"policy": (0, limits)}, judging={"reward": (0, limits)}, seed=1))  # fmt: skip
+    trained = samples.reasons["trained"]
+    made = await envrl.more_samples(1, groups, samples)
+    assert made == await again.more_samples(1, groups, samples)
+    assert 0 < made[1]["aux/drawn"] <= trained
+    rows = [*samples.rows["policy"], *made[0]]
+    batch = await envrl.batch(1, train_batch(folder, version=0, num_rows=len(rows)))
+    metrics = Learner.fresh(folder).train(batch, rows).metrics
+    assert metrics["updates"] >= 1
+    assert metrics["aux/sp/weight"] == metrics["aux/id/weight"] == 0.2
+    assert envrl.weights(4) == {"sp": 0.0, "id": 0.0}  # beyond the last step
+    assert await envrl.more_samples(4, groups, samples_of(0)) == ([], {})
+    assert await hooks(folder, {}).more_samples(1, groups, samples_of(9)) == ([], {})
