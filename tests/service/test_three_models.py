@@ -22,7 +22,7 @@ from services.trainer.runs.runs import Runs
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
 from triforge.broker import Broker
-from triforge.config import parse
+from triforge.config import Settings, parse
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import RunState, TrainedRole
 
@@ -220,7 +220,10 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
     assert [len(set(found)) for found in expected.values()] == [4, 4, 4]
     assert _weights(loop, killed) == expected
     assert parse(clean.config).trained == ("policy", "reward", "mover")
-    runs: Any = Runs(loop.store, None, loop.settings, loop.artifacts, loop.services)
+    nothing: Any = None
+    runs = Runs(
+        store=loop.store, pools=nothing, broker=nothing, artifacts=loop.artifacts, settings=Settings(), apis=loop.services,
+    )  # fmt: skip
     first = killed.further["mover"] - 1
     rolled = await roll_back(runs, killed.id, RunRollback(role="mover", version=first))
     assert rolled.further["mover"] == first + 2
