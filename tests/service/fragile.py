@@ -1,4 +1,4 @@
-"""What an orchestrator writes to, with a death or an error planned at any place of it."""
+"""The stores and the broker of an orchestrator, with a death or an error planned at any place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 class Troubles:
-    """What goes wrong where.
+    """Planned errors and deaths, by place.
 
     Attributes:
         visited: all places the orchestrator came by, in order.
@@ -38,7 +38,7 @@ class Troubles:
         self.visited: list[str] = []
 
     def plan(self, place: str, error: BaseException, *, times: int = 1) -> None:
-        """Raise an error the next times that somebody comes by."""
+        """Raise an error at the next visits of a place."""
         self._planned += [(place, error)] * times
 
     def kill_at(self, number: int) -> None:
