@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import uvicorn
-
 from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.endpoints import make_writer
 from services.env_adapter.adaptation.settings import RunSettings
-from services.env_adapter.app import Parts, create_app
-from services.env_adapter.openenv.server import serve
 from services.env_adapter.pools.store import PoolStore
 from services.env_adapter.rollout.worker import RolloutWorker
 from services.env_adapter.sessions.groups import SessionGroups
@@ -40,8 +36,6 @@ from triforge.store.database import open_database
 from triforge.store.images import ImageStore
 from triforge.telemetry import begin
 from triforge.types import GroupTask, TaskOutcome
-from triforge.web.guard import entrance_of
-from triforge.web.server import config_of
 
 _GROUPS: Final = 32  # in flight in one worker; env_adapter.concurrency bounds its episodes
 _OUTCOMES: Final = 8  # in flight in one worker; few of them wait for a model
@@ -49,6 +43,12 @@ _OUTCOMES: Final = 8  # in flight in one worker; few of them wait for a model
 
 def api() -> int:
     """Serve pools, tasks, lineage, plans and sessions over REST."""
+    import uvicorn
+
+    from services.env_adapter.app import Parts, create_app
+    from triforge.web.guard import entrance_of
+    from triforge.web.server import config_of
+
     settings = Settings.from_env()
     egress.here()  # refuses a malformed option before anything is served
     database = open_database(settings.database_url)
@@ -153,7 +153,11 @@ def main(arguments: Sequence[str]) -> int:
     command = options.pop("command")
     begin("env_adapter", command)
     try:
-        return serve(**options) if command == "serve" else PROGRAMS[command]()
+        if command in PROGRAMS:
+            return PROGRAMS[command]()
+        from services.env_adapter.openenv.server import serve
+
+        return serve(**options)
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1

@@ -1,4 +1,4 @@
-"""A run's jobs after its end, and the progress of its step."""
+"""The jobs of a run that has ended, and the progress of its step."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     ]
 
 
-async def test_a_run_goes_on_although_no_event_of_its_groups_can_be_sent(loop: Loop) -> None:
+async def test_a_run_goes_on_although_its_events_cannot_be_sent(loop: Loop) -> None:
     loop.troubles.plan("emit group", StorageError("the server is out of memory"), times=100)
     run = loop.submit(steps=1)
     assert (await loop.conduct(run)).status == "finished"

@@ -1,4 +1,4 @@
-"""The trainer's log of a run: its begin, each committed step and its end, each with the ids of the run."""
+"""The trainer's log of a run: its begin, each committed step, its end, with the run's id."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_run_is_in_the_log_from_its_beginning_to_its_end_step_by_step(
     second = found[2]
     assert (second["step"], second["policy"], second["reward"]) == ("1", "2", "2")
     assert "success 0.5" in second["message"]
-    assert "eval/greedy" not in second["message"], "a step logs only what it has measured"
+    assert "eval/greedy" not in second["message"], "measures that a step lacks are left out"
 
 
 async def test_a_run_that_fails_says_why_in_the_log(loop: Loop, lines: io.StringIO) -> None:

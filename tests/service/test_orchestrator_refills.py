@@ -1,4 +1,4 @@
-"""Groups that teach nothing are replaced by newly drawn ones, within a bound, also after deaths."""
+"""Groups that teach nothing are replaced by newly drawn ones, within a bound, after any crash."""
 
 from __future__ import annotations
 

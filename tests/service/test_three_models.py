@@ -214,9 +214,9 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
     assert [len(set(found)) for found in expected.values()] == [4, 4, 4]
     assert _weights(loop, killed) == expected
     assert parse(clean.config).trained == ("policy", "reward", "mover")
+    nothing: Any = None
     runs = Runs(
-        store=loop.store, pools=None, broker=broker, artifacts=loop.artifacts, settings=loop.settings,
-        apis=loop.services,
+        store=loop.store, pools=nothing, broker=nothing, artifacts=loop.artifacts, settings=Settings(), apis=loop.services,
     )  # fmt: skip
     first = killed.further["mover"] - 1
     rolled = await roll_back(runs, killed.id, RunRollback(role="mover", version=first))
