@@ -121,7 +121,7 @@ def policy_url() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def learner_spans() -> Iterator[Any]:
-    """What a learner records of what it does, kept in memory."""
+    """The spans that a learner records, kept in memory."""
     memory = pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter",
         reason="OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'",
