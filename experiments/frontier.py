@@ -74,7 +74,6 @@ FRONTIER = Study(
     quick=_FULL.short(),
     run="experiments.loop",
     report="experiments.frontier",
-    starts_alike=True,
 )
 
 

@@ -97,7 +97,6 @@ STUDY = Study(
     run="experiments.judges_run",
     report="experiments.judges_report",
     smoke=RATES[:1],
-    starts_alike=True,
 )  # fmt: skip
 
 _LITTLE = replace(

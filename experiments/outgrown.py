@@ -81,7 +81,6 @@ OUTGROWN = Study(
     report="experiments.outgrown_report",
     plots="experiments.outgrown_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
-    starts_alike=True,
 )
 
 _BROAD = {"id": 32, "goals": 32}

@@ -242,5 +242,4 @@ STUDY = Study(
     report="experiments.table1_report",
     plots="experiments.table1_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
-    starts_alike=True,
 )

@@ -1,4 +1,4 @@
-"""The experiment on methods: every arm goes round, is somebody's, and the table says what the curves say."""
+"""The experiment on methods: every arm is played and compared, and the table shows the curves."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_what_the_warm_start_judges_and_mends_is_in_words_of_the_household() -> 
 
 
 def test_an_arm_of_numbers_writes_its_curve() -> None:
-    told: list[object] = []
-    result = toys.play("window", ARMS["window"], 1, tell=told.append)
-    assert told[:-1] == [{"steps": step} for step in result.steps]
+    messages: list[object] = []
+    result = toys.play("window", ARMS["window"], 1, tell=messages.append)
+    assert messages[:-1] == [{"steps": step} for step in result.steps]
     assert len(result.steps) == 15
 
 
