@@ -171,17 +171,17 @@ def _files(given: HarborTask) -> dict[str, Entry]:
 
 def _expect_played(name: str, document: Any, asked: Document, files: dict[str, Entry]) -> None:
     """Refuse a task with parts that neither the sandbox nor a container has."""
-    found = [
+    unsupported = [
         f"[{section}] {key}"
         for section, keys in _NOT_PLAYED.items()
         for key, same in keys.items()
         if document.get(section, {}).get(key, same) not in (same, None, [], 0)
     ]
-    found += ["steps"] if document.get("steps") else []
-    found += [path for path in files if path == "trajectory.json" or _COMPOSE.fullmatch(path)]
-    if found:
+    unsupported += ["steps"] if document.get("steps") else []
+    unsupported += [path for path in files if path == "trajectory.json" or _COMPOSE.fullmatch(path)]
+    if unsupported:
         raise InputError(
-            f"harbor {name}: asks for {', '.join(found)}, which this family does not play; see environments/harbor/README.md"
+            f"harbor {name}: asks for {', '.join(unsupported)}, which this family does not play; see environments/harbor/README.md"
         )
     for section in (asked.environment, asked.verifier, asked.solution):
         if theirs := [key for key, value in section.env.items() if "${" in value]:
@@ -215,10 +215,10 @@ def _follow(dockerfile: str, layout: Layout) -> None:
             layout.workdir = normpath(join(layout.workdir, rest[0]))
         elif word == "ENV" and all("=" in pair for pair in rest):
             layout.env |= dict(pair.split("=", 1) for pair in rest)
-        elif word == "COPY" and len(rest) == 2 and (found := _copied(layout, *rest)):
-            for path, *_ in found:
+        elif word == "COPY" and len(rest) == 2 and (copied := _copied(layout, *rest)):
+            for path, *_ in copied:
                 _expect_free(path)
-            layout.tree += found
+            layout.tree += copied
         elif word not in _SILENT and not (word == "FROM" and _BASES.fullmatch(" ".join(rest))):
             raise _NeedsContainerError(f"the line {line[:120]!r} of environment/Dockerfile")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -25,31 +26,25 @@ from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
+Draw = Callable[[Random], World | None]
 TRIES: Final = 200
 TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for
 
 
 def generate(*, count: int, seed: int, options: Params) -> list[World]:
     """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same."""
-    draw, wanted = drawn_by(options)
-    seeded = (Random(f"household {seed} {index}") for index in range(count))  # noqa: S311
-    return [solvable_game(rng, wanted, draw) for rng in seeded]
-
-
-def drawn_by(
-    options: Params,
-) -> tuple[Callable[[Random], World | None], GeneratorOptions | HouseOptions]:
-    """Return the function that draws one room under these options, solvable or not, and the options."""
+    wanted: GeneratorOptions | HouseOptions
     if options.get("rules") == "alfworld":
-        house = parse_model(HouseOptions, options, "household options")
-        return (lambda rng: _draw_house(rng, house)), house
-    wanted = parse_model(GeneratorOptions, options, "household options")
-    return (lambda rng: _draw(rng, wanted)), wanted
+        wanted = house = parse_model(HouseOptions, options, "household options")
+        draw: Draw = partial(_draw_house, wanted=house)
+    else:
+        wanted = simple = parse_model(GeneratorOptions, options, "household options")
+        draw = partial(_draw, wanted=simple)
+    seeded = (Random(f"household {seed} {index}") for index in range(count))  # noqa: S311
+    return [_solvable(rng, wanted, draw) for rng in seeded]
 
 
-def solvable_game(
-    rng: Random, wanted: GeneratorOptions | HouseOptions, draw: Callable[[Random], World | None]
-) -> World:
+def _solvable(rng: Random, wanted: GeneratorOptions | HouseOptions, draw: Draw) -> World:
     """Draw rooms until one is solvable within the horizon, by a plan as long as `options.commands` asks for."""
     shortest, longest = wanted.commands or (0, wanted.horizon)
     tries = TRIES if wanted.commands is None else TRIES_TO_FIT

@@ -54,10 +54,10 @@ class Browser:
 
     def _open(self) -> None:
         line = self._kept.read_line("started successfully on port ", timeout_s=_START_S)
-        found = re.search(r"on port (\d+)", line)
-        if found is None:
+        match = re.search(r"on port (\d+)", line)
+        if match is None:
             raise EnvError(f"chromedriver wrote {line!r}, expected its port")
-        self._connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=_CALL_S)
+        self._connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=_CALL_S)
         flags = [*_FLAGS, f"--user-data-dir={self._kept.folder / 'profile'}"]
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # Chromium's own sandbox refuses to run as root

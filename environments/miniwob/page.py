@@ -132,9 +132,9 @@ requestAnimationFrame(frame);
 _CLICK: Final = """
 const [ref, done] = arguments;
 core.getDOMInfo();
-const found = core.previousDOMInfo[ref] !== undefined;
-if (found) core.elementClick(ref);
-done(found);
+const there = core.previousDOMInfo[ref] !== undefined;
+if (there) core.elementClick(ref);
+done(there);
 """
 _WAIT: Final = "const [ms, done] = arguments; setTimeout(() => done(true), ms);"
 

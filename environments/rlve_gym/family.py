@@ -58,12 +58,12 @@ class RlveGymFamily(QuestionFamily):
         return Question(text=made["text"], gold=made["gold"], kind=str(params["environment"]))
 
     def grade(self, params: Params, answer: str) -> Grade:
-        found = self.worker.call("grade", answer=answer, **self.read(params))
+        result = self.worker.call("grade", answer=answer, **self.read(params))
         return Grade(
-            score=found["reward"],
-            solved=bool(found["accuracy"]),
-            readable=bool(found["format_score"]),
-            share=(found["reward"] + 1.0) / 2.0,  # rewards are -1 to 1
+            score=result["reward"],
+            solved=bool(result["accuracy"]),
+            readable=bool(result["format_score"]),
+            share=(result["reward"] + 1.0) / 2.0,  # rewards are -1 to 1
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:

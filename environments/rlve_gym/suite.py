@@ -98,10 +98,10 @@ class Suite:
                 f"field environment: {name!r} is unknown; the README names the list of all"
             )
         module, attribute = where
-        found = getattr(import_module(module), attribute)
-        if found.__module__.startswith(EVALUATING):
+        loaded = getattr(import_module(module), attribute)
+        if loaded.__module__.startswith(EVALUATING):
             only_formulas()
-        return found
+        return loaded
 
 
 def _marked(answer: str) -> str:
@@ -132,7 +132,7 @@ def _read_table(package: Path, table: str) -> dict[str, tuple[str, str]]:
     """Read a table of the package's source: name to (module, class)."""
     tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
     modules: dict[str, str] = {}
-    found: dict[str, tuple[str, str]] = {}
+    classes: dict[str, tuple[str, str]] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             modules |= {alias.asname or alias.name: node.module for alias in node.names}
@@ -141,8 +141,8 @@ def _read_table(package: Path, table: str) -> dict[str, tuple[str, str]]:
                 continue
             for key, value in zip(node.value.keys, node.value.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
-                    found[str(key.value)] = (modules[value.id], value.id)
-    return found
+                    classes[str(key.value)] = (modules[value.id], value.id)
+    return classes
 
 
 if __name__ == "__main__":

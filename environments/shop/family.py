@@ -117,7 +117,7 @@ class ShopEpisode:
         elif what in (NEXT, PREVIOUS):
             self._turn(what)
         elif self._open is None:
-            self._open = next(found for found in self._shown() if found.asin.lower() == what)
+            self._open = next(product for product in self._shown() if product.asin.lower() == what)
             self._chosen = {}
         elif what == BUY:
             wanted = self._catalogue.by_asin[self._goal.asin]
@@ -281,10 +281,10 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
     def solution(self, given: VisitParams, options: AnswerOptions) -> Sequence[str] | None:
         """Search for the product's own title, open it, choose, buy; None when the search does not find it in time."""
         product = _product(given)
-        found = given.catalogue.load().index.find(product.title)
-        if product not in found:
+        results = given.catalogue.load().index.find(product.title)
+        if product not in results:
             return None
-        turns = [f"click[{NEXT}]"] * (found.index(product) // PAGE)
+        turns = [f"click[{NEXT}]"] * (results.index(product) // PAGE)
         wanted = set(given.options.items())
         choices = [f"click[{label}]" for label, pair in labels(product).items() if pair in wanted]
         plan = [f"search[{product.title}]", *turns, f"click[{product.asin.lower()}]", *choices]

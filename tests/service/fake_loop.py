@@ -96,7 +96,7 @@ class FakePlans:
 
 
 class FakeService:
-    """A policy service that serves what it is told; versions only go up, like the real one's."""
+    """A policy service whose active version is the last update; versions only go up, like the real one's."""
 
     def __init__(self, role: TrainedRole, troubles: Troubles) -> None:
         self.role, self._troubles = role, troubles
@@ -409,7 +409,7 @@ class Loop:
 async def loop_of(
     broker: Broker, redis_url: str, folder: Path, further: Sequence[TrainedRole] = ()
 ) -> AsyncIterator[Loop]:
-    """A loop whose workers and learners run while the block does, with models beside policy and reward model."""
+    """A loop whose workers and learners run while the block does, with models in addition to policy and reward model."""
     loop = Loop(broker, redis_url, folder, further)
     loop.start()
     try:

@@ -1,4 +1,4 @@
-"""What an orchestrator writes to, with a death or an error planned at any place of it."""
+"""The stores of an orchestrator, with a crash or an error planned at any place."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Killed(BaseException):
 
 
 class Troubles:
-    """What goes wrong where.
+    """Planned crashes and errors by place.
 
     Attributes:
-        visited: all places the orchestrator came by, in order.
+        visited: all places that the orchestrator has reached, in order.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Troubles:
         self.visited: list[str] = []
 
     def plan(self, place: str, error: BaseException, *, times: int = 1) -> None:
-        """Raise an error the next times that somebody comes by."""
+        """Raise an error at the next visits."""
         self._planned += [(place, error)] * times
 
     def kill_at(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Groups come in although jobs and announcements are lost, and nothing is sent again while somebody holds it."""
+"""Groups come in although jobs and announcements are lost, and no job is sent again while a worker holds it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSIONS = {"policy": 1, "reward": 1}
 
 
 class Sent(RedisBroker):
-    """A wire that keeps rollout jobs in a list instead of the queue; `react` is told of each."""
+    """A wire that keeps rollout jobs in a list instead of the queue; `react` is called with each."""
 
     def __init__(self, redis_url: str) -> None:
         super().__init__(redis_url, lease_s=30.0)
@@ -42,7 +42,7 @@ class Sent(RedisBroker):
 
 
 class Clock:
-    """Seconds that pass only when told."""
+    """A clock that only tests advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -155,7 +155,9 @@ async def test_groups_of_others_on_the_stream_are_passed_over(
 
 async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: Playing) -> None:
     await put(scene.broker, complete())
-    await scene.broker._redis.set("tf:announced:g", "1")  # and whoever wanted to announce it died
+    await scene.broker._redis.set(
+        "tf:announced:g", "1"
+    )  # and the worker died before its announcement
     await scene.pass_time(0.0)
     assert not waiting.done()
     await scene.pass_time(2.0)
@@ -163,7 +165,7 @@ async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: 
     assert scene.broker.sent == ["g"]
 
 
-async def test_an_job_that_nobody_ever_started_is_sent_again_after_resend_s(
+async def test_a_job_that_was_never_started_is_sent_again_after_resend_s(
     scene: Scene, waiting: Playing
 ) -> None:
     await scene.pass_time(RESEND_S - 1)
@@ -210,7 +212,7 @@ async def test_an_job_that_is_put_off_again_and_again_is_sent_again_ever_more_ra
     async with scene.broker.lease("g"):
         await scene.pass_time(8 * LEASE_S)
     await scene.pass_time(2.0)
-    assert len(scene.broker.sent) == 5, "somebody was at it, so the waits begin anew"
+    assert len(scene.broker.sent) == 5, "a worker held it, so the waits begin anew"
 
 
 async def test_an_job_is_never_sent_again_while_a_worker_holds_it(

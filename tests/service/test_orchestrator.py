@@ -99,7 +99,7 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(lo
     assert REGISTRY.get_sample_value("triforge_trainer_step_measure", labels) == 1.0
 
 
-async def test_of_scores_that_nobody_votes_nothing_is_said_of_votes(loop: Loop) -> None:
+async def test_scores_without_votes_have_no_measures_of_votes(loop: Loop) -> None:
     goals = {"positive": ["a green box"], "negative": ["a red box"], "encoder": "colours"}
     scores = {"reward": {"kind": "vlm_contrast", "contrast": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
     config = parse(CONFIG | scores | {"adaptation": {"controller": "none"}}).model_dump(mode="json")
@@ -217,14 +217,14 @@ async def test_a_pool_without_held_out_tasks_is_not_evaluated(loop: Loop) -> Non
 
 
 @pytest.mark.parametrize(("pairs", "reason"), [("both", ""), ("none", "measures a rewrite")])
-async def test_a_pair_is_measured_beside_the_groups_of_a_step_and_trained_on_as_told(
+async def test_a_pair_is_measured_with_the_groups_of_a_step_and_trained_on_by_its_option(
     loop: Loop, pairs: str, reason: str
 ) -> None:
     loop.plans.proposal = "proposal-1"
-    told = {
+    changes = {
         "algorithm": {"overrides": CONFIG["algorithm"]["overrides"] | {"train_on_pairs": pairs}}
     }
-    config = parse(CONFIG | told | {"run": CONFIG["run"] | {"steps": 1}}).model_dump(mode="json")
+    config = parse(CONFIG | changes | {"run": CONFIG["run"] | {"steps": 1}}).model_dump(mode="json")
     run = loop.store.create(name="run", pool_id="pool", config=config)
     await loop.conduct(run)
     reasons = {row["purpose"]: row["reason"] for row in loop.records(run)}
@@ -303,11 +303,11 @@ async def test_a_run_that_is_stopped_before_the_orchestrator_takes_it_stays_stop
 async def test_a_run_can_be_stopped_while_a_service_is_away(loop: Loop) -> None:
     run = loop.submit()
     loop.troubles.plan(
-        "weights of policy", UnavailableError("nobody there", retry_after_s=None), times=10_000
+        "weights of policy", UnavailableError("service away", retry_after_s=None), times=10_000
     )
     async with conducting(loop):
         await until(lambda: loop.store.get(run.id).reason)
-        assert loop.store.get(run.id).reason == "waiting: nobody there"
+        assert loop.store.get(run.id).reason == "waiting: service away"
         loop.store.request_stop(run.id)
         await until(lambda: loop.store.status(run.id) == "stopped")
 
@@ -333,8 +333,8 @@ async def test_a_run_waits_for_what_is_away_and_does_nothing_twice(loop: Loop, p
     assert set(loop.trained().values()) == {1}
     assert len(loop.trained()) == 4
     assert set(loop.workers.played.values()) == {1}
-    told = [event for event in await events(loop, run) if event == ("run", "running")]
-    assert len(told) <= 2, "three refusals in a row are told once"
+    announced = [event for event in await events(loop, run) if event == ("run", "running")]
+    assert len(announced) <= 2, "three refusals in a row are one event"
 
 
 async def test_a_learner_that_fails_fails_the_run_with_its_words(loop: Loop) -> None:
@@ -536,7 +536,7 @@ async def test_engines_have_their_memory_again_whatever_becomes_of_the_step(
         loop.troubles.plan("released reward", Killed("here"))
         with pytest.raises(Killed):
             await loop.conduct(run)
-        loop.services["policy"].released = True  # nobody was left to resume it
+        loop.services["policy"].released = True  # its orchestrator was killed
         if why.endswith("stopped"):
             loop.store.set_status(run.id, "stopping")
         assert (await loop.conduct(run)).status in ("finished", "stopped")

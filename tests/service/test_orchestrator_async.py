@@ -102,7 +102,7 @@ async def test_a_slow_group_does_not_hold_up_the_steps_before_it_is_due(loop: Lo
     assert set(loop.workers.played.values()) == {1}
 
 
-async def test_nobody_waits_for_a_slow_group_when_its_old_steps_may_be_masked(loop: Loop) -> None:
+async def test_a_slow_group_is_not_waited_for_when_its_old_steps_may_be_masked(loop: Loop) -> None:
     run = loop.submit(**(AHEAD | {"late_groups": "mask", "staleness_bound": 1}))
     slow = f"{run.id}-00001-train-0000"
     loop.workers.delays = lambda task: task.group_id == slow
@@ -206,7 +206,7 @@ async def test_what_is_in_flight_is_played_afresh_when_another_run_has_served_in
 
 
 def _lasting(loop: Loop, run: RunState) -> dict[str, Any]:
-    """What must hold of a run however often its orchestrator died."""
+    """Return the facts of a run that no crash of its orchestrator may change."""
     groups = trained_in(loop, run)
     names = [name for part in groups.values() for name in part]
     own = {key: n for key, n in loop.trained().items() if key[0] == run.id}

@@ -1,4 +1,4 @@
-"""A run with a critic: what its learner is told, and that the learner takes it."""
+"""A run with a critic: the batch of its learner, and that the learner accepts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody else replaces a run's weights in the middle of a step."""
+"""Another client replaces a run's weights in the middle of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[
         yield made
 
 
-async def test_a_run_never_takes_over_weights_that_somebody_else_published_in_its_step(
+async def test_a_run_never_takes_over_weights_that_another_client_published_in_its_step(
     loop: Loop,
 ) -> None:
     run = loop.submit(steps=2, eval_every=0)

@@ -1,4 +1,4 @@
-"""What becomes of a run's jobs when it ends, and how far its step has come."""
+"""The jobs of a run that has ended, and the progress of its step."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     ]
 
 
-async def test_a_run_goes_on_although_nobody_can_be_told_of_its_groups(loop: Loop) -> None:
+async def test_a_run_goes_on_although_its_events_cannot_be_sent(loop: Loop) -> None:
     loop.troubles.plan("emit group", StorageError("the server is out of memory"), times=100)
     run = loop.submit(steps=1)
     assert (await loop.conduct(run)).status == "finished"

@@ -1,4 +1,4 @@
-"""What the trainer's log says of a run: that it begins, each step that is committed, and how it ended, with whom it is about."""
+"""The trainer's log of a run: its begin, each committed step, its end, with the run's id."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lines() -> Iterator[io.StringIO]:
     logger.setLevel(before)
 
 
-def said(text: io.StringIO) -> list[dict[str, Any]]:
+def entries(text: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.getvalue().splitlines()]
 
 
@@ -45,7 +45,7 @@ async def test_a_run_is_in_the_log_from_its_beginning_to_its_end_step_by_step(
     loop: Loop, lines: io.StringIO
 ) -> None:
     run = await loop.conduct(loop.submit())
-    found = said(lines)
+    found = entries(lines)
     assert [line["message"].partition(":")[0] for line in found] == [
         "the run goes on after step 0 of 2",
         "step 0 is committed",
@@ -59,13 +59,13 @@ async def test_a_run_is_in_the_log_from_its_beginning_to_its_end_step_by_step(
     second = found[2]
     assert (second["step"], second["policy"], second["reward"]) == ("1", "2", "2")
     assert "success 0.5" in second["message"]
-    assert "eval/greedy" not in second["message"], "what a step has not measured is not said"
+    assert "eval/greedy" not in second["message"], "measures that a step lacks are left out"
 
 
 async def test_a_run_that_fails_says_why_in_the_log(loop: Loop, lines: io.StringIO) -> None:
     run = loop.store.create(name="run", pool_id="pool", config={"run": {"groups_per_step": "many"}})
     await loop.conduct(run)
-    last = said(lines)[-1]
+    last = entries(lines)[-1]
     assert last["run"] == run.id
     assert last["message"].startswith("the run is failed: ")
     assert "run.groups_per_step" in last["message"]

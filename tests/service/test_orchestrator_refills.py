@@ -1,4 +1,4 @@
-"""Groups that teach nothing are replaced by newly drawn ones, within a bound, whoever dies when."""
+"""Groups that teach nothing are replaced by newly drawn ones, within a bound, after any crash."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_refilled_step_is_the_same_wherever_its_orchestrator_dies(loop: 
         assert len(heard) == len(outcomes), where
 
 
-async def test_questions_about_a_step_train_the_policy_beside_it_and_count_as_no_task(
+async def test_questions_about_a_step_train_the_policy_with_it_and_count_as_no_task(
     loop: Loop,
 ) -> None:
     loop.workers.alike = lambda _: False

@@ -1,4 +1,4 @@
-"""Two orchestrators on the same stores: one works on a run, and whoever has lost it can do no harm."""
+"""Two orchestrators on the same stores: one works on a run, and one that has lost its lease writes nothing."""
 
 from __future__ import annotations
 

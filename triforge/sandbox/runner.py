@@ -114,8 +114,12 @@ class Runner:
                 await asyncio.wait({over}, timeout=None if run.cause else max(0.0, pause))
                 if not over.done():
                     self._bound(run)
+            over.result()  # raises where the kernel has no pidfd (before Linux 5.3)
             await self._reap(run)
         except OSError as error:
+            if run.monitor and not run.reaped:
+                os.kill(run.monitor, signal.SIGKILL)
+                os.waitpid(run.monitor, 0)  # noqa: ASYNC222  it ends at once
             run.reaped = True
             run.held[STDERR] += f"cannot start a process: {error}".encode()
         finally:

@@ -71,11 +71,11 @@ def call(tool: str, **arguments: Any) -> str:
 
 
 def test_an_error_shows_no_secret_of_the_operators_file(tmp_path: Path) -> None:
-    servers = {"accounts": {"url": "http://x", "headers": {"Authorization": 3}}, "token": "secret"}
+    servers = {"accounts": {"url": "http://x", "headers": {"Authorization": 3}}, "token": "s3cr3t"}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
     with pytest.raises(ConfigError, match=r"headers\.Authorization") as caught:
         FAMILY.validate(TASK)
-    assert "secret" not in caught.value.detail
+    assert "s3cr3t" not in caught.value.detail
 
 
 async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:

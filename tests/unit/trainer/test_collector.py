@@ -1,4 +1,4 @@
-"""No trained token is staler than the bound and no group is trained on twice, whatever the order and whoever dies when.
+"""No trained token is staler than the bound and no group is trained on twice, in any order and after any crash.
 
 The window, the collector, its groups in flight and the task source are the real ones. Around them stands a world in memory: workers that
 start and finish groups in any order while weights change under them, a learner that publishes each version once, and a
@@ -184,7 +184,7 @@ class World:
     st.sampled_from([0.0, 0.01, 0.05]),
     st.integers(0, 10**9),
 )
-def test_no_token_over_the_bound_and_no_group_twice_whoever_dies_when(
+def test_no_token_over_the_bound_and_no_group_twice_after_any_crash(
     bound: int, late: str, deaths: float, seed: int
 ) -> None:
     config = parse(

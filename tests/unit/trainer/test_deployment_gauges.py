@@ -1,4 +1,4 @@
-"""What the trainer shows of the deployment when Prometheus asks, and of runs as they go."""
+"""Metrics of the deployment and of runs for Prometheus."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_what_is_away_keeps_its_last_numbers_and_hides_nothing_else(tmp_pa
     assert registry.get_sample_value("triforge_trainer_runs", {"status": "failed"}) == 2
 
 
-async def test_looks_that_hang_take_a_thread_each_and_hold_up_nobody(
+async def test_hanging_measurements_take_one_thread_each_and_block_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent, asked = threading.Event(), list[str]()

@@ -1,4 +1,4 @@
-"""What the event stream says of a group that has landed."""
+"""The event of a group that has landed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST = Outcome(value=None, error=ErrorInfo(kind="EnvError", detail="it broke"))
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "said"),
+    ("outcomes", "expected"),
     [
         ((Outcome(value=1), Outcome(value=-1)), {"successes": 1, "measured": 2, "score": 0.5}),
         ((Outcome(value=None, score=0.2), LOST), {"successes": None, "measured": 1, "score": 0.2}),
@@ -26,7 +26,7 @@ LOST = Outcome(value=None, error=ErrorInfo(kind="EnvError", detail="it broke"))
     ],
 )
 async def test_measured_counts_every_rollout_that_has_a_score(
-    tmp_path: Path, outcomes: tuple[Outcome, ...], said: dict[str, Any]
+    tmp_path: Path, outcomes: tuple[Outcome, ...], expected: dict[str, Any]
 ) -> None:
     group = judged(group_task(), [1, -1], [[[1, 1]], [[1, 1]]])
     given = zip(group.played.trajectories, outcomes, strict=True)
@@ -38,4 +38,4 @@ async def test_measured_counts_every_rollout_that_has_a_score(
     )  # fmt: skip
     await parts.emit_group("run", group.model_copy(update={"played": played}), 1, 4)
     ((_, event),) = await broker.read_events("0")
-    assert {name: event.data[name] for name in said} == said
+    assert {name: event.data[name] for name in expected} == expected

@@ -1,4 +1,4 @@
-"""What a learner says about how its weights can be had reaches the policy service with the weights, once."""
+"""The handover of a learner reaches the policy service with the weights, once."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ async def test_the_service_hears_of_the_learners_api_with_the_new_version_only()
     assert recorded[0] == ("run", "policy", 4, "/w/v000004", "d")
 
 
-class Told:
+class OneAnswer:
     """A wire that remembers what is announced."""
 
     def __init__(self) -> None:
-        self.said: list[WeightsReady] = []
+        self.announced: list[WeightsReady] = []
 
     @contextlib.asynccontextmanager
     async def lease(self, _: str) -> AsyncIterator[bool]:
         yield True
 
     async def announce(self, ready: WeightsReady) -> None:
-        self.said.append(ready)
+        self.announced.append(ready)
 
 
 async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announces(
@@ -88,10 +88,10 @@ async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announ
     learner, batch = Learner.fresh(model_folder), make_batch(step=1, version=VERSION)
     checkpoints = CheckpointStore(store, batch.run_id, "policy")
     checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
-    broker: Any = Told()
+    broker: Any = OneAnswer()
     loop = LearnerProcess(broker, store, "policy", BatchTrainer(store), handover=OFFER)
     await loop._serve(batch, "")  # it is published already, and announced again
-    (ready,) = broker.said
+    (ready,) = broker.announced
     assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)
 
 

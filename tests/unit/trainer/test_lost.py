@@ -33,7 +33,7 @@ def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = Fa
         (seen(), False),  # it waits in the queue
     ],
 )
-def test_a_group_whose_player_died_is_lost_whatever_waits_and_whoever_judges(
+def test_a_group_whose_player_died_is_lost_whatever_waits_or_is_judged(
     stands: GroupStatus, lost: bool
 ) -> None:
     assert survey(waiting=5).is_lost("g", Submissions(0.0), stands) is lost
@@ -44,7 +44,9 @@ def test_nothing_is_lost_before_a_lease_can_have_run_out() -> None:
     assert survey(LEASE_S).is_lost("g", Submissions(0.0), seen(begun="g"))
 
 
-def test_what_nobody_began_is_lost_when_the_queues_are_empty_or_a_younger_one_was_begun() -> None:
+def test_a_job_that_was_not_begun_is_lost_when_the_queues_are_empty_or_a_younger_one_was_begun() -> (
+    None
+):
     sent = Submissions(100.0)
     assert not survey(100.0 + RESEND_S).is_lost("g", sent, seen())
     assert survey(101.0 + RESEND_S).is_lost("g", sent, seen())
@@ -53,7 +55,7 @@ def test_what_nobody_began_is_lost_when_the_queues_are_empty_or_a_younger_one_wa
     assert not survey(200.0, waiting=3, youngest=101.0).is_lost("g", sent, seen(begun="g", played=True))  # fmt: skip
 
 
-def test_the_waits_double_until_somebody_is_seen_at_it_again() -> None:
+def test_the_waits_double_until_a_worker_holds_it_again() -> None:
     sent = Submissions(0.0)
     sent.again(0.0)
     sent.again(0.0)
@@ -63,7 +65,7 @@ def test_the_waits_double_until_somebody_is_seen_at_it_again() -> None:
     assert survey(LEASE_S).is_lost("g", sent, seen(begun="g"))
 
 
-def test_a_judgement_that_was_begun_and_is_held_by_nobody_is_dead_however_many_others_go_on() -> None:  # fmt: skip
+def test_a_judgement_that_was_begun_and_has_no_holder_is_dead_however_many_others_go_on() -> None:  # fmt: skip
     stands = seen(begun="g g-00 g-01 g-02", held="g g-01", judged="g-02")
     sent = Submissions(0.0)
     assert survey(50.0).dead_judgements("g", sent, stands) == {"g-00"}

@@ -1,4 +1,4 @@
-"""What a step says about policy, judge and tasks, checked by hand."""
+"""Measures of policy, judge and tasks, checked by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_rates_count_measured_rollouts_only() -> None:
     assert found["length"] == pytest.approx(4 / 3)
 
 
-def test_scores_have_a_mean_beside_success_and_a_group_is_alike_when_they_are() -> None:
+def test_scores_have_a_mean_in_addition_to_success_and_a_group_is_alike_when_they_are() -> None:
     def group(name: str, *scores: float) -> JudgedGroup:
         won = [1 if score >= 0.5 else -1 for score in scores]
         return scored(

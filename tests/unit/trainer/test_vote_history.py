@@ -70,9 +70,9 @@ def test_a_judge_that_is_being_gamed_is_trusted_as_far_as_the_newer_groups_say()
     found = alarm_measures(made.before(3))
     assert found["judge/alarm"] == 1.0
     assert found["judge/alarm/agreement"] < -2.5 < 2.5 < found["judge/alarm/votes"]
-    said = alarms(found)["J"]
-    assert said.startswith("the judge is being gamed: ")
-    assert f"agreement {found['judge/alarm/agreement']:+.1f}" in said
+    sentence = alarms(found)["J"]
+    assert sentence.startswith("the judge is being gamed: ")
+    assert f"agreement {found['judge/alarm/agreement']:+.1f}" in sentence
     assert alarms({"judge/invalid": 1.0})["J"].startswith("100% of the votes could not be read")
     assert alarms({"judge/invalid": 0.5}) == {}
     assert alarms({"judge/alarm": 0.0}) == alarms({}) == {}
@@ -83,11 +83,11 @@ def test_a_judge_that_is_being_gamed_is_trusted_as_far_as_the_newer_groups_say()
 
 
 async def test_the_alarm_is_the_reason_of_the_run_and_part_of_the_event_of_its_step() -> None:
-    store, told = SimpleNamespace(), dict[str, Any]()
-    store.commit_step = lambda record, notes, reason, lines: told.update(reason=reason)
+    store, committed = SimpleNamespace(), dict[str, Any]()
+    store.commit_step = lambda record, notes, reason, lines: committed.update(reason=reason)
 
     async def emit(kind: str, run: str, **data: Any) -> None:
-        told.update(data)
+        committed.update(data)
 
     async def update() -> None:
         pass
@@ -98,8 +98,8 @@ async def test_the_alarm_is_the_reason_of_the_run_and_part_of_the_event_of_its_s
     record = RunRecord(parts, run, dashboards)
     measures = {"judge/alarm": 1.0, "judge/alarm/votes": 4.0, "rows/policy": 8.0}
     await record.commit(1, {}, {"policy": 1, "reward": 1}, measures, {})
-    assert told["reason"] == told["alarm"] == alarms(measures)["J"]
-    assert "note" not in told
+    assert committed["reason"] == committed["alarm"] == alarms(measures)["J"]
+    assert "note" not in committed
 
 
 def test_measures_name_every_estimate_with_its_interval_and_bin() -> None:
