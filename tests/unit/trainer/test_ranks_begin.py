@@ -1,4 +1,4 @@
-"""What the ranks of a learner agree on before they train, seen from the first of two."""
+"""The agreement of the ranks of a learner before they train, seen from the first of two."""
 
 from __future__ import annotations
 
