@@ -34,6 +34,7 @@ from experiments.table1 import STUDY as TABLE1
 from experiments.table1_smollm2 import FULL, SHORT
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
+from triforge.methods import load_part
 
 _PAGE = ROOT / "experiments" / "results"
 STUDIES = {
@@ -189,6 +190,7 @@ def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace
         return 0
     import torch
 
+    from experiments.loop import Run, play
     from experiments.record import Models
 
     torch.set_num_threads(1)
@@ -201,7 +203,8 @@ def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace
         models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:
             models.strong = policy if quick else tiny_models(strong, _silent)[0]
-    import_module(study.run).play(job.arm, arm, job.seed, settings, models, tell=_print)
+    kind: type[Run] = load_part(study.run, "run")
+    play(job.arm, arm, job.seed, settings, models, tell=_print, make=kind)
     return 0
 
 

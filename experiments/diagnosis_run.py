@@ -9,10 +9,7 @@ from typing import Any
 
 from experiments.diagnosis import SHUFFLED, DiagnosisSettings
 from experiments.loop import Run, rewritten
-from experiments.loop import play as play_run
-from experiments.record import Models, Result, Tell, silent
 from experiments.rewriters import random_choice
-from experiments.settings import Arm, Settings
 from services.env_adapter.adaptation.controllers import wanted_direction
 from services.env_adapter.adaptation.diagnosis import Diagnosis
 from services.env_adapter.adaptation.measurement import OpenSlot
@@ -143,10 +140,3 @@ class DiagnosisRun(Run):
         if self._name == SHUFFLED:
             diagnosis = Shuffled(diagnosis, asked)
         return ProposalWriter(model, family, diagnosis=diagnosis)
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one arm in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=DiagnosisRun)

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from experiments.envrl import WORDING, EnvrlSettings
 from experiments.loop import Run, heldout
-from experiments.loop import play as play_run
-from experiments.record import Models, Result, Tell, silent
-from experiments.settings import Arm, Settings
 from methods.envrl.learner import NAME, Auxiliary
 from methods.envrl.options import EnvRLOptions
 from methods.envrl.rows import auxiliary_rows
@@ -67,10 +64,3 @@ class EnvrlRun(Run):
         measures = terms.metrics()
         names = ("sp/nll", "id/nll", "id/exact")
         return {name: measures[f"aux/{name}"] for name in names if f"aux/{name}" in measures}
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one run in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=EnvrlRun)

@@ -72,7 +72,6 @@ FRONTIER = Study(
     seeds=TUNING_SEEDS,
     full=_FULL,
     quick=_FULL.short(),
-    run="experiments.loop",
     report="experiments.frontier",
 )
 

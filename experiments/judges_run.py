@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from environments.household.family import FAMILY
 from experiments.judges import JudgesSettings, targets_of
 from experiments.loop import Run
-from experiments.loop import play as play_run
 from experiments.model import LocalModel
-from experiments.record import Models, Result, Tell, silent
-from experiments.settings import Arm, Settings
 from experiments.vote_quality import Row, rows_of
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
@@ -121,10 +118,3 @@ def _without_solution(group: JudgedGroup) -> JudgedGroup:
     episodes = [one.model_copy(update={"reference": ()}) for one in group.played.trajectories]
     played = group.played.model_copy(update={"trajectories": tuple(episodes)})
     return group.model_copy(update={"played": played})
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one run in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=JudgesRun)

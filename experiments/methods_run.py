@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.loop import Run
-from experiments.loop import play as play_run
-from experiments.record import Models, Result, Tell, silent
-from experiments.settings import Arm, Settings
 from experiments.vote_quality import Row
 from methods.spark.loop import judge_measures, question_tasks
 from methods.spark.options import SparkOptions
@@ -48,10 +45,3 @@ class MethodsRun(Run):
 
     async def _judge_again(self) -> dict[str, list[Row]]:
         return {}
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one run in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=MethodsRun)

@@ -8,10 +8,7 @@ from typing import Any
 
 from environments.household.family import FAMILY
 from experiments.loop import Run, rewritten
-from experiments.loop import play as play_run
 from experiments.reach import HIGH, LOW, ReachSettings
-from experiments.record import Models, Result, Tell, silent
-from experiments.settings import Arm, Settings
 from triforge.types import Direction, Task
 
 _ALL = 1_000_000
@@ -55,10 +52,3 @@ class ReachRun(Run):
     async def _rate_of(self, task: Task) -> list[int]:
         assert isinstance(self._settings, ReachSettings)
         return await self.rate(task, self._settings.measured)
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one seed in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=ReachRun)

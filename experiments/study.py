@@ -25,7 +25,7 @@ class Study:
         seeds: that are reported.
         full: how much is played.
         quick: as little as shows that everything runs.
-        run: module whose `play` plays one run.
+        run: path of the run, an `experiments.loop.Run`.
         report: module whose `write` makes the page; without `plots`, one whose `table` is printed.
         plots: module whose `draw` draws its pictures into a folder.
         smoke: the arms of `quick`; all if empty.
@@ -37,7 +37,7 @@ class Study:
     seeds: Sequence[int]
     full: Settings
     quick: Settings
-    run: str
+    run: str = "experiments.loop:Run"
     report: str
     plots: str = ""
     smoke: Sequence[str] = ()
@@ -50,7 +50,6 @@ ADAPTATION = Study(
     seeds=SEEDS,
     full=Settings(),
     quick=QUICK,
-    run="experiments.loop",
     report="experiments.report",
     plots="experiments.plots",
 )

@@ -125,7 +125,6 @@ STUDY = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=shortened(_FULL),
-    run="experiments.loop",
     report="experiments.votes_report",
     smoke=["-".join([rule, *list(_JUDGES.get(rule, ()))[:1]]) + "@5e-4" for rule in RULES],
 )  # fmt: skip

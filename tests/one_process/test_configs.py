@@ -31,6 +31,7 @@ PATHS = {
 }  # the demonstration plays its own
 NAMES = sorted(PATHS)
 ELSEWHERE = (
+    "alfworld",  # needs game files: tests/contract/alfworld
     "osworld",  # played by tests/e2e/test_screens.py, with a model that sees
     "methods/vlm_rl",  # the same
     "verifiers",  # played by `make conformance`, in an interpreter of its own

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import pytest
 
 from demo.settings import ROOT
-from experiments import envrl, envrl_report, envrl_run
+from experiments import envrl, envrl_report
 from experiments.archive import pack, unpack
+from experiments.envrl_run import EnvrlRun
 from experiments.jobs import Job, finished, read, run_all
 from experiments.loop import play
 from experiments.plots import curves, draw, drawn
@@ -105,7 +106,7 @@ def test_their_arms_differ_in_estimator_and_objectives_only() -> None:
 
 def test_a_run_with_placebo_goes_round(models: Models) -> None:
     arm = envrl.ARMS["grpo_placebo"]
-    result = envrl_run.play("grpo_placebo", arm, 7, envrl.STUDY.quick, models)
+    result = play("grpo_placebo", arm, 7, envrl.STUDY.quick, models, make=EnvrlRun)
     assert [e["step"] for e in result.evaluations] == [0.0, 1.0]
     # An untrained model says nothing admissible: there is nothing to predict, and nothing to learn from.
     assert "sp/nll" not in result.evaluations[0]
@@ -116,7 +117,7 @@ def test_a_run_with_placebo_goes_round(models: Models) -> None:
 def test_what_a_policy_knows_is_measured_whatever_it_trains_on(models: Models) -> None:
     objectives: tuple[Literal["sp", "id"], ...] = ("sp", "id")
 
-    class Given(envrl_run.EnvrlRun):
+    class Given(EnvrlRun):
         def _items(self, groups: Sequence[JudgedGroup]) -> list[TrainRow]:
             return [
                 TrainRow(

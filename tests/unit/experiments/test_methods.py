@@ -9,9 +9,10 @@ import pytest
 
 from environments.household.wording import vocabulary
 from experiments import toys
+from experiments.loop import play
 from experiments.methods import ARMS, COMPARED, STUDY
 from experiments.methods_report import table
-from experiments.methods_run import play
+from experiments.methods_run import MethodsRun
 from experiments.record import Models
 from experiments.recycled_items import chats
 from experiments.study import is_toy
@@ -20,7 +21,7 @@ from triforge.rollout.verdicts import ANSWERS
 
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if not is_toy(arm)])
 def test_an_arm_in_the_household_goes_round(models: Models, name: str) -> None:
-    result = play(name, ARMS[name], 7, STUDY.quick, models)
+    result = play(name, ARMS[name], 7, STUDY.quick, models, make=MethodsRun)
     (step,) = result.steps
     assert 0.0 <= step["success"] <= 1.0
     assert (step["rows/policy"] > 0) >= (step["all_same"] < 1)

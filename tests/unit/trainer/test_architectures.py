@@ -1,4 +1,4 @@
-"""The generated table of architectures: each row is the result of a small model."""
+"""Small models of each architecture in the local engine and in the learner."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from scripts import gen_models
 
 
 @pytest.mark.parametrize(
-    ("kind", "tried"), [("llama", True), ("qwen3", True), ("gemma2", True), ("bert", False)]
+    ("kind", "served", "trained"),
+    [
+        ("llama", "own kernel", "packed rows"),
+        ("qwen3", "yes", "packed rows"),
+        ("gemma2", "no", "yes"),
+    ],
 )
-def test_a_model_that_looks_back_only_is_in_the_table(kind: str, tried: bool) -> None:
-    assert (gen_models.tried(kind) is not None) is tried
+def test_a_small_model_is_served_and_trained(kind: str, served: str, trained: str) -> None:
+    assert gen_models.tried(kind) == (served, trained)
+
+
+def test_a_model_that_looks_ahead_is_neither() -> None:
+    assert gen_models.tried("bert") is None
