@@ -30,7 +30,7 @@ PLACEBO: Final = "too few to exchange"
 _MANY: Final = 8  # transitions that are not all missed by chance
 
 _FORETELL: Final = (
-    "You know the environment in which an agent works. You are told the agent's task, what it saw and did of late, what it sees "  # words: keep
+    "You know the environment in which an agent works. You read the agent's task, what it saw and did of late, what it sees "
     "now and what it does next. Write what the environment will show after that, and nothing else."
 )
 _EXPLAIN: Final = "An agent saw one thing, acted once, and then saw another. Write the action that lies between the two, and nothing else."

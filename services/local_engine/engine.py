@@ -41,30 +41,6 @@ class Swapped:
     flushed: bool
 
 
-class _Request:
-    """Sequences of one request, and a future of the loop that waits for them."""
-
-    def __init__(self, sequences: list[Sequence]) -> None:
-        self.open = len(sequences)
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[None] = self.loop.create_future()
-        self.progress = asyncio.Event()
-        self.done.add_done_callback(lambda _: self.progress.set())
-        for seq in sequences:
-            seq.owner = self
-
-    def post(self, call: Callable[[], object]) -> None:
-        """Run `call` in the loop, unless that was closed."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(call)
-
-    def close_one(self) -> None:
-        """Count a sequence that has ended."""
-        self.open -= 1
-        if self.open == 0 and not self.done.done():
-            self.done.set_result(None)
-
-
 class Engine:
     """Serves one model, with its weights, `config.json` and tokenizer from `folder`.
 
@@ -147,7 +123,8 @@ class Engine:
     @staticmethod
     def _deliver(finished: list[Sequence]) -> None:
         for seq in finished:
-            seq.owner.post(seq.owner.close_one)
+            if seq.done.set_running_or_notify_cancel():
+                seq.done.set_result(None)
 
     def _next_command(self) -> Callable[[], object] | None:
         """Return the oldest command. All are done before the next pass, so none of them has to halt it."""
@@ -227,46 +204,50 @@ class Engine:
             "shorten the prompt or lower max_new_tokens"
         )
 
-    def _enter(self, sequences: list[Sequence]) -> _Request:
+    def _submit(self, sequences: list[Sequence]) -> None:
         """Begin a request, unless one of its rids is in use."""
         rids = {seq.prompt.rid for seq in sequences}
         for rid in rids & self._rids:
             raise InputError(f"rid {rid!r} is in use by a request that has not ended")
-        request = _Request(sequences)
         self._rids |= rids
+        self._post(lambda: self.scheduler.submit(sequences))
 
-        def leave(_: object) -> None:
-            self._rids -= rids
-            if request.done.cancelled():
-                self._post(lambda: self.scheduler.abort(lambda seq: seq.owner is request))
-
-        request.done.add_done_callback(leave)
-        return request
+    def _leave(self, sequences: list[Sequence]) -> None:
+        """End a request; abort its sequences that have not ended."""
+        self._rids -= {seq.prompt.rid for seq in sequences}
+        if any(seq.finish is None for seq in sequences):
+            self._post(lambda: self.scheduler.abort(lambda seq: seq in sequences))
 
     async def generate(self, sequences: list[Sequence]) -> None:
         """Wait until all sequences have ended. When the caller is cancelled they are aborted."""
-        request = self._enter(sequences)
-        self._post(lambda: self.scheduler.submit(sequences))
-        await request.done
-
-    def stream(self, sequences: list[Sequence]) -> AsyncGenerator[None, None]:
-        """Start at once; the generator yields whenever there may be new tokens, and once more when all have ended."""
-        request = self._enter(sequences)
-        for seq in sequences:
-            seq.on_token = lambda: request.post(request.progress.set)
-        self._post(lambda: self.scheduler.submit(sequences))
-        return self._progress(request)
-
-    @staticmethod
-    async def _progress(request: _Request) -> AsyncGenerator[None, None]:
+        self._submit(sequences)
         try:
-            while not request.done.done():
-                await request.progress.wait()
-                request.progress.clear()
+            await asyncio.gather(*(asyncio.wrap_future(seq.done) for seq in sequences))
+        finally:
+            self._leave(sequences)
+
+    def stream(self, seq: Sequence) -> AsyncGenerator[None, None]:
+        """Start at once; the generator yields whenever there may be new tokens, and once more at the end."""
+        loop, progress = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake(_: object = None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(progress.set)
+
+        seq.on_token = wake
+        seq.done.add_done_callback(wake)
+        self._submit([seq])
+        return self._progress(seq, progress)
+
+    async def _progress(self, seq: Sequence, progress: asyncio.Event) -> AsyncGenerator[None, None]:
+        try:
+            while not seq.done.done():
+                await progress.wait()
+                progress.clear()
                 yield
             yield  # tokens between the last look and the end
         finally:
-            request.done.cancel()
+            self._leave([seq])
 
     # ---- control ----
 

@@ -110,7 +110,7 @@ async def generate(request: Request) -> Response:
     if body.get("stream"):
         if many:
             raise InputError("stream: given with several samples, expected one prompt with n = 1")
-        events = _events(engine, sequences[0], engine.stream(sequences))
+        events = _events(engine, sequences[0], engine.stream(sequences[0]))
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         return StreamingResponse(events, headers=headers)
     await unless_gone(request, engine.generate(sequences))

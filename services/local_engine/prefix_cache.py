@@ -10,10 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# A conversation grows its path turn by turn. Below this size a leaf is extended by copying it, because many small nodes
-# cost more on every later walk than the copy does.
-_MERGE_BYTES = 1 << 20
-
 
 class _Node:
     """A run of tokens below a parent; `cells` is [layers, len(tokens), 2, kv_heads, head_dim]."""
@@ -74,11 +70,7 @@ class PrefixCache:
             if n < len(node.tokens):
                 node = self._split(node, n)
             done += n
-        if node.parent and not node.children and node.cells.nbytes <= _MERGE_BYTES:
-            node.tokens = node.tokens + ids[start:]
-            node.cells = torch.cat((node.cells, cells), dim=1)
-        else:
-            node.children[ids[start]] = _Node(ids[start:], cells, node, self._clock)
+        node.children[ids[start]] = _Node(ids[start:], cells, node, self._clock)
         self.tokens += len(ids) - start
         if self.tokens > self.budget:
             self._evict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Sequence:
         self.input_top: list[Top] = []
         self.output_top: list[Top] = []
         self.on_token: Callable[[], None] | None = None
-        self.owner: Any = None  # the request that waits for its end
+        self.done: Future[None] = Future()  # set when it has ended
 
     @property
     def tokens(self) -> list[int]:

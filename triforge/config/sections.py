@@ -231,6 +231,11 @@ class EnvAdapterSection(Section):
     concurrency: Positive = 64
     """Episodes in flight in one worker."""
 
+    @property
+    def by_agents(self) -> bool:
+        """Whether agents of the user play the episodes, in sessions."""
+        return self.played_by == "sessions"
+
 
 def _known_controller(name: str) -> str:
     try:

@@ -244,10 +244,10 @@ class Diagnosis:
         return tuple(text for text in answered if text)
 
 
-def _share_out(wanted: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """Choose at most `count` of the wanted steps, in turn from each trajectory."""
+def _share_out(candidates: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """Choose at most `count` of the candidate steps, in turn from each trajectory."""
     turns = zip_longest(
-        *([(number, step) for step in steps] for number, steps in enumerate(wanted))
+        *([(number, step) for step in steps] for number, steps in enumerate(candidates))
     )
     taken = [pair for turn in turns for pair in turn if pair is not None][:count]
-    return [[step for mine, step in taken if mine == number] for number in range(len(wanted))]
+    return [[step for mine, step in taken if mine == number] for number in range(len(candidates))]

@@ -107,10 +107,9 @@ def pool_routes(store: PoolStore, maker: PoolMaker, planner: Planner) -> APIRout
         """Make a pool from JSON, or from JSONL with `name`, `environment` and `approval` in the query."""
         head = {"name": name, "environment": environment, "approval": approval}
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        given = head if kind == JSONL else None
         async with _upload(request.stream()) as (file, digest):
             pool, new = await asyncio.to_thread(
-                _create, maker, file, digest, given, idempotency_key
+                _create, maker, file, digest, head if kind == JSONL else None, idempotency_key
             )
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/pools/{pool.id}"

@@ -95,7 +95,7 @@ class RolloutWorker:
         async def ended(trajectory: Trajectory) -> Trajectory:
             return await self._ended(group, trajectory.model_copy(update=shown))
 
-        if group.env_adapter.played_by == "workers":
+        if not group.env_adapter.by_agents:
             played = await self._play(task, group, ended)
             await self._retry(lambda: self.broker.put_payload(played))
             return played
@@ -146,8 +146,8 @@ class RolloutWorker:
             return ()
         try:
             family = self.family(task.family)
-            found = await asyncio.to_thread(family.gold, task, group.env_adapter.options)
-            return tuple(found or ())
+            gold = await asyncio.to_thread(family.gold, task, group.env_adapter.options)
+            return tuple(gold or ())
         except TriforgeError as error:
             _log.warning("%s is judged without a reference: %s", group.group_id, error.detail)
             return ()
@@ -166,8 +166,8 @@ class RolloutWorker:
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
         """Return the rollouts of an earlier delivery, and send their judge jobs again if they have no votes."""
         names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
-        found = await self.broker.trajectories(names)
-        known = {index: one for index, one in enumerate(found) if one is not None}
+        stored = await self.broker.trajectories(names)
+        known = {index: one for index, one in enumerate(stored) if one is not None}
         voted = await self.broker.voted([one.id for one in known.values()])
         for trajectory in known.values():
             if trajectory.id not in voted:

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, undefer
 
 from triforge.access.callers import caller
 from triforge.access.keys import digest, new_key, parse_key
+from triforge.config import EnvAdapterSection
 from triforge.errors import BusyError, ConflictError, NotFoundError, UnauthorizedError
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
@@ -252,7 +253,7 @@ def _take_place(session: Session, row: SessionRow, request: SessionRequest) -> N
         raise NotFoundError(f"run {request.run!r} does not exist; `triforge run list` lists all")
     if run.status in ENDED:
         raise ConflictError(f"run {run.id} is {run.status}: it takes no more sessions")
-    if run.config.get("env_adapter", {}).get("played_by") != "sessions":
+    if not EnvAdapterSection.model_validate(run.config.get("env_adapter", {})).by_agents:
         raise ConflictError(
             f"run {run.id} plays its environment itself; submit a run that agents play with "
             "env_adapter.played_by = 'sessions'"
@@ -360,9 +361,9 @@ def require_reward_allowed(state: SessionState, reward: SessionReward) -> None:
     """Raise ConflictError for a reward that differs from the first one, or that comes too late."""
     if state.reward is not None:
         if state.reward.model_copy(update={"end": reward.end}) != reward:
-            given = state.reward.model_dump_json(exclude={"end"})
+            first = state.reward.model_dump_json(exclude={"end"})
             raise ConflictError(
-                f"session {state.id} has the reward {given} already, and a session has one reward"
+                f"session {state.id} has the reward {first} already, and a session has one reward"
             )
     elif state.status not in _ALIVE:
         raise ConflictError(f"session {state.id} has ended without a reward: {state.reason}")

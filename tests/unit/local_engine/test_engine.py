@@ -125,7 +125,7 @@ async def test_a_stream_that_is_read_late_still_shows_what_came_before(folder: P
         sequences = engine.build(
             Prompt([5], SamplingParams(max_new_tokens=3, ignore_eos=True), "a")
         )
-        updates = engine.stream(sequences)
+        updates = engine.stream(sequences[0])
         await until(lambda: sequences[0].finish is not None)
         await asyncio.sleep(0.05)  # the end is known in the loop, too
         seen = [len(sequences[0].output) async for _ in updates]
