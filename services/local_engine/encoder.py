@@ -50,7 +50,7 @@ class Encoder:
     def __init__(self, folder: Path, *, device: torch.device, dtype: torch.dtype) -> None:
         try:
             model: Any
-            model, said = CLIPModel.from_pretrained(
+            model, report = CLIPModel.from_pretrained(
                 folder,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -58,7 +58,7 @@ class Encoder:
                 dtype=dtype,
                 output_loading_info=True,
             )
-            if missing := sorted(said["missing_keys"]):
+            if missing := sorted(report["missing_keys"]):
                 raise ValueError(f"{missing[0]} and {len(missing) - 1} more weights are missing")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
@@ -96,7 +96,7 @@ class Encoder:
         return found.float().cpu()
 
     def _pixels(self, uri: str, where: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The middle square of an image as the model takes it, float32 [3, side, side]."""
+        """Return the middle square of an image as the model takes it, float32 [3, side, side]."""
         data = from_data_uri(uri, where=where)
         image = opened(data, describe(data, where=where))
         scale = self._side / min(image.size)
@@ -124,7 +124,7 @@ class Encoder:
 
 
 def routes(encoder: Encoder, served_name: str) -> list[Route]:
-    """Of an encoder's server."""
+    """Return the routes of the server of an encoder."""
     turn = asyncio.Lock()  # one batch at a time
 
     async def embeddings(request: Request) -> Response:

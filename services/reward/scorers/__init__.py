@@ -56,7 +56,7 @@ def _scores(segment: Segment, reply: GenerateReply) -> tuple[tuple[float, ...], 
 
 
 def demand_samples(reply: GenerateReply, count: int, what: str) -> None:
-    """Raises RewardError unless a reply has so many whole samples.
+    """Raise RewardError unless a reply has so many whole samples.
 
     An aborted one is no unreadable answer of the model, which would be held against it.
     """

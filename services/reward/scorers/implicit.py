@@ -3,11 +3,11 @@
     r = sum over the response's tokens of log pi_rm(token) - log pi_old(token)
 
 The reward model is a language model, trained on pairs of trajectories of a task, a success and a failure
-(`triforge.algorithms.imitation.pair_loss`, the role's objective `dpo_pair`), so nobody votes. pi_old is a rolling snapshot: the policy
+(`triforge.algorithms.imitation.pair_loss`, the role's objective `dpo_pair`), so no judge votes. pi_old is a rolling snapshot: the policy
 that sampled the token, with the log-probability that it was sampled with. The paper's beta scales all steps alike, and the estimator
 `fused` divides by their deviation, so scores are in nats. A step is scored by the weights that the reward model serves then, those
 before this step's update (as the paper's code does; the paper scores after it), and the score carries their version. The record of
-a step has it beside the versions that sampled.
+a step has it with the versions that sampled.
 """
 
 from __future__ import annotations
