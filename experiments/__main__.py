@@ -29,11 +29,12 @@ from experiments.outgrown import BROAD, OUTGROWN
 from experiments.reach import REACH
 from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, file_of, is_toy, judges_of, lender_of, start_of
+from experiments.study import ADAPTATION, Study, files_of, is_toy, judges_of, lender_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.table1_smollm2 import FULL, SHORT
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
+from triforge.methods import load_part
 
 _PAGE = ROOT / "experiments" / "results"
 STUDIES = {
@@ -120,15 +121,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     fewer = study.further if seeds == list(study.seeds) else {}
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
-    files = {job: file_of(options.state.resolve(), study, settings, job) for job in jobs}
     failed: list[Job] = []
     tiny = options.model == "tiny"
     page = _PAGE if tiny else options.state / options.model
     docs = options.docs or (None if options.quick else page)
     record = _PAGE / "runs" if tiny and not options.quick else None
-    unpack(record, options.state.resolve() / study.name)
+    state, only = options.state.resolve(), options.report_only
+    unpack(record, state / study.name)
+    files = files_of(state, study, settings, jobs, finished=only)
     try:
-        if not options.report_only:
+        if not only:
             failed = _play(study, files, settings, options, tell)
         pack(files.values(), record)
         if not study.plots:
@@ -188,19 +190,21 @@ def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace
         return 0
     import torch
 
+    from experiments.loop import Run, play
     from experiments.record import Models
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
     policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
     reward, keep = judges_of(state, study, settings, job, warm)
-    start, strong = start_of(state, study, settings, job.seed), settings.strong()
-    models = Models(policy, reward, None, start=start, keep=keep, device=options.device)
+    strong = settings.strong()
+    models = Models(policy, reward, None, keep=keep, device=options.device)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
         models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:
             models.strong = policy if quick else tiny_models(strong, _silent)[0]
-    import_module(study.run).play(job.arm, arm, job.seed, settings, models, tell=_print)
+    kind: type[Run] = load_part(study.run, "run")
+    play(job.arm, arm, job.seed, settings, models, tell=_print, make=kind)
     return 0
 
 

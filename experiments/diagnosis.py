@@ -56,6 +56,6 @@ STUDY = Study(
         _FULL, proposals=6, measured=4, random_choice=True, groups=QUICK.groups, rollouts=QUICK.rollouts,
         train_tasks=QUICK.train_tasks, heldout_tasks=QUICK.heldout_tasks, warm=QUICK.warm,
     ),
-    run="experiments.diagnosis_run",
+    run="experiments.diagnosis_run:DiagnosisRun",
     report="experiments.diagnosis_report",
 )  # fmt: skip

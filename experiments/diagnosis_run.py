@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from experiments.diagnosis import SHUFFLED, DiagnosisSettings
-from experiments.loop import Run
-from experiments.loop import play as play_run
-from experiments.record import Models, Result, Tell, silent
+from experiments.loop import Run, rewritten
 from experiments.rewriters import random_choice
-from experiments.settings import Arm, Settings
 from services.env_adapter.adaptation.controllers import wanted_direction
 from services.env_adapter.adaptation.diagnosis import Diagnosis
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
+from services.trainer.credit.samples import Samples
+from services.trainer.loop.hooks import Measures
 from services.trainer.loop.task_source import task_outcome
+from triforge.config import parse
 from triforge.environments.registry import family
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.window import Offer
 from triforge.types import (
     DiagnosisNote,
     Direction,
+    JudgedGroup,
     Task,
+    TrainRow,
 )
 
 
@@ -67,14 +68,49 @@ class Shuffled(Diagnosis):
 
 
 class DiagnosisRun(Run):
-    """Plays the pool, rewrites what is outside the band, and estimates both success rates with the given policy."""
+    """A run that trains nothing: it plays rounds until enough tasks are outside the band, then rewrites them.
 
-    async def play(self) -> Result:
-        """Return the whole arm; a row a proposal in `tasks`."""
+    Both success rates of a rewrite are estimated with the initial policy.
+    """
+
+    def _run_document(self) -> dict[str, Any]:
+        document = super()._run_document()
+        self._own = parse(document)  # the arm's adaptation, which the run itself leaves out
+        return document | {
+            "run": document["run"] | {"eval_every": 0},
+            "adaptation": {"controller": "none"},
+        }
+
+    async def more_samples(
+        self, step: int, groups: Sequence[JudgedGroup], samples: Samples
+    ) -> tuple[list[TrainRow], Measures]:
+        """Keep the tasks outside the band; a task may come again in a later round. Leave nothing to train on."""
+        for rows in samples.rows.values():
+            rows.clear()
+        settings = AdaptSettings.of(self._own)
+        offer = Offer(round=step, step=step, versions=(0, 0))
+        run = await asyncio.to_thread(self._deployment.store.get, self.run.run_id)
+        for group in groups:
+            counted = task_outcome(group, offer, run=run, config=self._own)
+            outcome = RunOutcome.of(counted, settings)
+            if direction := wanted_direction(outcome):
+                self._asked.append(Asked(group.played.task, outcome, direction))
+        return [], {}
+
+    @property
+    def ended(self) -> str:
+        """The reason for which no further round is played."""
         assert isinstance(self._settings, DiagnosisSettings)
-        started, result = time.monotonic(), Result(self._name, self._seed)
-        asked = await self._asked(self._settings.proposals)
-        writer = self._writer(asked)
+        return "enough tasks" if len(self._asked) >= self._settings.proposals else ""
+
+    async def _measure(self) -> Sequence[str]:
+        """Return the parts of the result; a row a proposal in `tasks`."""
+        settings = self._settings
+        assert isinstance(settings, DiagnosisSettings)
+        self._asked: list[Asked] = []
+        await self._train()
+        asked = self._asked[: settings.proposals]
+        writer = self._writer(asked, random_choice if settings.random_choice else None)
         rates: dict[str, list[int]] = {}
         rows: list[dict[str, Any]] = []
         for number, one in enumerate(asked):
@@ -86,56 +122,21 @@ class DiagnosisRun(Run):
                 "diagnosis": proposal.diagnosis,
             }
             if draft is not None:
-                changed = {
-                    "params": draft.params,
-                    "instruction": draft.instruction,
-                    "kind": draft.kind,
-                }
-                candidate = one.task.model_copy(update={"id": f"candidate-{number}", **changed})
+                candidate = rewritten(one.task, draft, number)
                 if one.task.id not in rates:
-                    rates[one.task.id] = await self.rate(one.task, self._settings.measured)
+                    rates[one.task.id] = await self.rate(one.task, settings.measured)
                 row |= {
                     "kept": draft.kind == one.task.kind,
                     "parent": rates[one.task.id],
-                    "candidate": await self.rate(candidate, self._settings.measured),
+                    "candidate": await self.rate(candidate, settings.measured),
                 }
             rows.append(row)
-        result.tasks = {"rows": rows}
-        result.seconds = time.monotonic() - started
-        rest = ("arm", "seed", "tasks", "seconds")
-        self._tell({name: getattr(result, name) for name in rest})
-        return result
+        self._result.tasks = {"rows": rows}
+        return ("tasks",)
 
-    def _writer(self, asked: Sequence[Asked]) -> ProposalWriter:
-        assert isinstance(self._settings, DiagnosisSettings)
-        model: Generate = random_choice
-        if not self._settings.random_choice and self._rewriter is not None:
-            model = self._rewriter
+    def _writer(self, asked: Sequence[Asked], model: Generate | None) -> ProposalWriter:
+        model = model or self._deployment.models.get("rewriter") or random_choice
         diagnosis = Diagnosis(model)
         if self._name == SHUFFLED:
             diagnosis = Shuffled(diagnosis, asked)
         return ProposalWriter(model, family, diagnosis=diagnosis)
-
-    async def _asked(self, count: int) -> list[Asked]:
-        """So many tasks outside the band, from as many rounds as it takes; a task may come again in a later round."""
-        found: list[Asked] = []
-        for step in range(1, self._config.run.steps + 1):
-            planned = (await self._env.plan([step]))[step]
-            groups = await asyncio.gather(*(self._play_group(task) for task in planned))
-            offer = Offer(round=step, step=step, versions=(0, 0))
-            settings = AdaptSettings.of(self._config)
-            for group in groups:
-                counted = task_outcome(group, offer, run=self._run, config=self._config)
-                outcome = RunOutcome.of(counted, settings)
-                if direction := wanted_direction(outcome):
-                    found.append(Asked(group.played.task, outcome, direction))
-            if len(found) >= count:
-                break
-        return found[:count]
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one arm in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=DiagnosisRun)

@@ -67,7 +67,7 @@ STUDY = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=shortened(_FULL, warm=replace(QUICK.warm, auxiliary=32)),
-    run="experiments.envrl_run",
+    run="experiments.envrl_run:EnvrlRun",
     report="experiments.envrl_report",
     plots="experiments.envrl_report",
 )  # fmt: skip

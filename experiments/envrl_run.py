@@ -1,16 +1,17 @@
-"""One run of the experiment on auxiliary objectives, which also asks how well the policy knows the environment."""
+"""One run of the experiment on auxiliary objectives, which also measures how well the policy predicts the environment."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
+
 from experiments.envrl import WORDING, EnvrlSettings
-from experiments.loop import Run
-from experiments.loop import play as play_run
-from experiments.record import Models, Result, Tell, silent
-from experiments.settings import Arm, Settings
+from experiments.loop import Run, heldout
 from methods.envrl.learner import NAME, Auxiliary
 from methods.envrl.options import EnvRLOptions
 from methods.envrl.rows import auxiliary_rows
-from services.trainer.learner.parallel.ranks import Ranks
+from services.trainer.learner.learner import Learner
+from services.trainer.loop.hooks import Measures
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow
 
@@ -22,53 +23,44 @@ class EnvrlRun(Run):
 
     _probe: list[TrainRow] | None = None
 
-    async def _evaluate(self, step: int) -> dict[str, float]:
-        success = await super()._evaluate(step)
+    def evaluated(self, groups: Sequence[JudgedGroup]) -> Measures:
+        """Keep the transitions of the first evaluation."""
         if self._probe is None:
-            self._probe = self._items()
-        found = self._measure(self._probe)
-        known = {
-            name: found[f"aux/{name}"]
-            for name in ("sp/nll", "id/nll", "id/exact")
-            if f"aux/{name}" in found
-        }
-        return success | known
+            self._probe = self._items([group for _, group in heldout(groups, "sampled")])
+        return super().evaluated(groups)
 
-    def _items(self) -> list[TrainRow]:
-        """Return the same transitions in every evaluation and for all arms of a seed, with their true targets."""
+    async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
+        """Add the objectives to an evaluation."""
+        if self._evaluation and self._probe:
+            learner = Learner.fresh(await self._weights("policy"))
+            self._evaluation |= await asyncio.to_thread(self._objectives, learner, self._probe)
+        return await super().after_step(step, measures)
+
+    def _items(self, groups: Sequence[JudgedGroup]) -> list[TrainRow]:
+        """Return the same transitions for all arms of a seed, with their true targets."""
         assert isinstance(self._settings, EnvrlSettings)
         options = EnvRLOptions.model_validate(
             WORDING | {"measure": True, "max_samples_per_update": self._settings.probe}
         )
-        groups = [
-            JudgedGroup(
-                played=group.played.model_copy(
-                    update={"group": group.played.group.model_copy(update={"purpose": "train"})}
-                ),
-                votes=group.votes,
-            )
-            for group in self._sampled
+        played = [group.played for group in groups]
+        asked = [one.group.model_copy(update={"purpose": "train"}) for one in played]
+        training = [
+            group.model_copy(update={"played": one.model_copy(update={"group": task})})
+            for group, one, task in zip(groups, played, asked, strict=True)
         ]
         renderer = Renderer.from_folder(self._config.models.policy.path)
         limit = self._config.trainer.policy.max_tokens
         return auxiliary_rows(
-            groups, options, renderer, trained=0, max_tokens=limit, seed=self._seed
+            training, options, renderer, trained=0, max_tokens=limit, seed=self._seed
         ).rows
 
-    def _measure(self, rows: list[TrainRow]) -> dict[str, float]:
-        learner = self._learners["policy"]
-        terms = Auxiliary(learner.model, learner.initial, Ranks(learner.model.device))
+    def _objectives(self, learner: Learner, rows: list[TrainRow]) -> dict[str, float]:
+        terms = Auxiliary(learner.model, learner.initial, learner.ranks)
         batch = self._batch("policy", 1, rows, self._config.trainer.policy)
-        batch = batch.model_copy(
-            update={"extra": {NAME: {"weights": {}}}}
-        )  # only terms without a weight are measured
+        # only terms without a weight are measured
+        batch = batch.model_copy(update={"extra": {NAME: {"weights": {}}}})
         terms.take(rows, batch)
         terms.measure(batch, lambda: None, guesses=_GUESSES)
-        return terms.metrics()
-
-
-def play(
-    name: str, arm: Arm, seed: int, settings: Settings, models: Models, *, tell: Tell = silent
-) -> Result:
-    """Play one run in this process."""
-    return play_run(name, arm, seed, settings, models, tell=tell, make=EnvrlRun)
+        measures = terms.metrics()
+        names = ("sp/nll", "id/nll", "id/exact")
+        return {name: measures[f"aux/{name}"] for name in names if f"aux/{name}" in measures}

@@ -72,9 +72,7 @@ FRONTIER = Study(
     seeds=TUNING_SEEDS,
     full=_FULL,
     quick=_FULL.short(),
-    run="experiments.loop",
     report="experiments.frontier",
-    starts_alike=True,
 )
 
 

@@ -94,10 +94,9 @@ STUDY = Study(
         _FULL,
         warm=replace(QUICK.warm, judge_data=Referenced(**vars(QUICK.warm.judge_data))),
     ),
-    run="experiments.judges_run",
+    run="experiments.judges_run:JudgesRun",
     report="experiments.judges_report",
     smoke=RATES[:1],
-    starts_alike=True,
 )  # fmt: skip
 
 _LITTLE = replace(

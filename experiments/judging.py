@@ -3,74 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import Literal
+from typing import cast, get_args
 
 from environments.household.catalogue import DEVICE
 from environments.household.episode import WORDINGS
 from environments.household.params import world_of
 from environments.household.planner import plan
 from environments.household.world import NOTHING, NOWHERE, State, World
+from experiments.loop import read_task
+from experiments.settings import Asks
 from services.reward.scorers.oracle import Sign, planted
 from triforge.rollout.protocols import GenerateMany
-from triforge.types import JudgeTask, Task, Trajectory, TrajectoryVotes
-
-Asks = Literal["sensible", "progress", "best", "difference"]
+from triforge.types import JudgeTask, Trajectory, TrajectoryVotes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planted:
-    """A planted judge.
-
-    Attributes:
-        asks: what a vote says of an action. `sensible`: +1 if the scripted expert, knowing what was seen, might do it.
-            `progress`: +1 if the shortest plan, by a planner that knows everything, became shorter. `best`: +1 if it became shorter
-            than ever in the episode. All others -1. `difference`: by how much it became shorter, -1, 0 or +1.
-        right: the chance that a vote is the truth. Otherwise it is the opposite, and of 0 a sign by lot.
-    """
-
-    asks: Asks = "progress"
-    right: float = 1.0
+@cache
+def _world(task_id: str) -> tuple[World, dict[State, float]]:
+    """Return the world of a task, and what is planned in it: rollouts come to the same states."""
+    return world_of(read_task(task_id).params), {}
 
 
-class Truth:
-    """Ground truth of the steps of a trajectory. Plans are kept task by task, since rollouts come to the same states.
-
-    Args:
-        read: a task by its id.
-    """
-
-    def __init__(self, read: Callable[[str], Awaitable[Task]]) -> None:
-        self._read = read
-        self._known: dict[str, tuple[World, dict[State, float]]] = {}  # by task
-
-    async def of(self, trajectory: Trajectory, asks: Asks) -> list[Sign]:
-        """One sign a step."""
-        if asks == "sensible":
-            return [1 if step.label == 1 else -1 for step in trajectory.steps]
-        if trajectory.task_id not in self._known:
-            task = await self._read(trajectory.task_id)
-            self._known[trajectory.task_id] = world_of(task.params), {}
-        world, known = self._known[trajectory.task_id]
-        return signs(distances(world, (step.action for step in trajectory.steps), known), asks)
-
-    async def labelled(self, trajectory: Trajectory) -> Trajectory:
-        """With the labels that the environment's option `labels = "progress"` gives, which plans anew at every step."""
-        found = await self.of(trajectory, "best")
-        steps = [
-            step.model_copy(update={"label": sign})
-            for step, sign in zip(trajectory.steps, found, strict=True)
-        ]
-        return trajectory.model_copy(update={"steps": tuple(steps)})
-
-
+@dataclass(frozen=True, slots=True)
 class PlantedJudge:
-    """A step scorer that plants what `planted` says; see `services.reward.scorers.oracle` for how often it is right."""
+    """A step scorer that votes by the planner; `world` gives a task's world and what is planned in it."""
 
-    def __init__(self, planted: Planted, truth: Truth) -> None:
-        self._planted, self._truth = planted, truth
+    asks: Asks
+    right: float = 1.0
+    world: Callable[[str], tuple[World, dict[State, float]]] = _world
 
     async def __call__(
         self,
@@ -78,10 +41,25 @@ class PlantedJudge:
         task: JudgeTask,
         generate_many: GenerateMany,  # noqa: ARG002 (it asks no model)
     ) -> TrajectoryVotes:
-        """Vote on every step."""
-        right = task.model_copy(update={"accuracy": self._planted.right})
-        found = await self._truth.of(trajectory, self._planted.asks)
-        return planted(trajectory, right, dict(enumerate(found)))
+        """Vote on every step; `services.reward.scorers.oracle` defines how often a vote is right."""
+        job = task.model_copy(update={"accuracy": self.right})
+        return planted(trajectory, job, dict(enumerate(self.truth(trajectory))))
+
+    def truth(self, trajectory: Trajectory) -> list[Sign]:
+        """Return one sign a step."""
+        if self.asks == "sensible":
+            return [1 if step.label == 1 else -1 for step in trajectory.steps]
+        world, known = self.world(trajectory.task_id)
+        actions = (step.action for step in trajectory.steps)
+        return signs(distances(world, actions, known), self.asks)
+
+
+def __getattr__(name: str) -> PlantedJudge:
+    """Return the judge `progress_75`, which is right with .75 about `progress`, and others like it."""
+    asks, _, right = name.rpartition("_")
+    if asks not in get_args(Asks) or not right.isdigit():
+        raise AttributeError(f"{__name__}: given {name!r}, expected a name like 'progress_75'")
+    return PlantedJudge(cast("Asks", asks), int(right) / 100)
 
 
 def distances(

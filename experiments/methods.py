@@ -157,6 +157,6 @@ STUDY = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=shortened(_FULL),
-    run="experiments.methods_run",
+    run="experiments.methods_run:MethodsRun",
     report="experiments.methods_report",
 )  # fmt: skip

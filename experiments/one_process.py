@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import torch
 
 from experiments.model import LocalModel
 from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
@@ -24,6 +25,7 @@ from services.env_adapter.pools.store import PoolStore
 from services.env_adapter.rollout.worker import RolloutWorker
 from services.reward.worker import JudgeWorker
 from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.learner.process import LearnerProcess
 from services.trainer.loop.orchestrator import Orchestrator
 from services.trainer.loop.parts import Parts
@@ -45,6 +47,7 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.config import Settings
 from triforge.environments import registry
 from triforge.event_loop import together
+from triforge.rollout.protocols import Generate
 from triforge.sandbox.client import shared
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -94,6 +97,9 @@ class OneProcess:
         folder: for its database and artifacts.
         models: the initial folder of each model, by name (`policy`, `reward`, `rewriter`, ...).
         document: TOML document that runs start from.
+        rewriter: rewrites tasks in the place of a model `rewriter`.
+        rows: samples that an engine decodes side by side.
+        device: the device of engines and learners.
         concurrency: episodes in flight.
     """
 
@@ -103,9 +109,13 @@ class OneProcess:
         models: Mapping[str, Path],
         *,
         document: Path | None = None,
+        rewriter: Generate | None = None,
+        rows: int = 64,
+        device: str = "cpu",
         concurrency: int = 64,
     ) -> None:
         self._folders, self._concurrency = models, concurrency
+        self._rewriter, self._rows, self._device = rewriter, rows, device
         further = models.keys() - {"policy", "reward", "rewriter"}
         self.settings = Settings(
             models=",".join(f"{name}=http://{name}.invalid" for name in sorted(further)),
@@ -117,10 +127,13 @@ class OneProcess:
         self._database = open_database(self.settings.database_url)
         self._database.upgrade()
         self.store = RunStore(self._database)
+        self.tasks = PoolStore(self._database)
+        self._adapting = 0  # outcomes that are being counted
 
     async def __aenter__(self) -> Self:
         self.models = {
-            role: LocalModel(path, role=role, rows=64) for role, path in self._folders.items()
+            role: LocalModel(path, role=role, rows=self._rows, device=self._device)
+            for role, path in self._folders.items()
         }
         self.broker = MemoryBroker()
         self._serve_pools()
@@ -143,7 +156,7 @@ class OneProcess:
             apis=parts.apis,
         )
         learners = [
-            LearnerProcess(self.broker, self.artifacts, role, BatchTrainer(self.artifacts)).run()
+            LearnerProcess(self.broker, self.artifacts, role, self._trainer()).run()
             for role in trained
         ]
         work = [*learners, Orchestrator(parts, idle_s=0.05).run_forever(), self._adapt.watch()]
@@ -160,6 +173,9 @@ class OneProcess:
             model.stop()
         self._database.close()
 
+    def _trainer(self) -> BatchTrainer:
+        return BatchTrainer(self.artifacts, Ranks(torch.device(self._device)))
+
     def _serve_pools(self) -> None:
         parts = PoolParts(
             database=self._database, family=registry.family, log=SessionLog(self.broker)
@@ -172,7 +188,7 @@ class OneProcess:
         rollouts = RolloutWorker(
             broker=self.broker,
             generate=policy,
-            read_task=PoolStore(self._database).task,
+            read_task=self.tasks.task,
             family=registry.family,
             keep=keep,
             artifacts=self.artifacts,
@@ -183,7 +199,8 @@ class OneProcess:
             generate_many=ModelsByRole(self.models, "reward").generate_many,
             sandbox=shared(),
         )
-        adapter = make_adapter(self._database, registry.family, self.models.get("rewriter"))
+        rewriter = self._rewriter or self.models.get("rewriter")
+        adapter = make_adapter(self._database, registry.family, rewriter)
         self._adapt = AdaptWorker(
             broker=self.broker, adapter=adapter, settings=RunSettings(self._database).read
         )
@@ -193,7 +210,24 @@ class OneProcess:
             Job(JUDGE_TASK, JudgeTask, judge.judge),
             Job(UNIT_TEST_TASK, UnitTestTask, judge.write_tests),
         )
-        self.broker.serve(ADAPT_QUEUE, Job(ADAPT_TASK, TaskOutcome, self._adapt.handle))
+        # one at a time, in order: the same run gives the same tasks
+        self.broker.serve(
+            ADAPT_QUEUE, Job(ADAPT_TASK, TaskOutcome, self._adapt_tasks), concurrency=1
+        )
+
+    async def _adapt_tasks(self, outcome: TaskOutcome) -> None:
+        self._adapting += 1
+        try:
+            await self._adapt.handle(outcome)
+        finally:
+            self._adapting -= 1
+
+    async def adapted(self) -> None:
+        """Wait until adaptation has counted all outcomes that were submitted."""
+        idle = False
+        while not idle:
+            await asyncio.sleep(0.01)
+            idle = not (await self.broker.depth(ADAPT_QUEUE) or self._adapting)
 
     async def create_pool(self, pool: PoolRequest) -> PoolState:
         """Make a pool, as `POST /v1/pools` does."""

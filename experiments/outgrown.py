@@ -77,11 +77,9 @@ OUTGROWN = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=_FULL.short(),
-    run="experiments.loop",
     report="experiments.outgrown_report",
     plots="experiments.outgrown_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
-    starts_alike=True,
 )
 
 _BROAD = {"id": 32, "goals": 32}

@@ -35,7 +35,7 @@ REACH = Study(
     quick=replace(
         _FULL, asked=3, measured=2, tasks=STUDY.quick.pool(), warm=STUDY.quick.warm, groups=2, rollouts=2
     ),
-    run="experiments.reach_run",
+    run="experiments.reach_run:ReachRun",
     report="experiments.reach",
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "ju
         "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
         "votes/positive_failed", "tasks/accepted", "reward/pairs_right", "recycled/pointwise/right", "recycled/pairwise/right", "recycled/reflection/right",
-        "seconds/recycled", *GATE)  # fmt: skip
+        *GATE)  # fmt: skip
 """Of a step's measures."""
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -32,7 +32,6 @@ class Models:
     Attributes:
         policy, reward, rewrites: model folders; no model rewrites without the last one.
         strong: a policy that is no part of the run; at the end it plays the tasks that were accepted.
-        start: file of the evaluation before training, which is the same for all arms of a seed: read if it is there.
         keep: the folder where the trained reward model is left.
         device: where all of them serve and learn.
     """
@@ -41,7 +40,6 @@ class Models:
     reward: Path
     rewrites: Path | None
     strong: Path | None = None
-    start: Path | None = None
     keep: Path | None = None
     device: str = "cpu"
 

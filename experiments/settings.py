@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-from experiments.judging import Planted
 
 SEEDS = (1, 2, 3, 4, 5)
 TUNING_SEEDS = (901,)  # none of the reported ones
@@ -41,6 +40,24 @@ SHOWN = _SERVICE | {
 }
 
 
+Asks = Literal["sensible", "progress", "best", "difference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A planted judge.
+
+    Attributes:
+        asks: what a vote says of an action. `sensible`: +1 if the scripted expert, knowing what was seen, might do it.
+            `progress`: +1 if the shortest plan, by a planner that knows everything, became shorter. `best`: +1 if it became shorter
+            than ever in the episode. All others -1. `difference`: by how much it became shorter, -1, 0 or +1.
+        right: the chance that a vote is the truth. Otherwise it is the opposite, and of 0 a sign by lot.
+    """
+
+    asks: Asks = "progress"
+    right: float = 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One setting that is compared.
@@ -50,7 +67,7 @@ class Arm:
         families: which comparisons it is part of; an arm of `tasks` and `votes` is run once.
         config: what it changes in the run's document.
         rewrites: whether a language model rewrites tasks.
-        planted: who votes; None asks the reward model.
+        planted: the judge; None asks the reward model.
     """
 
     title: str
@@ -120,7 +137,6 @@ class Settings:
         kinds: options of the kinds of tasks in the pool.
         train_tasks: tasks of each kind.
         heldout_tasks: held-out tasks of each kind.
-        eval_rollouts: sampled episodes a held-out task in an evaluation; one greedy episode comes on top.
         late_evals: training steps, counted from the last, after which there is an evaluation.
         warm: the supervised first phase.
     """
@@ -134,7 +150,6 @@ class Settings:
     kinds: tuple[Mapping[str, Any], ...] = (EASY, HARD)
     train_tasks: int = 32
     heldout_tasks: int = 64
-    eval_rollouts: int = 1
     late_evals: tuple[int, ...] = (3, 0)
     warm: WarmStart = field(default_factory=WarmStart)
 

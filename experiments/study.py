@@ -12,6 +12,8 @@ from experiments.jobs import Job
 from experiments.settings import ARMS, QUICK, SEEDS, Arm, Settings
 from triforge.errors import ConfigError
 
+_LOOP = "-2"  # the second loop that plays experiments
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
@@ -23,12 +25,11 @@ class Study:
         seeds: that are reported.
         full: how much is played.
         quick: as little as shows that everything runs.
-        run: module whose `play` plays one run.
+        run: path of the run, an `experiments.loop.Run`.
         report: module whose `write` makes the page; without `plots`, one whose `table` is printed.
         plots: module whose `draw` draws its pictures into a folder.
         smoke: the arms of `quick`; all if empty.
         further: the seeds of arms that are not played on all reported ones.
-        starts_alike: whether the evaluation before training is the same for all arms of a seed, and is played once.
     """
 
     name: str
@@ -36,12 +37,11 @@ class Study:
     seeds: Sequence[int]
     full: Settings
     quick: Settings
-    run: str
+    run: str = "experiments.loop:Run"
     report: str
     plots: str = ""
     smoke: Sequence[str] = ()
     further: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    starts_alike: bool = False
 
 
 ADAPTATION = Study(
@@ -50,28 +50,44 @@ ADAPTATION = Study(
     seeds=SEEDS,
     full=Settings(),
     quick=QUICK,
-    run="experiments.loop",
     report="experiments.report",
     plots="experiments.plots",
 )
 
 
 def digest(settings: Settings, arm: Arm) -> str:
-    """Short name of settings and arm, in the name of a run's file; runs of others are never mixed in."""
-    parts = {"settings": asdict(settings), "arm": asdict(arm)}
+    """Return the short name of settings and arm, in the name of a run's file; runs of others are never mixed in."""
+    played = {"eval_rollouts": 1, **asdict(settings)}  # an option of the recorded runs
+    parts = {"settings": played, "arm": asdict(arm)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def file_of(folder: Path, study: Study, settings: Settings, job: Job) -> Path:
-    """Return the file of one run."""
-    name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}.jsonl"
+def file_of(
+    folder: Path, study: Study, settings: Settings, job: Job, *, recorded: bool = False
+) -> Path:
+    """Return the file of one run.
+
+    Runs `recorded` before the experiments were played by the product's own loop have names without its mark.
+    """
+    arm = study.arms[job.arm]
+    mark = "" if recorded or is_toy(arm) else _LOOP
+    name = f"{job.arm}-{job.seed}-{digest(settings, arm)}{mark}.jsonl"
     return folder / study.name / name
 
 
-def start_of(folder: Path, study: Study, settings: Settings, seed: int) -> Path | None:
-    """File of the evaluation before training, if the arms of a seed share one."""
-    name = f"start-{seed}-{digest(settings, Arm(title=''))}.json"
-    return folder / study.name / name if study.starts_alike else None
+def files_of(
+    folder: Path, study: Study, settings: Settings, jobs: Sequence[Job], *, finished: bool
+) -> dict[Job, Path]:
+    """Return the files of runs: all of the recorded loop if that has all of them, or else all of the product's loop.
+
+    With `finished`, no run is to be played: recorded runs are chosen unless there are newer ones.
+    """
+    new = {job: file_of(folder, study, settings, job) for job in jobs}
+    old = {job: file_of(folder, study, settings, job, recorded=True) for job in jobs}
+    newer = [path for job, path in new.items() if path != old[job] and path.is_file()]
+    if all(path.is_file() for path in old.values()):
+        return new if all(path.is_file() for path in new.values()) else old
+    return old if finished and not newer else new
 
 
 def lender_of(arm: Arm) -> str:

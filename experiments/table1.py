@@ -238,9 +238,7 @@ STUDY = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=_FULL.short(),
-    run="experiments.loop",
     report="experiments.table1_report",
     plots="experiments.table1_report",
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
-    starts_alike=True,
 )

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-from experiments.judging import Asks, Planted
-from experiments.settings import HARD, QUICK, SHOWN, Arm, Settings, shortened
+from experiments.settings import HARD, QUICK, SHOWN, Arm, Asks, Planted, Settings, shortened
 from experiments.study import Study
 
 SEEDS = (901, 902, 903, 904, 905)  # all of them for tuning; none is reported by another experiment
@@ -126,7 +125,6 @@ STUDY = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=shortened(_FULL),
-    run="experiments.loop",
     report="experiments.votes_report",
     smoke=["-".join([rule, *list(_JUDGES.get(rule, ()))[:1]]) + "@5e-4" for rule in RULES],
 )  # fmt: skip

@@ -109,7 +109,7 @@ def type_of(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         if name == "Algorithm" or name.endswith("Options"):
-            return f"[{name}](algorithms.md#all-options)"
+            return f"[{name}](algorithms.md)"
         if name == "Sampling" or name.endswith("Section"):
             return f"[{name}](configuration.md)"
         return "any JSON" if name == "JsonValue" else f"[{name}](#{name.lower()})"

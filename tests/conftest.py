@@ -1,4 +1,4 @@
-"""What holds for every test: hypothesis draws the same examples each time, and xdist keeps related tests together."""
+"""Settings of all tests: hypothesis draws the same examples each time, and xdist keeps related tests together."""
 
 from __future__ import annotations
 

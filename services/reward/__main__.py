@@ -30,7 +30,7 @@ def _config(settings: Settings) -> RunConfig:
 
 
 def judge_of(settings: Settings, config: RunConfig) -> tuple[JudgeApi, PolicyClient]:
-    """What answers `POST /v1/judge`, and the model that it asks: the reward model, or a policy that judges itself."""
+    """Return the handler of `POST /v1/judge`, and the model that it asks: the reward model, or a policy that judges itself."""
     from services.reward.app import JudgeApi
     from triforge.clients.policy import PolicyClient
 

@@ -91,7 +91,7 @@ class JudgeWorker:
         self._turn = asyncio.Semaphore(1)  # one group runs at a time; its time is its own
 
     async def judge(self, task: JudgeTask) -> None:
-        """Judge the trajectory if nobody has and nobody does, and announce its group if that completes it.
+        """Judge the trajectory if no worker has and none does, and announce its group if that completes it.
 
         Raises:
             UnavailableError: the broker does not answer; deliver the job again later.
@@ -103,7 +103,7 @@ class JudgeWorker:
             await self._announce(task.group_id, task.trajectory_id, claim)
 
     async def write_tests(self, task: UnitTestTask) -> None:
-        """Write and run the group's tests if nobody has and nobody does, and announce the group; raises like `judge`."""
+        """Write and run the group's tests if no worker has and none does, and announce the group; raises like `judge`."""
         async with self._broker.claim_group(task) as claim:
             if claim.state == "open" and claim.payload is not None:
                 tests = await self._tests(task, claim.payload)
@@ -136,7 +136,7 @@ class JudgeWorker:
         return votes.model_copy(update={"seconds": seconds, **stamp()})
 
     async def _tests(self, task: UnitTestTask, played: TrajectoryGroup) -> GroupTests:
-        """Writing and running have the deadline each; waiting for the programs of other groups counts against neither."""
+        """Give writing and running the deadline each; waiting for the programs of other groups counts against neither."""
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):

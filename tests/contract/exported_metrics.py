@@ -48,9 +48,9 @@ def _families() -> Iterator[Metric]:
     gateway = build(Settings(engines="http://127.0.0.1:1"))
     yield from gateway.metrics.registry.collect()
     own = CollectorRegistry()
-    nobody: Any = _Store()
-    own.register(ProposalGauge(nobody))
-    DeploymentGauges(nobody, nobody, ArtifactStore(str(ROOT)), own)
+    unused: Any = _Store()
+    own.register(ProposalGauge(unused))
+    DeploymentGauges(unused, unused, ArtifactStore(str(ROOT)), own)
     yield from own.collect()
 
 

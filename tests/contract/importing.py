@@ -46,7 +46,7 @@ def import_all(package: str, but: str) -> None:
 
 
 def do(job: dict[str, Any]) -> dict[str, list[str]]:
-    """What a job leads to, by its name: nothing, if it is to import without others and does."""
+    """Return the outcome of a job by its name: empty, if it is to import without others and does."""
     if "then" in job:
         for name in job["load"]:
             importlib.import_module(name)
@@ -69,11 +69,11 @@ def do_all(jobs: list[dict[str, Any]]) -> dict[str, list[str]]:
         child = os.fork()
         if child == 0:
             try:
-                said = do(job)
+                outcome = do(job)
             except BaseException:  # noqa: BLE001 - the parent hears of it
-                said = {job.get("name", "load"): [traceback.format_exc()]}
+                outcome = {job.get("name", "load"): [traceback.format_exc()]}
             with os.fdopen(writing, "w") as out:
-                json.dump(said, out)
+                json.dump(outcome, out)
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as answers:

@@ -153,7 +153,7 @@ def test_every_api_that_others_reach_says_that_keys_are_asked_for() -> None:
             assert given.get("TRIFORGE_AUTH") == "keys", name
 
 
-def test_every_process_of_ours_is_told_where_traces_go() -> None:
+def test_every_process_of_ours_knows_where_traces_go() -> None:
     for name, service in SERVICES.items():
         if is_ours(service) and name != "models":  # it ends before anything is traced
             assert "TRIFORGE_OTLP_ENDPOINT" in service["environment"], name
@@ -227,7 +227,7 @@ def test_what_starts_programs_gets_namespaces_and_nothing_else_that_containers_l
     needed = {"clone", "clone3", "mount", "umount2", "pivot_root", "unshare", "sethostname"}
     assert {rule["action"] for rule in profile["syscalls"]} == {"SCMP_ACT_ERRNO"}
     assert not refused & needed
-    # what opens more of the kernel to whoever is root of a namespace, and what reaches beyond the container
+    # options that open more of the kernel to the root of a namespace, or reach beyond the container
     assert {"bpf", "fsopen", "io_uring_setup", "keyctl", "move_mount", "open_tree", "perf_event_open", "ptrace", "userfaultfd"} <= refused  # fmt: skip
     assert {
         "finit_module",

@@ -1,4 +1,4 @@
-"""What the descriptions of the APIs say of answers that are no JSON, and of refusals."""
+"""Descriptions of the APIs: answers that are not JSON, and refusals."""
 
 from __future__ import annotations
 

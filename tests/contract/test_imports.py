@@ -1,4 +1,4 @@
-"""What loads what: a part imports with nothing else of ours there, and a process starts with few files.
+"""Imports: a part imports with nothing else of ours there, and a process starts with few files.
 
 The arrows between packages are import-linter's (`make check`), which reads them from the sources. Here they are imported in
 fact: by a string, an entry point or a plug-in as well.

@@ -105,8 +105,8 @@ def test_no_model_folder_runs_its_own_code() -> None:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("from_pretrained", "from_config")
-        and {"dtype", "local_files_only"} & (said := {k.arg for k in node.keywords})
-        and "trust_remote_code" not in said  # where it is not said, it is asked for on stdin
+        and {"dtype", "local_files_only"} & (options := {k.arg for k in node.keywords})
+        and "trust_remote_code" not in options  # where it is missing, it is asked for on stdin
     ]
     assert silent == []
 

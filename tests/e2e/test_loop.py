@@ -198,14 +198,11 @@ async def test_a_run_finishes_although_its_workers_are_killed(
     _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 4)
 
 
-async def test_a_run_goes_on_after_everything_was_killed_and_after_everything_was_lost(
+async def test_a_run_goes_on_after_everything_was_killed_and_restored_from_a_backup(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    run = await submit(deployment.settings(), steps=5)
+    run = await submit(deployment.settings(), steps=3)
     await wait_for(deployment.settings(), run.id, step=1)
-    deployment.kill()
-    deployment.start()
-    await wait_for(deployment.settings(), run.id, step=3)
     deployment.kill()
     shutil.copytree(deployment.state, tmp_path / "copy")  # the backup of a stopped deployment
     shutil.rmtree(deployment.state)
@@ -213,9 +210,9 @@ async def test_a_run_goes_on_after_everything_was_killed_and_after_everything_wa
     deployment.start()
     settings = deployment.settings()
     run = await wait_for(settings, run.id)
-    assert (run.status, run.step) == ("finished", 5), run.reason
+    assert (run.status, run.step) == ("finished", 3), run.reason
     rows = await _export(settings, run.id, tmp_path / "run.parquet")
-    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 5)
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 3)
 
 
 # asks twice, in a conversation; its reward is how much of its second answer is one letter
@@ -226,9 +223,9 @@ messages = [{"role": "user", "content": os.environ["TRIFORGE_INSTRUCTION"]}]
 for more in ("again", ""):
     body = json.dumps({"model": "policy", "messages": messages}).encode()
     reply = web.urlopen(web.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, key))
-    said = json.load(reply)["choices"][0]["message"]
-    messages += [said, {"role": "user", "content": more}]
-text = said["content"] or "-"
+    answer = json.load(reply)["choices"][0]["message"]
+    messages += [answer, {"role": "user", "content": more}]
+text = answer["content"] or "-"
 open(os.environ["TRIFORGE_REWARD"], "w").write(str(text.count("e") / len(text)))
 """
 
@@ -276,5 +273,5 @@ async def test_a_run_on_one_card_has_engines_and_learners_take_turns(
     steps = await _steps(settings, run.id)
     assert [policy - steps[0][1] for _, policy, _ in steps] == [0, 1, 2]
     for role in ("policy", "reward"):
-        said = (deployment.state / "logs" / f"{role}-model.log").read_text()
-        assert said.count("the memory of 1 engines is released") == 2, "once a step"
+        lines = (deployment.state / "logs" / f"{role}-model.log").read_text()
+        assert lines.count("the memory of 1 engines is released") == 2, "once a step"

@@ -31,6 +31,7 @@ PATHS = {
 }  # the demonstration plays its own
 NAMES = sorted(PATHS)
 ELSEWHERE = (
+    "alfworld",  # needs game files: tests/contract/alfworld
     "osworld",  # played by tests/e2e/test_screens.py, with a model that sees
     "methods/vlm_rl",  # the same
     "verifiers",  # played by `make conformance`, in an interpreter of its own
@@ -58,7 +59,7 @@ SMALL: dict[str, Any] = {
     "algorithm": {"overrides": {"reward_band": "none"}},
 }
 TINY: dict[str, dict[str, Any]] = {
-    # what lets random weights solve something, beside `SMALL`: of the config (`run`) and of the pool's generator (`generate`)
+    # additions to `SMALL` with which random weights solve something: of the config (`run`) and of the pool's generator (`generate`)
     "methods/at_grpo": {
         "run": {
             "models": {"policy": {"max_new_tokens": 30}},

@@ -82,8 +82,8 @@ def _check(records: list[dict[str, Any]]) -> None:
         programs = [by_id[name] for name in group["programs"]]
         assert len(programs) == ROLLOUTS
         for test in group["tests"]:
-            said = [_printed(program["action"], test["input"]) for program in programs]
-            assert test["accepts"] == [text == test["output"].strip() for text in said]
+            outputs = [_printed(program["action"], test["input"]) for program in programs]
+            assert test["accepts"] == [text == test["output"].strip() for text in outputs]
         good = [program["outcome"] == 1 for program in programs]
         rewards = generated_test_rewards(good, [test["accepts"] for test in group["tests"]])
         if rewards is None:

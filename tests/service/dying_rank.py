@@ -35,7 +35,7 @@ class Death:
         self._moment, self._victim, self._left = moment, victim, _CALLS
 
     def seen(self, frame: FrameType, event: str, _: object) -> None:
-        """What a profiler sees."""
+        """Count a call; called by the profiler."""
         if event != "call" or not self._counts(frame):
             return
         self._left -= 1

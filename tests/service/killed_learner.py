@@ -106,7 +106,7 @@ class Course:
         return os.waitpid(child, 0)[1]
 
     def moments(self) -> list[tuple[str, int]]:
-        """What to hit: of each kind of landmark one that is reached in the second step or later, and what follows it."""
+        """Return the moments to kill at: a landmark of each kind from the second step on, and a moment after it."""
         draw = random.Random(11)
         noted: dict[str, list[int]] = json.loads(self.store.read("landmarks.json"))
         everything = sorted(call for calls in noted.values() for call in calls)
@@ -119,7 +119,7 @@ class Course:
         return found
 
     def digest(self, run: str) -> str:
-        """Of all that the last version is made of, but for the run's name."""
+        """Return the digest of all parts of the last version except the run's name."""
         name = f"v{_BASE + _STEPS:06d}"
         (folder,) = self.store.local_path(f"checkpoints/{run}/policy").glob(f"{name}-*")
         found = hashlib.sha256(self.store.read(f"weights/{run}/policy/{name}/model.safetensors"))

@@ -39,7 +39,7 @@ def a_batch(
 
 
 class Brief:
-    """A broker that has nobody wait long for a batch, so that a learner that is told to stop does."""
+    """A broker with short waits for a batch, so that a learner stops soon after it is asked to."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -1,7 +1,7 @@
 """One rank of a learner without streams: `python -m tests.service.one_rank <artifacts> <orders.json>`.
 
 The first rank trains and publishes the batches of the file, by sharding and in order, writes what became of each to
-`report.json` beside it, and forgets its learner before a batch that says so; the others follow. Before each version the disk is
+`report.json` next to it, and forgets its learner before a batch that says so; the others follow. Before each version the disk is
 full once.
 """
 

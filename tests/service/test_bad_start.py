@@ -41,7 +41,7 @@ def no_database(folder: Path) -> str:
     return f"sqlite:///{folder}/triforge.sqlite"
 
 
-def nobody_there(_: Path) -> str:
+def no_server(_: Path) -> str:
     return "postgresql://user@127.0.0.1:1/triforge"
 
 
@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "half a URL": (half_a_url, "given 'postgresql//***@host/triforge', expected"),
     "no folder": (no_folder, "set TRIFORGE_DATABASE_URL to a place that can be written"),
     "no database": (no_database, "look at the disk and the file"),
-    "nobody there": (nobody_there, "the database does not answer"),
+    "no server": (no_server, "the database does not answer"),
     "newer schema": (newer_schema, "upgrade triforge or use another database_url"),
 }
 
@@ -81,10 +81,10 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", url)
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
     assert APIS[api]() != 0
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
-    assert "secret" not in said
+    output = capsys.readouterr().err
+    assert sentence in output
+    assert "Traceback" not in output
+    assert "secret" not in output
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -113,10 +113,10 @@ def test_an_artifact_store_that_cannot_be_used_is_named_before_anything_else_is_
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
     monkeypatch.setenv("TRIFORGE_ENGINES", "http://127.0.0.1:1")
     assert NEED_ARTIFACTS[process]() != 0
-    said = capsys.readouterr().err + caplog.text
-    assert f"the artifact store {tmp_path}/artifacts: " in said
-    assert "change TRIFORGE_ARTIFACTS_URL" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err + caplog.text
+    assert f"the artifact store {tmp_path}/artifacts: " in output
+    assert "change TRIFORGE_ARTIFACTS_URL" in output
+    assert "Traceback" not in output
     assert {path.name for path in tmp_path.iterdir()} == {"artifacts"}
 
 
@@ -146,6 +146,6 @@ def test_a_process_that_other_services_would_not_let_in_does_not_start(
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", f"sqlite:///{tmp_path}/triforge.sqlite")
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
     assert NEED_SECRET[process]() != 0
-    said = capsys.readouterr().err + caplog.text
-    assert f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least 24 characters" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err + caplog.text
+    assert f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least 24 characters" in output
+    assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""A local engine and a learner in turns on one card: each step is what it is without, and nobody holds memory out of turn."""
+"""A local engine and a learner in turns on one card: each step equals one without turns, and no process holds memory out of turn."""
 
 from __future__ import annotations
 

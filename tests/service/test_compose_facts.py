@@ -23,7 +23,7 @@ def valkey(redis_url: str) -> Any:
 
 
 def take_all(valkey: Any, **headers: str) -> None:
-    """What kombu writes when a worker takes what waits (`QoS.append`)."""
+    """Write what kombu writes when a worker takes the waiting jobs (`QoS.append`)."""
     for queue in QUEUES:
         while (text := valkey.rpop(queue)) is not None:
             message = json.loads(text)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +20,7 @@ from triforge.environments import registry
 from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.prompt_escaping import quote
 from triforge.rollout.protocols import Generate
-from triforge.store.database import Database, open_database
+from triforge.store.database import Database
 from triforge.testing.fakes import FakeGenerate
 from triforge.types import (
     DiagnosisNote,
@@ -108,13 +105,6 @@ class Service:
 
     async def events(self) -> list[Event]:
         return [event for _, event in await self.broker.read_events("0", block_s=0.001)]
-
-
-@pytest.fixture
-def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

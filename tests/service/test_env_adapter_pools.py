@@ -4,51 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 
-from services.env_adapter.app import Parts, create_app
 from services.env_adapter.pools.rows import new_row
-from triforge.broker import MemoryBroker, SessionLog
+from tests.service.env_service import GAME, api, game
 from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.environments import registry
 from triforge.errors import ConflictError, InputError, NotFoundError
-from triforge.store.database import Database, open_database
+from triforge.store.database import Database
 from triforge.types import GenerateSpec, PlanRequest, PoolRequest, Proposal, TaskUpload
-
-GAME: dict[str, Any] = {
-    "receptacles": {"shelf 1": "open", "cabinet 1": "closed"},
-    "objects": {"mug 1": "shelf 1"},
-    "goal": {"type": "place", "object": "mug", "target": "cabinet"},
-    "horizon": 20,
-    "hint": False,
-}
-
-
-@pytest.fixture
-def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
 def app(database: Database) -> FastAPI:
-    return create_app(
-        parts=Parts(
-            database=database,
-            family=registry.family,
-            registry=CollectorRegistry(),
-            log=SessionLog(MemoryBroker()),
-        )
-    )
+    return api(database)
 
 
 @pytest.fixture
@@ -63,10 +37,6 @@ async def client(app: FastAPI) -> AsyncIterator[EnvAdapterClient]:
     opened = EnvAdapterClient("http://env", transport=httpx.ASGITransport(app=app))
     yield opened
     await opened.close()
-
-
-def game(horizon: int = 20) -> dict[str, Any]:
-    return {**GAME, "horizon": horizon}
 
 
 def request(name: str = "kitchen", **fields: Any) -> PoolRequest:
@@ -373,15 +343,7 @@ async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient
 
 async def test_a_database_that_is_away_is_a_503_with_retry_after(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/no/such/folder/store.sqlite")
-    app = create_app(
-        parts=Parts(
-            database=database,
-            family=registry.family,
-            registry=CollectorRegistry(),
-            log=SessionLog(MemoryBroker()),
-        )
-    )
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(app=api(database), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
         plan = {"run_id": "r", "step": 0, "kind": "train", "groups": 1}
         replies = [

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from sqlalchemy import select
 from tests.service.env_service import api, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import UnavailableError
-from triforge.store.database import Database, open_database
+from triforge.store.database import Database
 from triforge.store.tables import Base
 from triforge.testing import FakeFamily
 from triforge.types import (
@@ -33,13 +33,6 @@ from triforge.types import (
 
 REST = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
 LINES = {"content-type": "application/x-ndjson"}
-
-
-@pytest.fixture
-def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

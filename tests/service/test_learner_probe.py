@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.warm_processes import WarmProcess
+from triforge.supervisor.ports import free_port
 
 
 def test_the_first_rank_of_a_second_node_answers_while_it_waits_for_the_first(
@@ -24,23 +17,19 @@ def test_the_first_rank_of_a_second_node_answers_while_it_waits_for_the_first(
     port = free_port()
     ranks = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     ranks |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    ours = {"TRIFORGE_METRICS_PORT": str(port), "TRIFORGE_ARTIFACTS_URL": str(tmp_path)}
-    learner = subprocess.Popen(
-        [sys.executable, "-m", "services.trainer", "learner", "--role", "policy"],
-        env={**os.environ, **ranks, **ours, "TRIFORGE_HOST": "127.0.0.1"},
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    env = ranks | {
+        "TRIFORGE_METRICS_PORT": str(port), "TRIFORGE_ARTIFACTS_URL": str(tmp_path),
+        "TRIFORGE_HOST": "127.0.0.1",
+    }  # fmt: skip
+    command = ("services.trainer", "learner", "--role", "policy")
+    with WarmProcess(*command, env=env, log=tmp_path / "learner.log") as learner:
         end = time.monotonic() + 120
         while time.monotonic() < end:
-            assert learner.poll() is None
+            assert learner.returncode is None, learner.output
             try:
                 assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
                 break
             except httpx.TransportError:
                 time.sleep(0.2)
         else:
-            raise AssertionError("nobody answers")
-    finally:
-        learner.kill()
-        learner.wait()
+            raise AssertionError("the probe does not answer")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +19,7 @@ from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.learner import Learner, StepReport
 from services.trainer.learner.process import Cursor
 from tests.service.learners import BASE, a_batch, answers, learning
+from tests.warm_processes import WarmProcess
 from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
@@ -104,7 +103,7 @@ async def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
 
 
 def everything(store: ArtifactStore) -> dict[str, bytes]:
-    """What lies in the folders of weights and checkpoints, by path."""
+    """Return the files of weights and checkpoints, by path."""
     folders = [store.local_path("weights"), store.local_path("checkpoints")]
     found = [path for folder in folders for path in folder.glob("run/**/*") if path.is_file()]
     return {str(path): path.read_bytes() for path in found}
@@ -139,8 +138,8 @@ def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing
         before.append(everything(store))
 
     slow = Slow(store, others)
-    said = slow.train(batches[0])
-    assert said == (None if later else found[0])
+    answer = slow.train(batches[0])
+    assert answer == (None if later else found[0])
     assert [everything(store)] == before
     slow.meanwhile = None
     again = slow.train(a_batch(store, model, 2 + later, keep=2))
@@ -178,23 +177,16 @@ def test_two_learners_that_publish_one_version_at_once_leave_one_whole_version(
 
 
 async def test_sigterm_ends_the_process_cleanly(
-    broker: Broker, redis_url: str, store: ArtifactStore, model: Path
-):
+    broker: Broker, redis_url: str, store: ArtifactStore, model: Path, tmp_path: Path
+) -> None:
     settings = Settings(redis_url=redis_url, artifacts_url=store.root, lease_s=0.6)
-    environment = {**os.environ, **settings.environment(), "OMP_NUM_THREADS": "1"}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.trainer", "learner", "--role", "policy", env=environment,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    environment = {**settings.environment(), "OMP_NUM_THREADS": "1"}
+    command = ("services.trainer", "learner", "--role", "policy")
+    with WarmProcess(*command, env=environment, log=tmp_path / "learner.log") as child:
         await broker.announce(a_batch(store, model))
         assert (await answers(broker, 1))[0].version == BASE + 1
         child.send_signal(signal.SIGTERM)
-        _, said = await asyncio.wait_for(child.communicate(), 20)
-    finally:
-        if child.returncode is None:
-            child.kill()
-    assert child.returncode == 0, said.decode()
+        assert await child.ended(20) == 0, child.output
     assert read_manifest(Path(store.uri("weights/run/policy/v000003")))["step"] == 1
     cursor = store.read("checkpoints/cursor-policy.json").decode()
     assert await broker.last_id("tf:batches:policy") in cursor

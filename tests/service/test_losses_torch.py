@@ -48,9 +48,9 @@ def test_torch_and_numpy_agree_on_every_loss(arrays):
         float(weighted_sum(loss, weights))
     )
     ours, theirs = (
-        ratio_metrics(said.log_ratio, said.clipped, given[3])
+        ratio_metrics(pieces.log_ratio, pieces.clipped, given[3])
         for given in (arrays, tensors)
-        for said in [found(*given[:3], **CLIPS)]
+        for pieces in [found(*given[:3], **CLIPS)]
     )
     for field in ("clip_share", "approx_kl", "mean_ratio", "max_ratio"):
         assert getattr(ours, field) == pytest.approx(getattr(theirs, field))

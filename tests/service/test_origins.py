@@ -1,4 +1,4 @@
-"""What a web page that the user of a deployment without keys has open can reach: nothing, at any service and at the engine."""
+"""A web page that the user of a deployment without keys has open reaches no service and no engine."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def browser(app: Any, name: str = "localhost:8003") -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize("service", STEERED)
-async def test_a_page_of_somebody_else_steers_no_service(service: str, tmp_path: Path) -> None:
+async def test_a_foreign_page_steers_no_service(service: str, tmp_path: Path) -> None:
     app, path = app_of(service, tmp_path), STEERED[service]
     async with browser(app) as http:
         for sent in (
@@ -160,7 +160,9 @@ async def test_a_pool_is_made_of_json_or_its_lines_and_of_nothing_that_a_form_se
         ("[::1", 403),
     ],
 )
-async def test_an_api_answers_under_names_that_nobody_else_can_own(host: str, status: int) -> None:
+async def test_an_api_answers_under_names_that_no_other_site_can_own(
+    host: str, status: int
+) -> None:
     app = FastAPI()
     install(app, registry=CollectorRegistry(), origins=policy_of(Settings(own_hosts="Named.example.org")))  # fmt: skip
     async with browser(app) as http:
@@ -213,7 +215,7 @@ async def test_where_keys_are_asked_for_any_name_may_stand_in_front(tmp_path: Pa
 @pytest.mark.parametrize(
     "header", [(b"origin", EVIL.encode()), (b"host", b"attacker.example"), (b"sec-fetch-site", b"same-site")]
 )  # fmt: skip
-async def test_a_page_of_somebody_else_opens_no_websocket(
+async def test_a_foreign_page_opens_no_websocket(
     header: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     app = app_of("openenv", tmp_path)

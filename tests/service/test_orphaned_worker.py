@@ -1,4 +1,4 @@
-"""A worker whose parent is killed gets SIGTERM from the kernel, and nobody is left who would wait for it or end it."""
+"""A worker whose parent is killed gets SIGTERM from the kernel, and no process is left that would wait for it or end it."""
 
 from __future__ import annotations
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.parallel.ranks import Ranks, Sharding
 from services.trainer.learner.weights.tensors import stored
 from tests.batches import train_batch
+from tests.warm_processes import WarmProcess
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
@@ -75,7 +74,7 @@ def pairs_of(step: int) -> list[TrainRow]:
 
 
 def with_items(step: int) -> list[TrainRow]:
-    """The same rows, and five of each of two objectives beside them."""
+    """The same rows with five further rows of each of two objectives."""
     rows = rows_of(step)
     for objective, other in (("sp", 40), ("id", 60)):
         for row in rows_of(step + other)[:5]:
@@ -100,13 +99,13 @@ def shown(images: list[ImageRef], blind: int) -> list[TrainRow]:
             places.append(PlacedImage(image=image, start=len(ids) + 1, end=len(ids) + 7))
             ids += [begin, *[pad] * 6, stop]
         ids += [assistant, *[word] * (n + 2)]
-        said = n + 2
+        generated = n + 2
         count = len(ids)
         rows.append(
             TrainRow(
                 key=f"r{n}", ids=tuple(ids), logprobs=(-1.0,) * count, task_id="t",
                 advantages=(float(n + 1),) * count, versions=(BASE,) * count, images=tuple(places),
-                weights=(0.0,) * (count - said) + (1 / 5 / said,) * said,
+                weights=(0.0,) * (count - generated) + (1 / 5 / generated,) * generated,
             )
         )  # fmt: skip
     return rows
@@ -117,7 +116,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told: dict[str, list[dict[str, float]]] = {}
+        self.reports: dict[str, list[dict[str, float]]] = {}
         self.two: dict[str, list[dict[str, Any]]] = {}
         shape = TinyShape(hidden=16, layers=2, heads=2, max_positions=64)
         self.model = build_tiny_model(folder / "model", ["a", "b", "c"], shape=shape)
@@ -152,7 +151,7 @@ class Scene:
             learner, report = trainer.step(checkpoints, batch, lambda: False)
             checkpoints.publish(learner, batch, report, keep=10)
             trainer.keep(batch, learner)
-            self.told.setdefault(batch.run_id, []).append(dict(report.metrics))
+            self.reports.setdefault(batch.run_id, []).append(dict(report.metrics))
 
     def together(self, orders: dict[str, list[tuple[TrainBatch, bool]]]) -> None:
         """Train in two processes, in each way of sharding; whether the learner in memory is forgotten before a batch."""
@@ -163,27 +162,23 @@ class Scene:
         }
         path.write_text(json.dumps(given))
         port = str(free_port())
+        command = ("tests.service.one_rank", self.store.root, str(path))
         ranks = []
-        for rank in ("0", "1"):
-            group = {
-                "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-            }  # fmt: skip
-            command = [sys.executable, "-m", "tests.service.one_rank", self.store.root, str(path)]
-            ranks.append(
-                subprocess.Popen(command, env={**os.environ, **group}, stderr=subprocess.PIPE)
-            )
-        self.alone_beside()
-        try:
-            said = [rank.communicate(timeout=240)[1].decode() for rank in ranks]
-        finally:
+        with ExitStack() as stack:
+            for rank in ("0", "1"):
+                group = {
+                    "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+                }  # fmt: skip
+                log = self.folder / f"rank-{rank}.log"
+                ranks.append(stack.enter_context(WarmProcess(*command, env=group, log=log)))
+            self.alone_meanwhile()
             for rank in ranks:
-                rank.kill()
-        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+                assert rank.wait(240) == 0, rank.output
         self.two = json.loads((self.folder / "report.json").read_text())
 
-    def alone_beside(self) -> None:
-        """What one rank comes to, while the two begin."""
+    def alone_meanwhile(self) -> None:
+        """Train in one rank, while the two begin."""
         self.alone(*[self.batch("one", step, OPTIONS) for step in (1, 2, 3, 4)])
         self.alone(*[self.batch("lora-one", step, ADAPTER) for step in (1, 2)])
         self.alone(*[self.batch("critic-one", step, OPTIONS, CRITIC) for step in (1, 2)])
@@ -293,10 +288,10 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
         assert scene.alike("seen-one-2", f"{s}-seen-2")
     else:  # ranks that shard a model meet in each of its layers
         assert "expected all of one kind with 2 ranks" in two[-1]["error"]
-    one = scene.told["one"]
+    one = scene.reports["one"]
     for name in ("loss", "entropy", "kl_k3", "grad_norm", "ratio_mean", "clip_share", "tokens"):
         assert two[0][name] == pytest.approx(one[0][name], rel=1e-4, abs=1e-6), name
-    items, pairs = scene.told["items-one"][0], scene.told["pairs-one"][0]
+    items, pairs = scene.reports["items-one"][0], scene.reports["pairs-one"][0]
     for name in ("aux/grad_norm", "aux/grad_ratio", "aux/sp/nll", "aux/id/loss"):
         assert two[11][name] == pytest.approx(items[name], rel=1e-4), name
     assert two[9]["pairs_right"] == pairs["pairs_right"]

@@ -61,7 +61,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def document(mode: str) -> RunConfig:
-    """Of a run whose reward model judges, or whose policy judges itself."""
+    """Return the document of a run whose reward model judges, or whose policy judges itself."""
     judge = {"votes": 2, "deadline_s": 0.5}
     return parse(MODES[mode] | {"reward": judge, "models": {"reward": {"temperature": 0.5}}})
 
@@ -170,7 +170,7 @@ async def test_more_votes_than_a_request_may_ask_for_are_refused(reward: Reward)
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (UnavailableError("nobody there", retry_after_s=3.0), 503),
+        (UnavailableError("no server", retry_after_s=3.0), 503),
         (InputError("the prompt has 5000 tokens"), 422),
     ],
 )
@@ -194,7 +194,7 @@ async def test_a_model_that_hangs_meets_the_deadline(reward: Reward) -> None:
 async def test_the_service_is_alive_always_and_ready_when_its_model_is(reward: Reward) -> None:
     assert (await reward.http.get("/healthz")).status_code == 200
     assert (await reward.http.get("/readyz")).status_code == 200
-    reward.ready_error = UnavailableError("nobody at 127.0.0.1:8011")
+    reward.ready_error = UnavailableError("no server at 127.0.0.1:8011")
     assert (await reward.http.get("/healthz")).status_code == 200
     assert (await reward.http.get("/readyz")).status_code == 503
 

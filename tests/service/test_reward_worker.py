@@ -242,7 +242,7 @@ async def test_a_judge_that_answers_nonsense_votes_zero_and_the_group_completes(
     assert after - before == 8
 
 
-AWAY = UnavailableError("nobody at 127.0.0.1:8011", retry_after_s=0.05)
+AWAY = UnavailableError("no server at 127.0.0.1:8011", retry_after_s=0.05)
 
 
 @pytest.mark.parametrize(

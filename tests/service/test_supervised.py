@@ -60,7 +60,7 @@ def test_an_error_is_one_sentence_and_status_one(
     monkeypatch.chdir(tmp_path)
     run = models.main if command == "tiny-model" else partial(commands.run, command)
     assert run([command, *arguments] if command == "tiny-model" else arguments) == 1
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert sentence in output
+    assert output.count("\n") == 1
     assert not (tmp_path / "x").exists()

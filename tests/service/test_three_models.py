@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from services.trainer.runs.rollback import RunRollback, roll_back
 from services.trainer.runs.runs import Runs
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from tests.service.fragile import Killed
+from tests.warm_processes import WarmProcess
 from triforge.broker import Broker
 from triforge.config import Settings, parse
 from triforge.store.artifacts import ArtifactStore
@@ -132,36 +130,32 @@ async def test_a_run_of_three_ends_the_same_wherever_its_orchestrator_dies(loop:
 class Learning:
     """A learner's process. One that is to die is killed (SIGKILL) in a step after the first, and comes up again."""
 
-    def __init__(self, redis_url: str, store: ArtifactStore, role: TrainedRole) -> None:
+    def __init__(
+        self, redis_url: str, store: ArtifactStore, role: TrainedRole, folder: Path
+    ) -> None:
         self._store, self._role = store, role
-        self._env = os.environ | {
-            "TRIFORGE_REDIS_URL": redis_url, "TRIFORGE_ARTIFACTS_URL": store.root,
-            "TRIFORGE_LEASE_S": "3", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
+        settings = Settings(redis_url=redis_url, artifacts_url=store.root, lease_s=3)
+        self._env = settings.environment() | {"OMP_NUM_THREADS": "1"}
+        self._log = folder / f"learner-{role}.log"
         self.trained: Counter[Any] = Counter()
         self.dies = False
         self.killed_in: list[str] = []  # batches that it had begun and not come back from
 
     async def serve(self) -> None:
-        command = [sys.executable, "-m", "services.trainer", "learner", "--role", self._role]
+        command = ("services.trainer", "learner", "--role", self._role)
         while True:
-            child = await asyncio.create_subprocess_exec(*command, env=self._env, stderr=DEVNULL)
-            try:
+            with WarmProcess(*command, env=self._env, log=self._log) as child:
                 while child.returncode is None:
                     doomed = self.dies and not self.killed_in
                     if doomed and "-00001-" not in (self._begun() or "-00001-"):
                         child.send_signal(signal.SIGSTOP)  # so that it is in the step when it dies
                         if begun := self._begun():
-                            child.kill()
-                            await child.wait()
+                            child.send_signal(signal.SIGKILL)
+                            child.wait(30)
                             self.killed_in.append(begun)
                         else:
                             child.send_signal(signal.SIGCONT)
                     await asyncio.sleep(0.005)
-            finally:
-                if child.returncode is None:
-                    child.kill()
-                    await child.wait()
 
     def _begun(self) -> str:
         """The batch that the learner has noted before its work, and not come back from."""
@@ -202,7 +196,7 @@ async def test_every_learner_is_killed_in_a_step_and_the_weights_are_the_same_bi
             role: {"learning_rate": 1e-3, "epochs": 20} | own.get(role, {}) for role in folders
         },
     }
-    learners = {role: Learning(redis_url, loop.artifacts, role) for role in loop.roles}
+    learners = {role: Learning(redis_url, loop.artifacts, role, tmp_path) for role in loop.roles}
     loop.learners = dict[str, Any](learners)
     loop.start()
     try:

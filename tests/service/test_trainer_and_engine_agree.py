@@ -22,7 +22,7 @@ CLOSE = 1e-4
 
 
 def played(folder: Path, temperature: float) -> list[TrainRow]:
-    """What the engine sampled and reported, as rows to train on."""
+    """Return the tokens and numbers that the engine sampled, as rows to train on."""
     scheduler = new_scheduler(folder)
     asked = [
         new_sequence(prompt, seed, max_new_tokens=12, temperature=temperature)

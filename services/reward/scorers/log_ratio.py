@@ -37,7 +37,7 @@ async def score(
 
 
 def votes_of(ratio: float, count: int) -> tuple[Vote, ...]:
-    """A log-ratio in nats as votes, those of +1 first; their text is the ratio."""
+    """Return a log-ratio in nats as votes, those of +1 first; their text is the ratio."""
     plus = round(count * (1.0 + tanh(ratio / 2.0)) / 2.0)
     moved, text = abs(ratio) >= UNMOVED, f"{ratio:+.6f}"
     return tuple(

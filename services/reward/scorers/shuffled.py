@@ -13,7 +13,7 @@ from triforge.types import JudgeTask, Trajectory, TrajectoryVotes
 async def score(
     trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
 ) -> TrajectoryVotes:
-    """The votes of `votes`, permuted at random among the steps that have some; errors are the same.
+    """Return the votes of `votes`, permuted at random among the steps that have some; errors are the same.
 
     How many votes of either sign a trajectory has stays as it is. What votes say about single steps is gone, so what they
     still change is not due to it.

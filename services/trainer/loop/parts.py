@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ from triforge.types import (
     TrainedRole,
     WeightsState,
 )
+
+log = logging.getLogger(__name__)
 
 _CHECK_S = 0.25  # seconds between questions whether the run is to stop
 
@@ -98,3 +101,11 @@ def seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]
             await check()
 
     return checked
+
+
+async def clean_up(work: Coroutine[Any, Any, None]) -> None:
+    """Await a deletion; its error costs space, but must not fail a run whose step is committed."""
+    try:
+        await work
+    except TriforgeError as error:
+        log.warning("leftovers stay: %s", error.detail)

@@ -19,10 +19,8 @@ Each phase that takes time is a measure `seconds/<phase>`. Step 0 evaluates befo
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
@@ -41,16 +39,13 @@ from services.trainer.loop.measures import (
     sample_measures,
     step_measures,
 )
-from services.trainer.loop.parts import Parts, StopRequested, seldom
+from services.trainer.loop.parts import Parts, StopRequested, clean_up, seldom
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
-from triforge.errors import TriforgeError
 from triforge.telemetry import about, tracing
 from triforge.types import JudgedGroup, RunState
-
-log = logging.getLogger(__name__)
 
 
 class TrainLoop:
@@ -93,7 +88,7 @@ class TrainLoop:
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
-            await _clean_up(self._evaluator.discard())
+            await clean_up(self._evaluator.discard())
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
             if self._methods.ended:
                 break
@@ -103,14 +98,14 @@ class TrainLoop:
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
                 groups = await self._step(step)
-            await _clean_up(self._in_flight.discard(groups))
-            await _clean_up(self._learners.discard())
-            await _clean_up(self._evaluator.discard())
+            await clean_up(self._in_flight.discard(groups))
+            await clean_up(self._learners.discard())
+            await clean_up(self._evaluator.discard())
             if self._methods.stop:
                 raise StopRequested(self._methods.stop)
         # an orchestrator may have been killed between a commit and the deletion of its rows
         rows = f"runs/{self._run.id}/batches"
-        await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
+        await clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
         return self._methods.ended
 
     async def _begin(self) -> None:
@@ -191,11 +186,3 @@ class TrainLoop:
         if algorithm.needs_votes and self._config.reward.chosen.casts_votes:
             measures |= self._votes.measure(step, groups)
         return measures
-
-
-async def _clean_up(work: Coroutine[Any, Any, None]) -> None:
-    """Await a deletion; its error costs space, but must not fail a run whose step is committed."""
-    try:
-        await work
-    except TriforgeError as error:
-        log.warning("leftovers stay: %s", error.detail)

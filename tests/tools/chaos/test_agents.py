@@ -1,4 +1,4 @@
-"""What chaos finds wrong with rewards that agents were told are kept."""
+"""The check of chaos that every acknowledged reward of an agent is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows(*steps: int, score: float = 0.25) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("records", "said"),
+    ("records", "fault"),
     [
         (rows(0, 1, 2), ""),
         ([], "acknowledged with 0.25, on record is []"),
@@ -26,6 +26,6 @@ def rows(*steps: int, score: float = 0.25) -> list[dict[str, Any]]:
         ([*rows(0, 1, 2), {**rows(0, score=0.75)[0], "trajectory_id": "other"}], "0.75, which no agent gave"),
     ],
 )  # fmt: skip
-def test_a_reward_that_was_acknowledged_is_on_record_once(records: Any, said: str) -> None:
+def test_a_reward_that_was_acknowledged_is_on_record_once(records: Any, fault: str) -> None:
     wrong = lost({"s": 0.25}, GIVEN, PLACES, records)
-    assert said in wrong[0] if said else wrong == []
+    assert fault in wrong[0] if fault else wrong == []

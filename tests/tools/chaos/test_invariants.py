@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
     "a failure that no rollout had": (
         lambda e: step(e, 1, metrics=METRICS | {"infrastructure_failures": 1.0}), {"accounted"},
     ),
-    "a failure that nobody counted": (lambda e: change(e, 0, outcome=None), {"accounted"}),
+    "a failure that is not counted": (lambda e: change(e, 0, outcome=None), {"accounted"}),
     "a group of another plan": (
         lambda e: replace(e, plans=[{**e.plans[0], "groups": [{}]}, e.plans[1]]),
         {"accounted", "alike"},
@@ -143,7 +143,7 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
         lambda e: step(e, 2, policy_version=1),
         {"alike", "monotone"},
     ),
-    "a version nobody knows": (lambda e: replace(e, weights=[w for w in e.weights if w["version"] != 3]), {"monotone"}),
+    "an unknown version": (lambda e: replace(e, weights=[w for w in e.weights if w["version"] != 3]), {"monotone"}),
     "a torn folder": (
         lambda e: replace(e, folders=[replace(e.folders[0], wrong=("torn",)), *e.folders[1:]]),
         {"whole"},
@@ -171,7 +171,7 @@ def test_a_good_run_breaks_nothing() -> None:
     assert shape(good())["rollouts"] == 8
 
 
-def test_pairs_come_beside_the_groups_that_were_asked_for() -> None:
+def test_pairs_come_in_addition_to_the_groups_of_the_plan() -> None:
     found, pair = good(), [{"proposal_id": "p"}] * 2
     assert (
         alike(replace(found, plans=[p | {"groups": pair + p["groups"]} for p in found.plans])) == []

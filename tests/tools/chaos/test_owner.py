@@ -27,7 +27,7 @@ def test_what_stays_is_named_and_ended_and_what_has_ended_is_neither() -> None:
     stays.stdin.close()
 
 
-def test_a_process_that_nobody_has_buried_is_gone() -> None:
+def test_a_zombie_is_gone() -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     assert _gone({"dead": dead.pid}, within_s=30.0) == []
     assert dead.wait(10) == 0

@@ -1,4 +1,4 @@
-"""What chaos says at its end: nothing that was not played, or not tried, passes for held."""
+"""The summary of chaos: a round that was not played, or not tried, does not count as held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from chaos.play import Result
 from chaos.record import sums, table, write
 
-HELD = Result("storm", 0, 1, found={"recovery_s": [3.0], "missed": ["nobody was there"]})
+HELD = Result("storm", 0, 1, found={"recovery_s": [3.0], "missed": ["no process was there"]})
 BROKEN = Result("storm", 1, 2, wrong=["once: twice"])
 LATE = Result("apis", 0, 3, wrong=["the 27 minutes were over before"], played=False)
 SPARE = Result("apis", 1, 5, wrong=["the 27 minutes were over before"], played=False, spare=True)
@@ -16,11 +16,11 @@ UNTRIED = Result("full-disk", 0, 4, untried="no disk of its own")
 
 
 def test_the_last_lines_name_every_round_that_did_not_hold_and_why() -> None:
-    said = sums([HELD, BROKEN, LATE, UNTRIED])
-    assert said[0] == "1 of 4 rounds held every promise"
-    assert said[1].startswith("broken: storm 2;")
-    assert said[2].startswith("not played: apis 1, for the 27 minutes were over before;")
-    assert said[3:] == ["not tried: full-disk 1, for no disk of its own"]
+    lines = sums([HELD, BROKEN, LATE, UNTRIED])
+    assert lines[0] == "1 of 4 rounds held every promise"
+    assert lines[1].startswith("broken: storm 2;")
+    assert lines[2].startswith("not played: apis 1, for the 27 minutes were over before;")
+    assert lines[3:] == ["not tried: full-disk 1, for no disk of its own"]
     (_, left_out) = sums([HELD, SPARE])
     assert left_out == "left out, for the 27 minutes were over before: second rounds of apis"
     assert sums([HELD]) == ["1 of 1 rounds held every promise"]

@@ -18,7 +18,7 @@ STEP = [{"step": n, "metrics": MEASURES} for n in range(1, STEPS + 1)]
 
 
 def records() -> list[dict[str, Any]]:
-    """What runs of every program leave: the group's tests stand in the row of its first rollout."""
+    """Return the records that runs of every program leave: the group's tests stand in the row of its first rollout."""
     rows: list[dict[str, Any]] = []
     for group in range(STEPS * GROUPS):
         names = [f"{group}/{n}" for n in range(ROLLOUTS)]

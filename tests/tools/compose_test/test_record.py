@@ -49,9 +49,9 @@ def write_all(record: Record, **changes: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_whole_test_that_went_well_has_no_failures(record: Record) -> None:
     strike(record, 0)
-    told = write_all(record)
-    assert failures(told) == []
-    assert "| kill -9 | reward | 4 s | 5 s |" in report(told)
+    lines = write_all(record)
+    assert failures(lines) == []
+    assert "| kill -9 | reward | 4 s | 5 s |" in report(lines)
 
 
 def test_what_was_noted_before_a_process_died_is_read_and_what_was_not_reached_is_named(
@@ -64,13 +64,13 @@ def test_what_was_noted_before_a_process_died_is_read_and_what_was_not_reached_i
         file.write('{"kind": "up", "took')  # the process died here
     path = newest(tmp_path)
     assert path == record.path
-    told = story(path)
-    assert failures(told) == [f"{part}: not reached" for part in PARTS if part != "built"]
-    assert "| kill -9 | reward | 4 s | 5 s |" in report(told)
+    lines = story(path)
+    assert failures(lines) == [f"{part}: not reached" for part in PARTS if part != "built"]
+    assert "| kill -9 | reward | 4 s | 5 s |" in report(lines)
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "said"),
+    ("part", "change", "failure"),
     [
         ("checks", {"checks": {"once: No step twice.": ["a"]}, "totals": {}}, "once: 1 wrong, a"),
         ("restored", {**PARTS_THAT_PASS["restored"], "changed": ["run r: steps differ"]}, "run r: steps differ"),
@@ -80,9 +80,9 @@ def test_what_was_noted_before_a_process_died_is_read_and_what_was_not_reached_i
     ],
 )  # fmt: skip
 def test_each_part_can_fail_the_test(
-    record: Record, part: str, change: dict[str, Any], said: str
+    record: Record, part: str, change: dict[str, Any], failure: str
 ) -> None:
-    assert failures(write_all(record, **{part: change})) == [said]
+    assert failures(write_all(record, **{part: change})) == [failure]
 
 
 def test_a_fault_that_was_not_got_over_in_its_time_fails_the_test(record: Record) -> None:

@@ -32,7 +32,7 @@ def record(step: int, rollout: int) -> dict[str, Any]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """What a run of two steps with one group of two rollouts leaves in the artifact store."""
+    """Return the artifact store after a run of two steps with one group of two rollouts."""
     for step in (1, 2):
         write_step_records(
             ArtifactStore(str(tmp_path)), f"runs/{RUN}/steps/{step:05d}.parquet", [record(step, i) for i in (0, 1)]
@@ -90,7 +90,7 @@ def facts(store: Path) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any]) -> dict[str, list[str]]:
-    return {name.split(":")[0]: said for name, said in judge(found).items() if said}
+    return {name.split(":")[0]: faults for name, faults in judge(found).items() if faults}
 
 
 def test_what_an_undisturbed_run_leaves_passes_every_check(store: Path) -> None:
@@ -131,7 +131,7 @@ def delivery(**changes: Any) -> dict[str, Any]:
     return {"queue": "judge", "run_id": RUN, "group_id": "g", "job": "g/1", "due": "", "at": 5.0, "state": "settled"} | changes  # fmt: skip
 
 
-def test_a_delivery_that_died_with_its_worker_is_counted_and_one_that_nobody_explains_is_found(
+def test_a_delivery_that_died_with_its_worker_is_counted_and_an_unexplained_one_is_found(
     store: Path,
 ) -> None:
     found = facts(store)
@@ -139,5 +139,5 @@ def test_a_delivery_that_died_with_its_worker_is_counted_and_one_that_nobody_exp
     assert not any(judge(died, quiet_since=10.0).values())
     assert totals(died)["not acknowledged: judge, settled"] == 1
     for left in (delivery(at=11.0), delivery(state="open"), delivery(state="put off")):
-        wrong_ones = {n for n, said in judge(found | {"unacknowledged": [left]}, quiet_since=10.0).items() if said}  # fmt: skip
+        wrong_ones = {n for n, faults in judge(found | {"unacknowledged": [left]}, quiet_since=10.0).items() if faults}  # fmt: skip
         assert {name.split(":")[0] for name in wrong_ones} == {"returned"}

@@ -28,9 +28,9 @@ def whole() -> list[dict[str, Any]]:
         span("env-adapter", "trajectory", "1"),
         span("env-adapter", "episode", "2", "1"),
         span("env-adapter", "generate", "3", "2"),
-        span("env-adapter", "generate batch", "b", trace="beside", links=["3", "other"]),
-        span("policy", "POST /v1/generate", "c", "b", trace="beside"),
-        span("local-engine", "POST /generate", "d", "c", trace="beside"),
+        span("env-adapter", "generate batch", "b", trace="batch", links=["3", "other"]),
+        span("policy", "POST /v1/generate", "c", "b", trace="batch"),
+        span("local-engine", "POST /generate", "d", "c", trace="batch"),
         span("reward", "judge job", "4", "1"),
         span("trainer", "step", "s", trace="step", attributes={"triforge.run": RUN}),
         span("trainer", "learner step", "t", "s", trace="step"),
@@ -46,13 +46,13 @@ def without(name: str) -> list[dict[str, Any]]:
 
 
 def test_a_trajectory_that_is_one_whole_trace_is_well() -> None:
-    found, said = traces_of(whole(), [NAME], RUN)
-    assert said == []
+    found, faults = traces_of(whole(), [NAME], RUN)
+    assert faults == []
     assert (found["spans"], found["trajectories"], found["steps"], found["learner_steps"]) == (9, 1, 1, 1)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("spans", "said"),
+    ("spans", "faults"),
     [
         (without("judge job"), "no span ['judge job']"),
         (without("episode"), "1 spans hang below none, such as 'generate'"),
@@ -63,8 +63,8 @@ def test_a_trajectory_that_is_one_whole_trace_is_well() -> None:
         ([one | {"trace": "own"} if one["name"] == "learner step" else one for one in whole()], "no learner's step"),
     ],
 )  # fmt: skip
-def test_a_trace_that_is_torn_is_seen(spans: list[dict[str, Any]], said: str) -> None:
-    assert any(said in one for one in wrong(spans)), wrong(spans)
+def test_a_trace_that_is_torn_is_seen(spans: list[dict[str, Any]], faults: str) -> None:
+    assert any(faults in one for one in wrong(spans)), wrong(spans)
 
 
 def test_a_run_without_trajectories_proves_nothing() -> None:
@@ -100,14 +100,14 @@ def grafana(
 
 
 def test_a_board_whose_every_figure_is_there_is_well() -> None:
-    found, said = figures_of(grafana())
-    assert said == []
+    found, faults = figures_of(grafana())
+    assert faults == []
     assert found["firing"] == ["ServiceDown"]
     assert found["series"] == found["expressions"] > 30
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "faults"),
     [
         (grafana(silent="triforge_policy_engines_serving"), "Engines that serve: no figure"),
         (grafana(targets=3), "targets"),
@@ -116,15 +116,15 @@ def test_a_board_whose_every_figure_is_there_is_well() -> None:
     ],
 )
 def test_a_figure_a_target_a_rule_or_a_board_that_is_missing_is_seen(
-    ask: Callable[[str], Any], said: str
+    ask: Callable[[str], Any], faults: str
 ) -> None:
     (one,) = figures_of(ask)[1]
-    assert said in one
+    assert faults in one
 
 
 def test_what_shows_events_may_be_silent_until_there_has_been_one() -> None:
-    found, said = figures_of(grafana(silent="triforge_reward_unit_tests_total"))
-    assert (found["waiting"], said) == (["Unit tests as reward"], [])
+    found, faults = figures_of(grafana(silent="triforge_reward_unit_tests_total"))
+    assert (found["waiting"], faults) == (["Unit tests as reward"], [])
     (one,) = figures_of(
         grafana(
             silent="triforge_reward_unit_tests_total", there=("triforge_reward_unit_tests_total",)

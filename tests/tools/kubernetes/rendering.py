@@ -44,7 +44,7 @@ def named(document: Document) -> str:
 
 
 def workloads(documents: list[Document]) -> list[tuple[Document, Document]]:
-    """What makes pods, each with its pod template."""
+    """Return the documents that make pods, each with its pod template."""
     found = [
         (document, document["spec"]["template"])
         for document in of_kind(documents, "Deployment", "StatefulSet", "Job")

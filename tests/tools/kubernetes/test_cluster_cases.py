@@ -29,7 +29,7 @@ def test_pods_are_counted_by_replicas_and_parallelism() -> None:
     assert expected_pods(render(("gpu-cluster",))) == 30
 
 
-def test_a_pod_without_a_node_is_told_with_the_scheduler_s_words() -> None:
+def test_a_pod_without_a_node_is_reported_with_the_message_of_the_scheduler() -> None:
     condition = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes are available"}
     pod = {"metadata": {"name": "learner-policy-0"}, "spec": {}, "status": {"conditions": [condition]}}  # fmt: skip
     placed = {"metadata": {"name": "reward"}, "spec": {"nodeName": "gpu-0"}, "status": {}}

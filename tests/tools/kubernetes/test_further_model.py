@@ -1,4 +1,4 @@
-"""What `scripts.further_model` writes: an engine, a policy service and a learner for a further model, that reach each other."""
+"""The output of `scripts.further_model`: an engine, a policy service and a learner for a further model, that reach each other."""
 
 from __future__ import annotations
 

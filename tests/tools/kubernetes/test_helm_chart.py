@@ -53,7 +53,7 @@ def test_the_default_values_and_those_of_the_docs_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"overlay": "gpu"}, "'gpu' is not one of"),
         ({"components": ["keeda"]}, "'keeda' is not one of"),
@@ -65,8 +65,8 @@ def test_the_default_values_and_those_of_the_docs_are_values() -> None:
         ({"resources": {"trainer": {"limits": {"cpu": "2"}}}}, "'cpu' was unexpected"),
     ],
 )
-def test_the_schema_refuses_unknown_and_wrong_values(values: Document, told: str) -> None:
-    with pytest.raises(jsonschema.ValidationError, match=re.escape(told)):
+def test_the_schema_refuses_unknown_and_wrong_values(values: Document, message: str) -> None:
+    with pytest.raises(jsonschema.ValidationError, match=re.escape(message)):
         jsonschema.validate(VALUES | values, json.loads((CHART / "values.schema.json").read_text()))
 
 
@@ -87,7 +87,7 @@ def test_without_values_only_the_namespace_is_absent(tmp_path: Path) -> None:
 
 @helm
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"components": ["rdma"]}, "given rdma, which is for the overlays gpu-cluster"),
         ({"components": ["keda", "external-redis"]}, "expected one"),
@@ -97,11 +97,11 @@ def test_without_values_only_the_namespace_is_absent(tmp_path: Path) -> None:
     ],
 )
 def test_values_that_do_not_go_together_are_refused(
-    tmp_path: Path, values: Document, told: str
+    tmp_path: Path, values: Document, message: str
 ) -> None:
     done = rendered(tmp_path, values)
     assert done.returncode != 0
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def at(document: Any, path: str) -> Any:

@@ -187,7 +187,7 @@ def test_pods_get_more_time_to_end_than_their_programs_take(variant: tuple[str, 
 
 
 @every_variant
-def test_a_api_that_is_replaced_while_others_ask_answers_until_nobody_is_sent_to_it(
+def test_an_api_that_is_replaced_under_load_answers_until_it_gets_no_request(
     variant: tuple[str, ...],
 ) -> None:
     for document in of_kind(render(variant), "Deployment"):
@@ -201,7 +201,7 @@ OUTSIDE = {"env-adapter": "env_adapter", "trainer": "trainer"}
 
 
 def prefixes(documents: list[Document]) -> dict[str, set[str]]:
-    """What an Ingress or an HTTPRoute sends to each service."""
+    """Return the path prefixes that an Ingress or an HTTPRoute sends to each service."""
     found: dict[str, set[str]] = {}
     for ingress in of_kind(documents, "Ingress"):
         for path in ingress["spec"]["rules"][0]["http"]["paths"]:

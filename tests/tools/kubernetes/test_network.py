@@ -63,7 +63,7 @@ class Cluster:
         self.policies = of_kind(documents, "NetworkPolicy")
 
     def rules(self, name: str, way: str) -> list[Document] | None:
-        """What may come in or go out of a pod; None where nobody has said that anything is forbidden."""
+        """Return the rules of a pod in one direction; None where no policy restricts it."""
         own = [
             policy["spec"]
             for policy in self.policies
@@ -113,7 +113,7 @@ class Cluster:
         }  # fmt: skip
 
     def to_blocks(self) -> Iterator[tuple[str, str, int]]:
-        """Who may call which addresses outside at which ports."""
+        """Yield each pod with an outside address and port that it may call."""
         for name in self.pods:
             for rule in self.rules(name, "egress") or []:
                 for peer in rule["to"]:
@@ -123,7 +123,7 @@ class Cluster:
 
 
 def calls_of(cluster: Cluster) -> set[tuple[str, str, int]]:
-    """What is expected between the pods that there are."""
+    """Return the expected calls between the pods of a cluster."""
     found = {call for call in CALLS if {call[0], call[1]} <= set(cluster.pods)}
     ranks = {name for name in cluster.pods if "rendezvous" in cluster.ports[name]}
     groups = {name for name in cluster.pods if "group" in cluster.ports[name]}
@@ -131,7 +131,7 @@ def calls_of(cluster: Cluster) -> set[tuple[str, str, int]]:
 
 
 @every_variant
-def test_pods_reach_whom_they_call_and_nobody_else(variant: tuple[str, ...]) -> None:
+def test_pods_reach_the_services_that_they_call_and_no_others(variant: tuple[str, ...]) -> None:
     cluster = Cluster(render(variant))
     reached = {
         (client, server, port)
@@ -152,7 +152,7 @@ def test_pods_reach_whom_they_call_and_nobody_else(variant: tuple[str, ...]) -> 
 
 
 @every_variant
-def test_no_policy_is_half_or_about_nobody(variant: tuple[str, ...]) -> None:
+def test_every_policy_is_whole_and_chooses_a_pod(variant: tuple[str, ...]) -> None:
     cluster = Cluster(render(variant))
     for client in cluster.pods:
         for server in cluster.pods:
@@ -221,7 +221,7 @@ KEEPERS = {
 }  # fmt: skip
 
 
-def test_whoever_records_spans_reaches_the_collector() -> None:
+def test_programs_that_record_spans_reach_the_collector() -> None:
     documents = render(("cpu", "code", "traces"))
     cluster = Cluster(documents)
     (config,) = of_kind(documents, "ConfigMap")
@@ -237,5 +237,5 @@ def test_whoever_records_spans_reaches_the_collector() -> None:
             if peer.get("namespaceSelector", {}).get("matchLabels") == labels
             for port in rule["ports"]
         ]
-        told = "TRIFORGE_OTLP_ENDPOINT" in environment(documents, container)
-        assert found == ([address.port] if told else []), name
+        traced = "TRIFORGE_OTLP_ENDPOINT" in environment(documents, container)
+        assert found == ([address.port] if traced else []), name

@@ -34,7 +34,7 @@ _HOOKS = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def violations(pod: Document) -> set[str]:
-    """What a pod's spec does that "restricted" (which holds "baseline") forbids; the standard's own list, in its order."""
+    """Return the fields of a pod's spec that "restricted" (which holds "baseline") forbids; the standard's own list, in its order."""
     found: set[str] = set()
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(name):

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k` would send is valid to the letter: built-in kinds and those that others define."""
+"""The documents that `kubectl apply -k` would send are valid to the letter: built-in kinds and those that others define."""
 
 from __future__ import annotations
 

@@ -81,13 +81,13 @@ def test_only_who_reads_or_writes_artifacts_mounts_them(variant: tuple[str, ...]
         assert ("artifacts" in mounts) is (reads or name in WRITERS), name
         if "artifacts" in mounts:
             assert mounts["artifacts"].get("readOnly", False) is reads, name
-        # Read-only is said of the mount. Said of the claim, some drivers attach the disk so, also for those who write.
+        # Read-only is set on the mount. Set on the claim, some drivers attach the disk so, also for those who write.
         for volume in pod.get("volumes", []):
             assert "readOnly" not in volume.get("persistentVolumeClaim", {}), name
 
 
 def neighbours(pod: Document) -> tuple[list[Document], list[Document]]:
-    """Whom a pod must lie beside, and whom it likes to: label selectors of terms about nodes."""
+    """Return the pods that a pod must share a node with, and those it prefers to: label selectors of terms about nodes."""
     found = pod.get("affinity", {}).get("podAffinity", {})
     must = found.get("requiredDuringSchedulingIgnoredDuringExecution", [])
     likes = [t["podAffinityTerm"] for t in found.get("preferredDuringSchedulingIgnoredDuringExecution", [])]  # fmt: skip

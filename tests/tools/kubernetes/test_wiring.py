@@ -1,4 +1,4 @@
-"""What schemas cannot see: the manifests, the code, compose and the docs name the same things, and all targets exist."""
+"""Names that schemas do not check: the manifests, the code, compose and the docs name the same things, and all targets exist."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from experiments import diagnosis, diagnosis_report, diagnosis_run
+from experiments import diagnosis, diagnosis_report
+from experiments.diagnosis_run import DiagnosisRun
+from experiments.loop import play
 from experiments.record import Models
 
 
@@ -17,7 +19,7 @@ def _quick() -> diagnosis.DiagnosisSettings:
 
 def test_an_arm_of_the_ablation_proposes_and_measures(models: Models) -> None:
     name, quick = "shuffled", replace(_quick(), proposals=3, measured=2)
-    result = diagnosis_run.play(name, diagnosis.ARMS[name], 7, quick, models)
+    result = play(name, diagnosis.ARMS[name], 7, quick, models, make=DiagnosisRun)
     rows = result.tasks["rows"]
     assert len(rows) == quick.proposals
     # untrained models never win, so that every task should be easier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,9 @@ from typing import Any, Literal
 import pytest
 
 from demo.settings import ROOT
-from experiments import envrl, envrl_report, envrl_run
+from experiments import envrl, envrl_report
 from experiments.archive import pack, unpack
+from experiments.envrl_run import EnvrlRun
 from experiments.jobs import Job, finished, read, run_all
 from experiments.loop import play
 from experiments.plots import curves, draw, drawn
@@ -21,9 +22,9 @@ from experiments.record import Models, Result, silent
 from experiments.report import Page, arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
-from experiments.study import digest
+from experiments.study import ADAPTATION, digest, file_of, files_of
 from triforge.config import merge, parse, read_document
-from triforge.types import TrainRow
+from triforge.types import JudgedGroup, TrainRow
 
 
 @pytest.mark.parametrize("name", ["ladder", "trust"])
@@ -69,6 +70,25 @@ def test_results_of_other_settings_are_never_mixed_in() -> None:
     assert digest(Settings(), arm) not in (digest(QUICK, arm), digest(Settings(), ARMS["fixed"]))
 
 
+def test_runs_of_the_recorded_loop_and_of_the_products_are_never_in_one_table(
+    tmp_path: Path,
+) -> None:
+    jobs, asked = [Job("trust", 1), Job("fixed", 1)], (tmp_path, ADAPTATION, QUICK)
+    old = {job: file_of(*asked, job, recorded=True) for job in jobs}
+    new = {job: file_of(*asked, job) for job in jobs}
+    assert not set(old.values()) & set(new.values())
+    old[jobs[0]].parent.mkdir()
+    old[jobs[0]].touch()  # one of two is on record
+    assert files_of(*asked, jobs, finished=True) == old
+    assert files_of(*asked, jobs, finished=False) == new
+    new[jobs[1]].touch()
+    assert files_of(*asked, jobs, finished=True) == new
+    old[jobs[1]].touch()
+    assert files_of(*asked, jobs, finished=False) == old
+    new[jobs[0]].touch()
+    assert files_of(*asked, jobs, finished=True) == new
+
+
 # ---- auxiliary objectives ----
 
 
@@ -86,7 +106,7 @@ def test_their_arms_differ_in_estimator_and_objectives_only() -> None:
 
 def test_a_run_with_placebo_goes_round(models: Models) -> None:
     arm = envrl.ARMS["grpo_placebo"]
-    result = envrl_run.play("grpo_placebo", arm, 7, envrl.STUDY.quick, models)
+    result = play("grpo_placebo", arm, 7, envrl.STUDY.quick, models, make=EnvrlRun)
     assert [e["step"] for e in result.evaluations] == [0.0, 1.0]
     # An untrained model says nothing admissible: there is nothing to predict, and nothing to learn from.
     assert "sp/nll" not in result.evaluations[0]
@@ -97,8 +117,8 @@ def test_a_run_with_placebo_goes_round(models: Models) -> None:
 def test_what_a_policy_knows_is_measured_whatever_it_trains_on(models: Models) -> None:
     objectives: tuple[Literal["sp", "id"], ...] = ("sp", "id")
 
-    class Given(envrl_run.EnvrlRun):
-        def _items(self) -> list[TrainRow]:
+    class Given(EnvrlRun):
+        def _items(self, groups: Sequence[JudgedGroup]) -> list[TrainRow]:
             return [
                 TrainRow(
                     key=f"item/{name}", ids=(1, 2, 3), logprobs=(0.0,) * 3, advantages=(0.0,) * 3,
@@ -196,14 +216,14 @@ print(json.dumps({"arm": arm, "seed": int(seed)}))
 
 
 def test_finished_runs_are_kept_and_only_the_others_run_again(tmp_path: Path) -> None:
-    told = list[str]()
+    messages = list[str]()
     jobs = [Job("old", 1), Job("torn", 2), Job("bad", 3), Job("new", 4)]
     files = {job: tmp_path / "study" / f"{job.arm}-{job.seed}.jsonl" for job in jobs}
     files[jobs[0]].parent.mkdir()
     files[jobs[0]].write_text('{"arm": "old", "seconds": 7.0}\n')
     files[jobs[1]].with_suffix(".part").write_text('{"steps": {"succ')  # its process was killed
     failed = run_all(
-        files, lambda job: ["-c", _RUN, job.arm, str(job.seed)], processes=2, tell=told.append
+        files, lambda job: ["-c", _RUN, job.arm, str(job.seed)], processes=2, tell=messages.append
     )
     assert failed == [Job("bad", 3)]
     found = finished(files)
@@ -211,8 +231,8 @@ def test_finished_runs_are_kept_and_only_the_others_run_again(tmp_path: Path) ->
     assert found["old", 1]["seconds"] == 7.0
     assert found["new", 4]["steps"] == [{"success": 0.5}]
     assert found["new", 4]["evaluations"] == [{"step": 0.0}]
-    assert "4 runs, 1 of them on file" in told[0]
-    assert any("bad, seed 3: failed" in line for line in told)
+    assert "4 runs, 1 of them on file" in messages[0]
+    assert any("bad, seed 3: failed" in line for line in messages)
 
 
 def test_runs_on_record_are_as_good_as_files(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from environments.household.family import FAMILY
 from experiments.frontier import ARMS, FRONTIER, FrontierSettings, table
@@ -48,12 +47,12 @@ async def test_the_boldest_rewriter_takes_the_last_choice() -> None:
     assert [output.text for output in reply.outputs] == ["large", "large"]
 
 
-def test_an_adapted_run_goes_round_and_is_reported(models: Models, tmp_path: Path) -> None:
+def test_an_adapted_run_goes_round_and_is_reported(models: Models) -> None:
     settings = FRONTIER.quick
     assert isinstance(settings, FrontierSettings)
     kinds = tuple(replace(kind, heldout=1) for kind in settings.tasks)
     settings = replace(settings, tasks=kinds)
-    result = play("A", ARMS["A"], 7, settings, replace(models, start=tmp_path / "start.json"))
+    result = play("A", ARMS["A"], 7, settings, models)
     assert sum(result.tasks["proposals"].values()) > 0
     assert result.tasks["accepted_kinds"] == {}  # an untrained policy wins nothing
     line = table({("A", 7): asdict(result)}).splitlines()[2]

@@ -9,7 +9,8 @@ import pytest
 
 from experiments.judges import ARMS, STUDY, TARGETS, JudgesSettings
 from experiments.judges_report import table
-from experiments.judges_run import play
+from experiments.judges_run import JudgesRun
+from experiments.loop import play
 from experiments.record import Models, Result
 from triforge.config import parse
 
@@ -17,8 +18,8 @@ from triforge.config import parse
 def test_a_run_trains_every_judge_and_measures_each_on_old_and_new_episodes(
     models: Models,
 ) -> None:
-    result = play("2e-4", ARMS["2e-4"], 7, STUDY.quick, models)
-    # An untrained policy never wins: there is nothing for it to learn, and a judge that is told the solution learns all the same.
+    result = play("2e-4", ARMS["2e-4"], 7, STUDY.quick, models, make=JudgesRun)
+    # An untrained policy never wins: there is nothing for it to learn, and a judge that sees the solution learns all the same.
     assert (result.steps[0]["all_same"], result.steps[0]["rows/policy"]) == (1.0, 0.0)
     assert result.tasks["privileged"]["rows"][0] > 0
     judges = ["judge_first", *(f"{target}/judge_last" for target in TARGETS)]

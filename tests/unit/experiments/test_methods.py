@@ -1,4 +1,4 @@
-"""The experiment on methods: every arm goes round, is somebody's, and the table says what the curves say."""
+"""The experiment on methods: every arm is played and compared, and the table shows the curves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from environments.household.wording import vocabulary
 from experiments import toys
+from experiments.loop import play
 from experiments.methods import ARMS, COMPARED, STUDY
 from experiments.methods_report import table
-from experiments.methods_run import play
+from experiments.methods_run import MethodsRun
 from experiments.record import Models
 from experiments.recycled_items import chats
 from experiments.study import is_toy
@@ -20,7 +21,7 @@ from triforge.rollout.verdicts import ANSWERS
 
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if not is_toy(arm)])
 def test_an_arm_in_the_household_goes_round(models: Models, name: str) -> None:
-    result = play(name, ARMS[name], 7, STUDY.quick, models)
+    result = play(name, ARMS[name], 7, STUDY.quick, models, make=MethodsRun)
     (step,) = result.steps
     assert 0.0 <= step["success"] <= 1.0
     assert (step["rows/policy"] > 0) >= (step["all_same"] < 1)
@@ -42,9 +43,9 @@ def test_what_the_warm_start_judges_and_mends_is_in_words_of_the_household() -> 
 
 
 def test_an_arm_of_numbers_writes_its_curve() -> None:
-    told: list[object] = []
-    result = toys.play("window", ARMS["window"], 1, tell=told.append)
-    assert told[:-1] == [{"steps": step} for step in result.steps]
+    messages: list[object] = []
+    result = toys.play("window", ARMS["window"], 1, tell=messages.append)
+    assert messages[:-1] == [{"steps": step} for step in result.steps]
     assert len(result.steps) == 15
 
 

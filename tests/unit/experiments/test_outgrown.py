@@ -40,7 +40,7 @@ def test_an_adapted_run_goes_round_and_is_reported(models: Models, tmp_path: Pat
     assert isinstance(settings, OutgrownSettings)
     settings = replace(settings, tasks=tuple(replace(kind, heldout=1) for kind in settings.tasks))
     arm = ARMS["A"]
-    result = asdict(play("A", arm, 7, settings, replace(models, start=tmp_path / "start.json")))
+    result = asdict(play("A", arm, 7, settings, models))
     assert sum(result["tasks"]["proposals"].values()) > 0
     # an untrained policy wins nothing: the report is made of what a trained one might have
     results = {}

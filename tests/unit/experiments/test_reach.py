@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from experiments.loop import play
 from experiments.reach import REACH, ReachSettings, table
-from experiments.reach_run import play
+from experiments.reach_run import ReachRun
 from experiments.record import Models
 
 
@@ -31,7 +32,7 @@ def test_every_task_outside_the_band_is_played_with_its_menu(models: Models) -> 
     assert isinstance(REACH.quick, ReachSettings)
     kinds = tuple(replace(kind, train=min(kind.train, 1), heldout=0) for kind in REACH.quick.tasks)
     settings = replace(REACH.quick, tasks=kinds, asked=1, measured=1)
-    rows = play("menu", REACH.arms["menu"], 7, settings, models).tasks["rows"]
+    rows = play("menu", REACH.arms["menu"], 7, settings, models, make=ReachRun).tasks["rows"]
     assert [row["kind"] for row in rows] == ["id", "medium"]
     for row in rows:
         assert row["direction"] == "easier"  # untrained models never succeed

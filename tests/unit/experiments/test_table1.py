@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -93,22 +92,14 @@ FEW = tuple(replace(kind, heldout=min(kind.heldout, 1)) for kind in STUDY.quick.
 @pytest.mark.parametrize("name", ["R", "log_ratio"])
 def test_an_arm_goes_round(models: Models, name: str, tmp_path: Path) -> None:
     settings = replace(STUDY.quick, steps=1, groups=2, tasks=FEW)
-    given = replace(models, start=tmp_path / "start.json", keep=tmp_path / "judge")
+    given = replace(models, keep=tmp_path / "judge")
     result = play(name, ARMS[name], 7, settings, given)
     assert set(result.evaluations[0]) == {"step", "sampled", "greedy", *MEASURES}
     assert len(result.steps) == 1
     assert result.tasks["proposals"] == {}
-    assert json.loads((tmp_path / "start.json").read_text()) == result.evaluations[0]
+    assert (tmp_path / "judge" / "config.json").is_file()
     assert len(result.judged) == 4
     assert all(len(rows) == settings.groups for rows in result.judged.values())
-
-
-def test_arms_of_a_seed_play_their_common_start_once(models: Models, tmp_path: Path) -> None:
-    (tmp_path / "start.json").write_text('{"step": 0.0, "sampled": 0.5}')
-    settings = replace(STUDY.quick, steps=1, groups=1, tasks=FEW)
-    result = play("O", ARMS["O"], 7, settings, replace(models, start=tmp_path / "start.json"))
-    assert result.evaluations[0] == {"step": 0.0, "sampled": 0.5}
-    assert result.judged == {}
 
 
 # ---- who stands in for a model ----
@@ -144,8 +135,8 @@ async def test_rewriters_without_a_model_answer_from_the_menu() -> None:
         messages=(ChatMessage(role="user", content="?"),), n=4,
         sampling=Sampling(regex=one_of(lines), seed=1),
     )  # fmt: skip
-    said = {name: await rewriter(request) for name, rewriter in REWRITERS.items()}
-    texts = {name: [output.text for output in reply.outputs] for name, reply in said.items()}
+    replies = {name: await rewriter(request) for name, rewriter in REWRITERS.items()}
+    texts = {name: [output.text for output in reply.outputs] for name, reply in replies.items()}
     assert texts["deterministic"] == [*lines, lines[0]]
     assert set(texts["random"]) <= set(lines)
     for name in ("deterministic", "random"):

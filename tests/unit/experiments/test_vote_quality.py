@@ -83,7 +83,7 @@ def test_accuracy_is_what_the_product_measures_and_what_the_file_says() -> None:
     assert found["outcome"] == pytest.approx((3 / 4 + 6 / 10) / 2)
 
 
-def test_without_votes_nothing_is_said() -> None:
+def test_without_votes_nothing_is_measured() -> None:
     cast = group("a", [-1], [[1, -1]], [[[1], [1]]])
     silent = cast.model_copy(update={"votes": (None,)})
     assert rows_of([silent])[0]["votes"] == [" "]

@@ -22,20 +22,23 @@ from environments.household.world import World
 from experiments.__main__ import main
 from experiments.estimators import returns, share, within_index
 from experiments.jobs import Job
-from experiments.judging import Asks, Planted, PlantedJudge, Truth, distances, signs
+from experiments.judging import PlantedJudge, distances, signs
 from experiments.loop import play
 from experiments.record import Models, Result
+from experiments.settings import Asks
 from experiments.study import file_of
 from experiments.votes import ARMS, STUDY
 from experiments.votes_report import best_rates, table
+from services.reward.worker import scorer_of
 from tests.unit.trainer.played import group_task, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.estimators import Group
 from triforge.config import parse
+from triforge.errors import ConfigError
 from triforge.rollout.episode import judge_task
-from triforge.types import Task, Trajectory
+from triforge.types import Trajectory
 
-_NOBODY = cast("Any", None)
+_NO_MODEL = cast("Any", None)
 _HARD = dict(STUDY.full.kinds[0])
 
 
@@ -86,11 +89,11 @@ async def test_a_planted_judge_is_right_as_often_as_it_says(
 ) -> None:
     group = group_task(votes=3)
     played = trajectory(group, 0, outcome=-1, lengths=[1] * 200, labels=[1, -1] * 100)
-    judge = PlantedJudge(Planted(asks="sensible", right=right), Truth(_NOBODY))
-    votes = await judge(played, judge_task(group, 0), _NOBODY)
+    judge = PlantedJudge("sensible", right)
+    votes = await judge(played, judge_task(group, 0), _NO_MODEL)
     hits = [v.value == played.steps[s.step].label for s in votes.steps for v in s.votes]
     assert low <= sum(hits) / len(hits) <= high
-    assert votes == await judge(played, judge_task(group, 0), _NOBODY)
+    assert votes == await judge(played, judge_task(group, 0), _NO_MODEL)
 
 
 @pytest.mark.parametrize(
@@ -102,48 +105,35 @@ async def test_a_planted_judge_is_right_as_often_as_it_says(
 )  # fmt: skip
 async def test_planted_votes_are_those_of_the_runs_on_file(asks: Asks, votes: str) -> None:
     world, group = worlds()[0], group_task(votes=3)
-    task = Task(
-        id="task", pool_id="p", slot="s", family="household", instruction="", params=params_of(world)
-    )  # fmt: skip
-
-    async def read(_: str) -> Task:
-        return task
-
     shortest = solution(world)
     assert shortest[:4] == ["go diningtable", "take egg", "go fridge", "open fridge"]
     actions = [*shortest[:3], "sing", shortest[0], *shortest[1:4]]
     labels = [1, 1, -1, None, -1, 1, -1, 1]
     played = trajectory(group, 0, outcome=-1, lengths=[1] * len(actions), labels=labels)
-    judge = PlantedJudge(Planted(asks=asks, right=0.7), Truth(read))
-    found = await judge(said(played, actions), judge_task(group, 0), _NOBODY)
+    judge = PlantedJudge(asks, 0.7, lambda _: (world, {}))
+    found = await judge(with_actions(played, actions), judge_task(group, 0), _NO_MODEL)
     assert " ".join("".join("-0+"[v.value + 1] for v in s.votes) for s in found.steps) == votes
 
 
 async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> None:
     world, group = worlds()[0], group_task(votes=1)
-    task = Task(
-        id="task",
-        pool_id="p",
-        slot="s",
-        family="household",
-        instruction="",
-        params=params_of(world),
-    )
-    assert world_of(task.params) == world
-
-    async def read(task_id: str) -> Task:
-        assert task_id == "task"
-        return task
-
+    assert world_of(params_of(world)) == world
     commands = solution(world)
-    played = said(
+    played = with_actions(
         trajectory(group, 0, outcome=-1, lengths=[1] * 4), [*commands[:2], "sing", commands[2]]
     )
-    votes = await PlantedJudge(Planted(), Truth(read))(played, judge_task(group, 0), _NOBODY)
+    judge = PlantedJudge("progress", world=lambda _: (world, {}))
+    votes = await judge(played, judge_task(group, 0), _NO_MODEL)
     assert [step.votes[0].value for step in votes.steps] == [1, 1, -1, 1]
 
 
-def said(played: Trajectory, actions: list[str]) -> Trajectory:
+def test_a_path_names_a_planted_judge() -> None:
+    assert scorer_of("experiments.judging:best_75") == PlantedJudge("best", 0.75)
+    with pytest.raises(ConfigError, match=r"reward\.kind"):
+        scorer_of("experiments.judging:worst_75")
+
+
+def with_actions(played: Trajectory, actions: list[str]) -> Trajectory:
     steps = [s.model_copy(update={"action": a}) for s, a in zip(played.steps, actions, strict=True)]
     return played.model_copy(update={"steps": tuple(steps)})
 
@@ -159,24 +149,17 @@ def test_returns_of_differences_are_nothing_in_a_loop() -> None:
     assert found.advantages == ((-1.0,) * 4, (1.0,) * 4)
 
 
-async def test_labels_found_after_play_are_those_of_the_environment() -> None:
+def test_new_bests_are_the_labels_of_the_environment() -> None:
     world = worlds()[1]
     options = PlayOptions(wording="terse", labels="progress")
-    task = Task(
-        id="task", pool_id="p", slot="s", family="household", instruction="", params=params_of(world)
-    )  # fmt: skip
-
-    async def read(_: str) -> Task:
-        return task
-
     draw, actions, labels = random.Random(3), list[str](), list[int | None]()
     episode = Episode(world, options, announce(world))
     for _ in range(24):
         actions.append(draw.choice([*episode.commands(), "sing"]))
         labels.append(episode.play(actions[-1]).label)
-    played = said(trajectory(group_task(), 0, outcome=-1, lengths=[1] * 24), actions)
-    found = await Truth(read).labelled(played)
-    assert [step.label for step in found.steps] == labels
+    played = with_actions(trajectory(group_task(), 0, outcome=-1, lengths=[1] * 24), actions)
+    judge = PlantedJudge("best", world=lambda _: (world, {}))
+    assert judge.truth(played) == labels
     assert set(labels) == {1, -1}
 
 
@@ -193,13 +176,13 @@ def test_votes_share_out_the_advantage_of_a_trajectory_and_nothing_where_all_end
         assert share.function(group, preset, preset.estimator_options).advantages == expected
 
 
-def test_votes_within_a_trajectory_beside_outcomes_of_equal_index() -> None:
+def test_votes_within_a_trajectory_and_outcomes_of_equal_index() -> None:
     name = "experiments.estimators:within_index"
     preset = resolve("rlanything", {"estimator": name, "std_floor": 0.0, "lam": 0.5})
     votes, outcomes = [[1.0, -1.0], [1.0, 1.0, 1.0]], [[1.0, 1.0], [-1.0, -1.0, -1.0]]
     group = Group(rewards=votes, outcomes=outcomes, votes=votes)
     found = within_index.function(group, preset, preset.estimator_options)
-    assert found.advantages == ((1.5, 0.5), (-1.0, -1.0, 0.0))  # nobody else came to the last step
+    assert found.advantages == ((1.5, 0.5), (-1.0, -1.0, 0.0))  # the last step has no other one
 
 
 # ---- runs and their table ----
@@ -220,7 +203,7 @@ def test_a_run_records_what_its_table_reads(models: Models) -> None:
 
 def test_a_file_belongs_to_one_arm_seed_and_settings(tmp_path: Path) -> None:
     names = {
-        file_of(tmp_path, STUDY, settings, Job(arm, seed)).name
+        file_of(tmp_path, STUDY, settings, Job(arm, seed), recorded=True).name
         for settings in (STUDY.full, STUDY.quick)
         for arm in ARMS
         for seed in (901, 902)
@@ -258,13 +241,13 @@ def test_runs_on_file_are_shown_and_not_played_again(
     asked = ["votes", "--quick", "--seeds", "7", "--state", str(tmp_path)]
     try:
         assert main([*asked, "--arms", "outcome@*"]) == 0
-        assert main([*asked, "--arms", "nobody"]) == 2
+        assert main([*asked, "--arms", "unknown"]) == 2
     finally:
         signal.signal(signal.SIGTERM, before)
     text = capsys.readouterr().out
     assert "all runs are on file" in text
     assert "| `outcome@5e-4` | 1 | 0.10 0.25 | 0.250 ± ? |" in text
-    assert "given ['nobody'], expected names or patterns of" in text
+    assert "given ['unknown'], expected names or patterns of" in text
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 

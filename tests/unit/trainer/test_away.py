@@ -1,4 +1,4 @@
-"""What may happen to a learner in a step: a store that is away costs it a moment, too small a GPU the run."""
+"""Faults of a learner in a step: a store that is away costs it a moment, too small a GPU the run."""
 
 from __future__ import annotations
 

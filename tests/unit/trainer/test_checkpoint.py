@@ -267,7 +267,7 @@ def test_the_first_batch_starts_from_the_initial_folder_and_later_ones_from_the_
     assert start(2, VERSION + 20).counters.updates == 4
 
 
-def test_a_damaged_version_hinders_nobody_once_a_newer_one_serves(
+def test_a_damaged_version_does_no_harm_once_a_newer_one_serves(
     one: Path,
     checkpoints: CheckpointStore,
     model_folder: Path,
@@ -294,7 +294,7 @@ def foreign(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "damage", "said"),
+    ("kind", "name", "damage", "part"),
     [
         ("weights", "manifest.json", truncate, "cannot be read"),
         ("weights", "model.safetensors", truncate, "model.safetensors has"),
@@ -305,7 +305,7 @@ def foreign(path: Path) -> None:
 )
 def test_a_damaged_version_is_refused_with_the_reason_and_the_one_before_it_is_used(
     one: Path, checkpoints: CheckpointStore, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow],
-    kind: str, name: str, damage: Callable[[Path], None], said: str,
+    kind: str, name: str, damage: Callable[[Path], None], part: str,
 ):  # fmt: skip
     publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
     (folder,) = getattr(checkpoints, kind).glob(f"v{VERSION + 2:06d}*")
@@ -314,7 +314,7 @@ def test_a_damaged_version_is_refused_with_the_reason_and_the_one_before_it_is_u
     learner = checkpoints.start_of(batch)
     assert learner.counters.updates == 4, "that of step 1"
     (reason,) = checkpoints.passed_over
-    assert said in reason
+    assert part in reason
     ready, _ = checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
     assert ready.version == VERSION + 3
     assert ready.metrics["passed_over"] == 1.0
@@ -341,7 +341,7 @@ def test_a_version_that_is_gone_is_noted_and_the_samples_of_it_are_no_longer_tho
         return [row.model_copy(update={"versions": (version,) * len(row.ids)}) for row in rows]
 
     metrics = learner.train(batch, of(VERSION + 2)).metrics
-    assert "logprob_mismatch" not in metrics, "sampled by weights that nobody has any more"
+    assert "logprob_mismatch" not in metrics, "sampled by weights that are lost"
     again = checkpoints.start_of(batch)
     assert checkpoints.passed_over == [], "under another number than its folder, nothing is gone"
     assert "logprob_mismatch" in again.train(batch, of(VERSION + 2)).metrics

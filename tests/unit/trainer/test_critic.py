@@ -1,4 +1,4 @@
-"""The critic beside a policy: what it is taught, what it touches, and that a killed learner goes on to the same bits."""
+"""The critic of a policy: its targets, the weights it touches, and that a killed learner goes on to the same bits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def wrote(
 
 
 class Table(nn.Module):
-    """A critic whose values are what it is told, in the order of the step's tokens."""
+    """A critic with fixed values, in the order of the step's tokens."""
 
     def __init__(self, values: list[float]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Table(nn.Module):
         return self.values[torch.from_numpy(batch.cells)]
 
 
-def told(folder: Path, values: list[float]) -> Learner:
+def fixed(folder: Path, values: list[float]) -> Learner:
     """A learner whose critic is a table."""
     learner = Learner.fresh(folder)
     table: Any = Table(values)
@@ -79,7 +79,7 @@ def critic_of(learner: Learner) -> Critic:
 
 
 def weights_of(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of policy and critic, copied."""
+    """Return copies of the tensors of policy and critic."""
     critic = critic_of(learner).saved().tensors["critic"]
     return model_tensors(learner.model.module) | {}, critic | {}
 
@@ -117,7 +117,7 @@ def test_advantages_and_losses_match_the_goldens(
     make_batch: MakeBatch,
 ) -> None:
     """With ratio 1 the policy's loss is `-sum(w * A)`; before its first step the critic's is `mean(A^2) / 2`."""
-    learner = told(model_folder, values)
+    learner = fixed(model_folder, values)
     batch = make_batch(num_rows=len(rows), estimate=critic, log_ratio_clamp=1e-9, **NO_KL, **ENDS)
     found = learner.train(batch, rows).metrics
     golden = torch.tensor(advantages)
@@ -133,7 +133,7 @@ def test_advantages_and_losses_match_the_goldens(
 def test_whitened_advantages_have_no_mean_and_the_returns_stay_as_they_were(
     model_folder: Path, make_batch: MakeBatch
 ) -> None:
-    learner = told(model_folder, [0.1, 0.2, 0.3])
+    learner = fixed(model_folder, [0.1, 0.2, 0.3])
     batch = make_batch(
         num_rows=1, estimate=GAE | {"whiten": True}, log_ratio_clamp=1e-9, **NO_KL, **ENDS
     )
@@ -155,7 +155,7 @@ def test_a_kl_in_the_reward_is_taken_off_what_each_token_brought(
         **ENDS,
     }
     free, charged = (
-        told(model_folder, [0.0] * 3)
+        fixed(model_folder, [0.0] * 3)
         .train(make_batch(num_rows=1, **options, kl_beta=beta), [row])
         .metrics["critic/return_mean"]
         for beta in (1e-12, 0.5)
@@ -206,7 +206,7 @@ def test_a_clip_holds_the_values_near_the_old_ones_and_is_counted(
     rate = {"critic": {"learning_rate": 0.05}}
     ends = []
     for clip in (0.1, None):
-        learner = told(model_folder, [0.0] * 4)
+        learner = fixed(model_folder, [0.0] * 4)
         found = learner.train(
             make_batch(**options, **rate, estimate=GAE | {"value_clip": clip}), rows
         ).metrics
@@ -242,7 +242,7 @@ def test_no_gradient_goes_from_the_one_to_the_other(
     }
 
 
-def test_the_policy_is_trained_beside_it_as_by_the_same_advantages_without_it(
+def test_the_policy_is_trained_with_it_as_by_the_same_advantages_without_it(
     model_folder: Path, make_batch: MakeBatch
 ) -> None:
     """At its first step all values are 0, so without discount each token's advantage is what its trajectory still brings."""
@@ -272,7 +272,7 @@ def test_the_split_into_passes_changes_the_critic_by_nothing_but_last_bits(
         assert torch.allclose(value, found[1][name], atol=1e-6), name
 
 
-def test_an_adapter_is_trained_beside_a_whole_critic(
+def test_an_adapter_is_trained_with_a_whole_critic(
     model_folder: Path, make_batch: MakeBatch
 ) -> None:
     rows = [wrote("a/0", [3], [1.0]), wrote("b/0", [3], [0.0])]
@@ -353,7 +353,7 @@ def test_rows_that_do_not_say_what_their_tokens_brought_are_refused(
 def test_a_critic_is_trained_in_half_precision_with_blocks_computed_again(
     model_folder: Path, make_batch: MakeBatch
 ) -> None:
-    """What checkpointing saves changes no weight; half precision changes the loss by little."""
+    """Checkpointing changes no weight; half precision changes the loss by little."""
     rows = [wrote(f"{n}/0", [3, 2], [0.0, float(n % 2)]) for n in range(4)]
     weights, losses = [], []
     for options in ({}, {"activation_checkpointing": True}, {"precision": "bfloat16"}):

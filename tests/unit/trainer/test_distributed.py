@@ -1,4 +1,4 @@
-"""Which forward passes a rank computes, and that all ranks stop together. No process group is needed."""
+"""The forward passes of each rank; and that all ranks stop together. No process group is needed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_ranks_that_shard_a_model_have_equally_many_passes_the_last_ones_of_a_ro
         assert list(Seat(1, shards=shards).passes(plan, never)) == wanted
 
 
-def test_ranks_that_shard_a_model_stop_before_the_pass_at_which_one_of_them_is_told_to() -> None:
+def test_ranks_that_shard_a_model_stop_before_the_pass_at_which_one_of_them_is_asked_to() -> None:
     plan = [[n] for n in range(12)]
     share = Seat(1, [False, False, True], shards=True).passes(plan, never)
     assert [next(share)[0], next(share)[0]] == [[1], [3]]
@@ -99,22 +99,22 @@ def test_ranks_that_hold_everything_meet_before_the_first_pass_only() -> None:
 
 
 def test_one_rank_hears_at_once() -> None:
-    told = iter([False, True])
-    own = Ranks(CPU).passes([[0], [1]], lambda: next(told))
+    stops = iter([False, True])
+    own = Ranks(CPU).passes([[0], [1]], lambda: next(stops))
     assert next(own)[0] == [0]
     with pytest.raises(Interrupted):
         next(own)
 
 
 class First(Ranks):
-    """The first of two ranks, and what it has said."""
+    """The first of two ranks, with the texts it has broadcast."""
 
     def __init__(self) -> None:
         super().__init__(CPU)
-        self.world, self.said = 2, list[str]()
+        self.world, self.sent = 2, list[str]()
 
     def broadcast(self, text: str = "") -> str:
-        self.said.append(text)
+        self.sent.append(text)
         return text
 
     def any(self, flag: bool) -> bool:
@@ -137,7 +137,7 @@ def test_each_rank_writes_its_part_and_the_first_one_an_index(tmp_path: Path) ->
     tensors = {f"t{n}": torch.randn(4, n) for n in range(1, 6)}
     ranks = First()
     Shares("model", tensors, ranks, dtype=torch.bfloat16).write(tmp_path)
-    assert json.loads(ranks.said[0]) == {"write": "model", "folder": str(tmp_path)}
+    assert json.loads(ranks.sent[0]) == {"write": "model", "folder": str(tmp_path)}
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 2 * sum(t.numel() for t in tensors.values())
     first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -1,4 +1,4 @@
-"""The learner's jobs beside the policy gradient: cross-entropy, distillation, pairs; and which rows they are given."""
+"""The learner's jobs other than the policy gradient: cross-entropy, distillation, pairs; and the rows of each."""
 
 from __future__ import annotations
 

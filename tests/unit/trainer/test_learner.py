@@ -261,7 +261,7 @@ def test_a_stop_is_obeyed_between_two_forward_passes(
     assert next(asked, None) is None
 
 
-def test_settings_that_nobody_obeys_are_refused(make_batch: MakeBatch):
+def test_settings_without_effect_are_refused(make_batch: MakeBatch):
     with pytest.raises(ValueError, match="temperature"):
         make_batch(temperature=0.0)
     with pytest.raises(ConfigError, match="job: given 'critic' with estimator = 'step_index'"):
@@ -335,14 +335,14 @@ def reached(learner: Learner) -> int:
 def test_a_learner_between_two_steps_holds_next_to_nothing_and_goes_on_to_the_same_bits(
     model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow], settings: dict[str, Any]
 ):
-    told = [
+    rewarded = [
         row.model_copy(update={"rewards": row.advantages, "ends": (len(row.ids) - 1,)})
         for row in rows
     ]
     found, batch = [], make_batch(kl_beta=0.1, **settings)
     for colocate in (False, True):
         learner = Learner.fresh(model_folder)
-        learner.train(batch, told)
+        learner.train(batch, rewarded)
         if colocate:
             held = reached(learner)
             learner.release_memory()
@@ -350,14 +350,14 @@ def test_a_learner_between_two_steps_holds_next_to_nothing_and_goes_on_to_the_sa
             assert reached(learner) < held / 100, "buffers of a few numbers alone"
             learner.resume_memory()
             assert reached(learner) == held
-        learner.train(batch.model_copy(update={"step": 2}), told)
+        learner.train(batch.model_copy(update={"step": 2}), rewarded)
         found.append(learner.saved().tensors | {"weights": weights_of(learner)})
     for file, tensors in found[0].items():
         assert tensors.keys() == found[1][file].keys()
         assert all(torch.equal(tensor, found[1][file][name]) for name, tensor in tensors.items())
 
 
-def test_what_a_checkpoint_held_of_the_optimiser_is_not_kept_beside_it(
+def test_what_a_checkpoint_held_of_the_optimiser_is_not_kept_with_it(
     model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
 ):
     learner, again = Learner.fresh(model_folder), Learner.fresh(model_folder)

@@ -28,7 +28,7 @@ LEARNER = {"lora_rank": 2, "lora_alpha": 4, "learning_rate": 1e-2, "updates_per_
 
 @pytest.fixture
 def rows(store: ArtifactStore) -> list[TrainRow]:
-    """Two that differ in nothing but the image: what is said is praised at the one and scolded at the other."""
+    """Two rows that differ only in the image: the same answer is good for one and bad for the other."""
     images, found = ImageStore(store), []
     for number, praise in enumerate((1.0, -1.0)):
         shown = images.keep(png(60, 90, colour=(99 * number, 0, 0)))
@@ -80,9 +80,9 @@ def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
     seeing_folder: Path, store: ArtifactStore, rows: list[TrainRow], tmp_path: Path
 ) -> None:
     learner = Learner.fresh(seeing_folder, shape=SHAPE, images=ImageStore(store))
-    told = batch(seeing_folder)
+    first = batch(seeing_folder)
     checkpoints = CheckpointStore(store, "run", "policy")
-    version = Path(checkpoints.publish(learner, told, learner.train(told, rows), keep=2)[0].uri)
+    version = Path(checkpoints.publish(learner, first, learner.train(first, rows), keep=2)[0].uri)
     probe = json.loads((version / "probe.json").read_text())
     assert PAD not in probe["ids"], "an engine is asked without pixels"
     assert len(probe["logprobs"]) == len(probe["ids"]) - 1 > 0

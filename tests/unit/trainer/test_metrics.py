@@ -1,4 +1,4 @@
-"""What Prometheus is shown of a run."""
+"""The metrics of a run for Prometheus."""
 
 from __future__ import annotations
 

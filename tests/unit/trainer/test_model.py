@@ -126,7 +126,7 @@ def test_a_config_that_is_meant_to_do_harm_is_refused(
     assert not (tmp_path / "ran").exists()
 
 
-def test_code_beside_a_known_model_is_not_run(model_folder: Path, tmp_path: Path) -> None:
+def test_code_in_the_folder_of_a_known_model_is_not_run(model_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(model_folder, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}

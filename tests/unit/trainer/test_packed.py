@@ -144,7 +144,7 @@ def test_a_kernel_of_half_precision_that_is_wrong_is_not_used(monkeypatch: pytes
 def test_a_kernel_of_half_precision_that_masks_from_the_other_corner_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """What variable-length kernels were like before flash_attn 2.1: right for rows that share nothing."""
+    """Variable-length kernels before flash_attn 2.1: right for rows that share nothing."""
     model = build(LlamaConfig(**SMALL, initializer_range=1.0))
     real = packed_attention.tree_attention
 

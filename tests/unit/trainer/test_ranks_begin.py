@@ -1,6 +1,8 @@
-"""What the ranks of a learner agree on before they train, seen from the first of two."""
+"""The agreement of the ranks of a learner before they train, seen from the first of two."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -68,12 +70,10 @@ def train(
     store: ArtifactStore, ranks: Ranks, rows: list[TrainRow], *, colocate: bool = False
 ) -> None:
     uri = write_rows(store, "runs/r/batches/1.parquet", rows)
-    before = train_batch(
-        "nowhere", batch_id="r-1", run_id="r", version=0, uri=uri, num_rows=len(rows)
-    )
+    given: dict[str, Any] = {"batch_id": "r-1", "run_id": "r", "uri": uri, "num_rows": len(rows)}
     trainer = BatchTrainer(store, ranks)
-    trainer.keep(before, Blind())
-    batch = before.model_copy(update={"version": 1, "colocate": colocate})
+    trainer.keep(train_batch("nowhere", version=0, **given), Blind())
+    batch = train_batch("nowhere", version=1, colocate=colocate, **given)
     trainer.step(CheckpointStore(store, "r", "policy"), batch, lambda: False)
 
 

@@ -101,15 +101,17 @@ def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
         rows.append(one.model_copy(update=update))
     images = ImageStore(store)
     learner = Learner.fresh(seeing_folder, images=images)
-    said = []
+    losses = []
     for step in range(1, 7):
         batch = train_batch(
             seeing_folder, batch_id=str(step), step=step, version=0, num_rows=2, kl_beta=0.0, estimator="gae",
             job="critic", critic={"learning_rate": 0.002}, updates_per_step=1,
         )  # fmt: skip
-        said.append(learner.train(batch, rows).metrics["critic/loss"])
-    assert said[0] == pytest.approx(0.25, abs=1e-3)  # values of 0 where half of the tokens bring 1
-    assert said[-1] < said[0] - 0.005
+        losses.append(learner.train(batch, rows).metrics["critic/loss"])
+    assert losses[0] == pytest.approx(
+        0.25, abs=1e-3
+    )  # values of 0 where half of the tokens bring 1
+    assert losses[-1] < losses[0] - 0.005
     again = Learner.fresh(seeing_folder, images=images)
     again.restore(learner.saved())
     one, other = (found.objective("critic").value_model for found in (learner, again))  # type: ignore[attr-defined]

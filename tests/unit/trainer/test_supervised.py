@@ -166,9 +166,9 @@ def test_a_time_budget_ends_a_job_without_steps(model_folder: Path, tmp_path: Pa
     assert report["steps"] >= 1
 
 
-def test_progress_is_told_at_each_update(model_folder: Path, tmp_path: Path) -> None:
-    told: list[tuple[int, float]] = []
+def test_progress_is_reported_at_each_update(model_folder: Path, tmp_path: Path) -> None:
+    reports: list[tuple[int, float]] = []
     made = job(model_folder, lines(tmp_path / "d", GOOD), steps=2)
-    made.run(tmp_path / "out", progress=lambda *now: told.append(now))
-    assert [step for step, _ in told] == [1, 2]
-    assert told[1][1] < told[0][1]
+    made.run(tmp_path / "out", progress=lambda *now: reports.append(now))
+    assert [step for step, _ in reports] == [1, 2]
+    assert reports[1][1] < reports[0][1]

@@ -1,4 +1,4 @@
-"""What a tiny policy is made of where a family has no solutions, and few tasks."""
+"""A tiny policy of a family without solutions, and of few tasks."""
 
 from __future__ import annotations
 

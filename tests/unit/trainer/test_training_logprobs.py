@@ -1,4 +1,4 @@
-"""What the policy gave each token when it was trained on is on record beside the step."""
+"""The log-probability of each token at training is stored with the step."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ HEADS, GROUPS, WIDTH = 4, 2, 8
 
 @pytest.fixture(autouse=True)
 def fresh_choice() -> Iterator[None]:
-    """Which kernel there is is asked anew."""
+    """Clear the cached choice of the kernel."""
     varlen_kernel.cache_clear()
     yield
     varlen_kernel.cache_clear()

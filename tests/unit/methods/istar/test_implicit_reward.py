@@ -128,7 +128,7 @@ def _sides(rows: list[TrainRow], ratios: tuple[float, float]) -> list[TrainRow]:
     return found
 
 
-def test_its_loss_is_the_published_one_beside_the_policy_of_each_version(
+def test_its_loss_is_the_published_one_with_the_policy_of_each_version(
     model_folder: Path, rows: list[TrainRow]
 ) -> None:
     config = parse(DOCUMENT | {"trainer": {"reward": {"updates_per_step": 1}}})

@@ -32,12 +32,12 @@ def critic_of(store: ArtifactStore, run_id: str, **changes: Any) -> ActionCritic
 def records(step: int, purpose: str = "train") -> list[dict[str, Any]]:
     """Two rollouts of two steps: `up` ends well, `down` badly; one more was not measured."""
     rows = []
-    for rollout, (said, score) in enumerate((("up", 1.0), ("down", 0.0), ("up", None))):
+    for rollout, (response, score) in enumerate((("up", 1.0), ("down", 0.0), ("up", None))):
         for index in range(2):
             row = {
                 "group_id": f"g{step}", "trajectory_id": f"g{step}-{rollout}", "step_index": index,
-                "purpose": purpose, "instruction": "reach 2", "response": said, "score": score,
-                "observation": "at 0" if index == 0 else f"at {said}", "env_reward": None,
+                "purpose": purpose, "instruction": "reach 2", "response": response, "score": score,
+                "observation": "at 0" if index == 0 else f"at {response}", "env_reward": None,
             }  # fmt: skip
             rows.append(row)
     return rows
@@ -97,7 +97,7 @@ def test_what_the_critic_chose_from_are_actions_of_the_policy(tmp_path: Path) ->
     )
 
 
-def test_the_critic_reads_what_an_agent_has_seen_and_said_before() -> None:
+def test_the_critic_reads_what_an_agent_has_seen_and_answered_before() -> None:
     rows = [
         {"instruction": "i", "observation": f"o{n}", "response": f"r{n}", "agent_id": agent}
         for n, agent in enumerate(("a", "b", "a"))
