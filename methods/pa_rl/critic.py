@@ -28,7 +28,7 @@ from triforge.errors import InputError
 
 Floats = npt.NDArray[np.floating[Any]]
 _MOST_WORDS = 64  # of a state, the last ones; the crosses with an action's words are counted
-_MOST_SAID = 32  # of an action, the first ones
+_MOST_ACTED = 32  # of an action, the first ones
 _WEIGHTS = ("w1", "b1", "w2", "b2")
 
 
@@ -243,7 +243,7 @@ def _forward(weights: dict[str, Floats], features: Floats) -> tuple[Floats, Floa
 
 
 def returns_of(rewards: Sequence[float], gamma: float) -> list[float]:
-    """What followed from each step on, discounted."""
+    """Return the discounted rewards from each step on."""
     found, total = list[float](), 0.0
     for reward in reversed(rewards):
         total = reward + gamma * total
@@ -253,9 +253,9 @@ def returns_of(rewards: Sequence[float], gamma: float) -> list[float]:
 
 def text_features(state: str, action: str, width: int = 512) -> Floats:
     """Signed hashed counts [width] of an action's words, alone and with their place and each word of the state; of length 1."""
-    said, seen = action.split()[:_MOST_SAID], state.split()[-_MOST_WORDS:]
+    acted, seen = action.split()[:_MOST_ACTED], state.split()[-_MOST_WORDS:]
     found = np.zeros(width, dtype=np.float32)
-    for place, word in enumerate(said):
+    for place, word in enumerate(acted):
         for other in ("", str(place), *seen):
             number = zlib.crc32(f"{word}\0{other}".encode(errors="replace"))
             found[number % width] += 1.0 if number >> 31 else -1.0

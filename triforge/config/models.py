@@ -23,14 +23,14 @@ class ModelSection(Section):
     max_new_tokens: Tokens = 64
     """Tokens a response may have."""
     stop: tuple[str, ...] = ()
-    """Stop strings beside the model's own."""
+    """Stop strings in addition to the model's own."""
     regex: Regex | None = None
     """Expression that every response has to match, of at most 10,000 positions with its repetitions written out."""
     engines_of: str = ""
     """Another trained model whose engines serve this one, too: both as adapters (`lora_rank`) over one base, their `path`."""
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
-        """The section as `Sampling`; `greedy` sets temperature 0."""
+        """Return the section as `Sampling`; `greedy` sets temperature 0."""
         return Sampling(
             max_new_tokens=self.max_new_tokens,
             temperature=0.0 if greedy else self.temperature,
@@ -88,12 +88,12 @@ class ModelsSection(Section):
 
     @property
     def agents(self) -> dict[str, str]:
-        """Who plays each agent that the policy does not."""
+        """The model of each agent that the policy does not play."""
         return self._named("agents")
 
     @property
     def judges(self) -> dict[str, str]:
-        """Who judges each agent that the reward model does not."""
+        """The judge of each agent that the reward model does not judge."""
         return self._named("judges")
 
     def _named(self, what: Literal["agents", "judges"]) -> dict[str, str]:

@@ -87,13 +87,13 @@ class RunConfig(Section):
     def votes(self) -> int:
         """Votes a step, or tests a group, that the run asks for; 0 where its algorithm reads none: no reward model takes part."""
         algorithm = self.algorithm.resolved
-        # what is said of a group as a whole does not enter the policy's reward
+        # judgements of a whole group do not enter the policy's reward
         by_group = self.reward.chosen.by_group
         needed = algorithm.train_reward_model if by_group else algorithm.needs_votes
         return self.reward.votes if needed else 0
 
     def algorithm_of(self, role: Role) -> Algorithm:
-        """The algorithm as the learner of a model reads it."""
+        """Return the algorithm as the learner of a model reads it."""
         algorithm, job = self.algorithm.resolved, self.trainer.job(role)
         if role not in self.models.judging:
             return algorithm.of_job(job) if job else algorithm
@@ -103,7 +103,7 @@ class RunConfig(Section):
         )
 
     def learner(self, role: Role) -> LearnerSection:
-        """The section of a trained model's learner."""
+        """Return the section of a trained model's learner."""
         plain = self.trainer.reward if role in self.models.judging else self.trainer.policy
         return (self.trainer.__pydantic_extra__ or {}).get(role, plain)
 

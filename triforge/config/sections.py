@@ -26,7 +26,7 @@ _WANDB = Only(
 )
 _TRACKED = Only(
     lambda s: s.tensorboard or s.wandb_project,
-    "a tracker: nothing is told of rollouts",
+    "a tracker: no rollouts are sent",
 )
 StrategyName = Annotated[str, AfterValidator(STRATEGIES.checked)]
 ControllerName = Annotated[str, AfterValidator(CONTROLLERS.checked)]
@@ -34,7 +34,7 @@ ScorerName = Annotated[str, AfterValidator(SCORERS.checked)]
 
 
 class RunSection(Section):
-    """What is run and for how long."""
+    """The length of a run, its seed and its bounds."""
 
     name: str = Field("run", max_length=200)
     """Name shown to people."""
@@ -43,7 +43,7 @@ class RunSection(Section):
     steps: int = Field(30, ge=0)
     """Training steps; each trains every model once. 0 only evaluates, once."""
     groups_per_step: Positive = 16
-    """Task versions played a step, beside the pairs that measure rewrites (`adaptation.pairs_on_top`); unset, at most as many as the pool has training tasks."""
+    """Task versions played a step, in addition to the pairs that measure rewrites (`adaptation.pairs_on_top`); unset, at most as many as the pool has training tasks."""
     staleness_bound: int = Field(0, ge=0)
     """Versions a trained token may lag behind the learner; 0 is synchronous."""
     late_groups: Literal["wait", "mask"] = "wait"
@@ -181,7 +181,7 @@ class AdaptationSection(Section):
     max_pending: int = Field(2, ge=0)
     """Proposals measured at the same time."""
     pairs_on_top: bool = True
-    """Play the pairs that measure proposals beside `run.groups_per_step` groups, instead of in place of two of them each."""
+    """Play the pairs that measure proposals in addition to `run.groups_per_step` groups, instead of in place of two of them each."""
     max_proposals: int = Field(0, ge=0)
     """Proposals of the whole run; 0 is no limit."""
     max_consecutive: int = Field(8, ge=0)
@@ -197,7 +197,7 @@ class AdaptationSection(Section):
     max_version_gap: int | None = Field(None, ge=0)
     """Policy versions that the two groups of a pair may span; none is `run.staleness_bound`."""
     diagnosis: Literal["facts", "model"] = "facts"
-    """What the rewriter is told of attempts. `facts`: the sub-goal that is missed and the worst judged step, found by program;
+    """What the rewriter reads about attempts. `facts`: the sub-goal that is missed and the worst judged step, found by program;
     a model explains where the family has no sub-goals. `model`: a model explains, and is given the facts."""
     diagnosis_tokens: Positive = 48
     """Tokens of one answer of the diagnosis."""
@@ -317,7 +317,7 @@ class ReportSection(Section):
 
 
 class AlgorithmSection(Section):
-    """Which preset, and which of its options are turned."""
+    """The preset, and the options that differ from it."""
 
     preset: str = "rlanything"
     """Name of a preset."""

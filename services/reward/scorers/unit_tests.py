@@ -100,7 +100,7 @@ async def run_matrix(
     cases: Sequence[Case | None],
     limits: ProgramLimits,
 ) -> list[tuple[bool, ...]]:
-    """Which programs pass which tests: one row a test, one verdict a program; the row of a None is empty.
+    """Run programs on tests; return one row a test with one verdict a program. The row of a None is empty.
 
     Equal programs run once on equal inputs. None instead of a program passes nothing.
 

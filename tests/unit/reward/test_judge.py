@@ -180,7 +180,7 @@ async def test_an_error_of_the_policy_service_passes_through() -> None:
 async def says_good(
     trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
 ) -> TrajectoryVotes:
-    """A step scorer of somebody else."""
+    """A step scorer of a user."""
     return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=())
 
 
@@ -222,11 +222,11 @@ async def test_a_trajectory_none_of_whose_steps_fits_is_refused() -> None:
 
 async def test_a_reference_is_shown_in_a_second_vote_of_its_own() -> None:
     policy = Says((r"\boxed{1}", r"\boxed{-1}"), (r"\boxed{-1}", "hm"))
-    told = TRAJECTORY.model_copy(update={"reference": ("go a", "take b")})
-    found = await judge(policy)(told, votes=2, seed=7)
+    shown_reference = TRAJECTORY.model_copy(update={"reference": ("go a", "take b")})
+    found = await judge(policy)(shown_reference, votes=2, seed=7)
     plain, shown = policy.calls
     assert not any("known" in str(request.messages) for request in plain)
-    episode = Episode(instruction="win", steps=told.steps, reference=("go a", "take b"))
+    episode = Episode(instruction="win", steps=shown_reference.steps, reference=("go a", "take b"))
     assert [r.messages for r in shown] == [build_prompt("terse", episode, i) for i in (0, 1)]
     assert [r.sampling.seed for r in shown] != [r.sampling.seed for r in plain]
     assert [[v.value for v in step.votes] for step in found.steps] == [[1, -1], [-1, 0]]
@@ -237,8 +237,8 @@ async def test_a_reference_is_shown_in_a_second_vote_of_its_own() -> None:
 
 
 async def test_a_reference_that_does_not_fit_costs_no_vote() -> None:
-    told = TRAJECTORY.model_copy(update={"reference": ("a long one",)})
-    found = await judge(TakesShort("a long one"))(told, votes=1, seed=0)
+    shown_reference = TRAJECTORY.model_copy(update={"reference": ("a long one",)})
+    found = await judge(TakesShort("a long one"))(shown_reference, votes=1, seed=0)
     assert [[v.value for v in step.votes] for step in found.steps] == [[1], [1]]
     assert [step.extra for step in found.steps] == [{}, {}]
 

@@ -26,7 +26,7 @@ from triforge.types import (
     TrajectoryVotes,
 )
 
-NOBODY = cast("Any", None)  # who asks no model never calls it
+NO_MODEL = cast("Any", None)  # who asks no model never calls it
 
 
 def values(votes: TrajectoryVotes) -> dict[int, list[int]]:
@@ -46,17 +46,17 @@ async def test_an_oracle_is_right_as_often_as_it_says_and_the_same_every_time() 
     )
     oracle = scorer_of("oracle")
     for accuracy, low, high in ((1.0, 1.0, 1.0), (0.75, 0.72, 0.78), (0.0, 0.0, 0.0)):
-        votes = await oracle(played, job(accuracy=accuracy), NOBODY)
+        votes = await oracle(played, job(accuracy=accuracy), NO_MODEL)
         assert [step.step for step in votes.steps] == list(range(1, 401)), "no label, no votes"
         hits = [v.value == played.steps[s.step].label for s in votes.steps for v in s.votes]
         assert low <= sum(hits) / len(hits) <= high
-        assert votes == await oracle(played, job(accuracy=accuracy), NOBODY)
+        assert votes == await oracle(played, job(accuracy=accuracy), NO_MODEL)
 
 
 async def test_an_oracle_without_labels_has_not_judged() -> None:
     played = trajectory(group_task(), 0, outcome=1, lengths=[1, 1])
     with pytest.raises(RewardError, match="needs labels"):
-        await scorer_of("oracle")(played, job(), NOBODY)
+        await scorer_of("oracle")(played, job(), NO_MODEL)
 
 
 def test_the_accuracy_of_a_group_reaches_its_jobs() -> None:

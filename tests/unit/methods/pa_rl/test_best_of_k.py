@@ -70,8 +70,8 @@ async def test_the_critics_choice_among_whole_samples_is_played() -> None:
     (output,) = reply.outputs
     assert (output.text, output.ids) == ("up", (3,))
     assert acting.thread is not threading.current_thread(), "other episodes go on meanwhile"
-    said = ChatMessage(role="user", content="the count is 2")
-    again = GenerateRequest(prefix_ids=(*reply.prompt_ids, *output.ids), messages=(said,))
+    following = ChatMessage(role="user", content="the count is 2")
+    again = GenerateRequest(prefix_ids=(*reply.prompt_ids, *output.ids), messages=(following,))
     await acting(again)
     assert acting.state == critic_state("reach 3", ("the count is 1", "up"), "the count is 2")
 
