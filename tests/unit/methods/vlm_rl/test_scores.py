@@ -68,7 +68,7 @@ async def test_a_batch_is_what_single_images_are_in_order_and_once() -> None:
         assert await Relabeller(shots, linger_s=0.0).rewards([ref], GOALS) == [expected]
 
 
-async def test_jobs_share_batches_and_asking_again_asks_no job() -> None:
+async def test_jobs_share_batches_and_a_repeated_request_embeds_nothing() -> None:
     shots = Shots()
     refs = [shots.keep(striped(n)) for n in range(4)]
     relabeller = Relabeller(shots, linger_s=0.0)
