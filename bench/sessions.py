@@ -7,15 +7,12 @@ The engine has no latency, env_adapter and Valkey run as `triforge up` starts th
     soak         4,096 agents at once, a session of six turns each, each with a reward at its end: errors and memory
     counted      round trips to Valkey a turn, and processor time of the service: they do not depend on what else runs
 
-`--rllm PYTHON` sets rllm-model-gateway, of a virtual environment of its own, before the same engine and asks it likewise.
-
-Run: python -m bench.sessions [--only ways|soak] [--rllm PYTHON] [--json FILE]
+Run: python -m bench.sessions [--only ways|soak] [--json FILE]
 """
 
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import statistics
 import sys
@@ -39,7 +36,7 @@ from triforge.supervisor.layout import server_command
 from triforge.supervisor.ports import free_port
 from triforge.testing.model_folders import chatml_folder
 
-SOAK, ADDED_MS, RATIO = 4096, 2.0, 1.0
+SOAK, ADDED_MS = 4096, 2.0
 CONNECTIONS = (
     512  # of the agents together in the soak: more at a moment than a listening socket takes in
 )
@@ -151,30 +148,22 @@ def trips(valkey: "redis.Redis") -> int:
     return int(found["total_reads_processed"])
 
 
-async def compare(stack: Stack, held: int, rllm: str) -> dict[str, Any]:
-    """All ways in turn, twice each, so that a busy moment of the machine does not meet only one of them."""
-    ways = {"plain": stack.policy, "sessions": stack.policy} | ({"rllm": rllm} if rllm else {})
-    async with contextlib.AsyncExitStack() as open_:
-        clients = {
-            way: await open_.enter_async_context(http_client(url)) for way, url in ways.items()
-        }
-        env = await open_.enter_async_context(http_client(stack.env))
-        for client, path in ((env, "/readyz"), (clients["plain"], "/readyz")):
-            await get_json(client, path, deadline_s=60)
-        if rllm:
-            await get_json(clients["rllm"], "/health", deadline_s=60)
-        names = itertools.count()
+async def compare(stack: Stack, held: int) -> dict[str, Any]:
+    """Measure both ways in turn, twice each, so that a busy moment of the machine does not meet only one of them."""
+    ways = ("plain", "sessions")
+    async with http_client(stack.policy) as policy, http_client(stack.env) as env:
+        for client in (env, policy):
+            await get_json(client, "/readyz", deadline_s=60)
 
         async def fresh(way: str) -> list[Place]:
             if way == "sessions":
                 return [place for _, place in await made(env, held)]
-            if way == "plain":
-                return [("/v1", {})] * held
-            return [(f"/sessions/{next(names)}/v1", {}) for _ in range(held)]
+            return [("/v1", {})] * held
 
         async def alternately(gap: float = 0.0) -> dict[str, dict[str, float]]:
             rounds = [
-                {w: await look(clients[w], await fresh(w), stack, gap) for w in ways} for _ in "12"
+                {way: await look(policy, await fresh(way), stack, gap) for way in ways}
+                for _ in range(2)
             ]
             return {
                 way: {key: statistics.fmean(r[way][key] for r in rounds) for key in rounds[0][way]}
@@ -182,7 +171,7 @@ async def compare(stack: Stack, held: int, rllm: str) -> dict[str, Any]:
             }
 
         for way in ways:  # what is slow once is not measured
-            await conversations(clients[way], await fresh(way))
+            await conversations(policy, await fresh(way))
         found = {"one by one": await alternately()}
         rate = PACED_SHARE * found["one by one"]["sessions"]["rate"]
         return found | {"paced": await alternately(CLIENTS / rate)}
@@ -248,11 +237,8 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
         paced, one = found["ways"]["paced"], found["ways"]["one by one"]
         added = paced["sessions"]["p50_ms"] - paced["plain"]["p50_ms"]
         yield Row("64 agents, paced: added p50 of a turn", f"{added:.1f} ms", f"{ADDED_MS:g} ms", added <= ADDED_MS)  # fmt: skip
-        yield Row("64 requests in flight: share of the plain door's throughput", f"{one['sessions']['rate'] / one['plain']['rate']:.0%}")  # fmt: skip
+        yield Row("64 requests in flight: share of the plain route's throughput", f"{one['sessions']['rate'] / one['plain']['rate']:.0%}")  # fmt: skip
         yield Row("round trips to Valkey a turn", f"{one['sessions']['trips']:.1f}")
-        if "rllm" in one:
-            ratio = one["sessions"]["rate"] / one["rllm"]["rate"]
-            yield Row("64 requests in flight: requests a second over rllm-model-gateway's", f"{ratio:.2f}", f"{RATIO:g}", ratio >= RATIO)  # fmt: skip
     for wave in found.get("soak", []):
         yield Row(f"{wave['sessions']} sessions at once, {TURNS} turns each: errors", f"{wave['errors']}", "0", not wave["errors"])  # fmt: skip
         points = [wave[f"memory_{at}mb"] for at in ("before_", "made_", "played_", "")]
@@ -272,35 +258,13 @@ def show(found: dict[str, Any]) -> None:
     show_rows("sessions", rows(found))
 
 
-async def measure(stack: Stack, options: argparse.Namespace, rllm: str) -> dict[str, Any]:
+async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": machine()}
     if options.only != "soak":
-        found["ways"] = await compare(stack, options.conversations, rllm)
+        found["ways"] = await compare(stack, options.conversations)
     if options.only != "ways":
         found["soak"] = await soak(stack, options.waves)
     return found
-
-
-@contextlib.contextmanager
-def rllm_gateway(python: str, engine: str, folder: Path) -> Iterator[str]:
-    """Yield the address of rllm-model-gateway in front of the same engine; empty without it."""
-    if not python:
-        yield ""
-        return
-    port = str(free_port())
-    command = (
-        "-m",
-        "rllm_model_gateway",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        port,
-        "--worker",
-        engine,
-    )
-    more = ("--db-path", str(folder / "rllm.sqlite"), "--log-level", "warning")
-    with process(*command, *more, program=python):
-        yield f"http://127.0.0.1:{port}"
 
 
 def main() -> int:
@@ -310,15 +274,10 @@ def main() -> int:
         "--conversations", type=int, default=320, help="of six turns, each way, twice"
     )
     parser.add_argument("--waves", type=int, default=1, help="of the soak")
-    parser.add_argument("--rllm", default="", help="a Python that has rllm-model-gateway")
     parser.add_argument("--json", type=Path, default=Path("var/bench/sessions.json"))
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        deployment(Path(folder)) as stack,
-        rllm_gateway(options.rllm, stack.engine, Path(folder)) as rllm,
-    ):
-        found = uvloop.run(measure(stack, options, rllm))
+    with tempfile.TemporaryDirectory() as folder, deployment(Path(folder)) as stack:
+        found = uvloop.run(measure(stack, options))
     show(found)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(found, indent=1))

@@ -21,7 +21,7 @@ from experiments.rewriters import REWRITERS
 from experiments.settings import Arm, Settings
 from experiments.tasks import pool_request
 from experiments.vote_quality import Row, measures_of, quality, rows_of
-from services.reward.scorers import SCORERS
+from services.reward.worker import scorer_of
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.loop.measures import VoteHistory
@@ -242,7 +242,7 @@ class Run(LoopHooks):
     async def _voted(self, group: JudgedGroup, ask: GenerateMany, **changes: Any) -> JudgedGroup:
         """Return the same episodes with other votes; `changes` are of the group's task."""
         task = group.played.group.model_copy(update=changes)
-        score, played = SCORERS.find(task.reward.kind), group.played.trajectories
+        score, played = scorer_of(task.reward.kind), group.played.trajectories
         votes = [score(one, judge_task(task, one.index), ask) for one in played]
         return group.model_copy(update={"votes": tuple(await asyncio.gather(*votes))})
 

@@ -57,7 +57,7 @@ _SPARK = {"preset": "spark", "overrides": _MEAN}
 _SPARK_ALONE = {"preset": "grpo", "overrides": {"outcome": "binary", **_MEAN}}
 _HOUSEHOLD: dict[str, dict[str, Any]] = {
     "outcome": {"algorithm": {"preset": "grpo"}},
-    "istar": {"algorithm": {"preset": "istar"}, "reward": {"kind": "implicit"}},
+    "istar": {"algorithm": {"preset": "istar"}, "reward": {"kind": "istar"}},
     "spark": {"algorithm": _SPARK, "methods": {"spark": {"questions": 16}}},
     "spark_alone": {"algorithm": _SPARK_ALONE},
 }
@@ -68,7 +68,7 @@ ARMS: dict[str, Arm] = {
     "window": _toy("levels from a window", "levels", fixed=None),
     "fixed_0_1": _toy("levels 0 and 1", "levels", fixed=(0, 1)),
     "fixed_0_20": _toy("levels 0 to 20", "levels", fixed=(0, 20)),
-    "tree": _toy("tree, AT-GRPO", "agents", strategy="tree"),
+    "tree": _toy("tree, AT-GRPO", "agents", strategy="at_grpo"),
     "whole": _toy("whole rollouts, GRPO", "agents", strategy="group"),
     "pa_rl": _toy("PA-RL", "steering", improves=True),
     "cloning": _toy("cloning alone", "steering", improves=False),

@@ -31,7 +31,7 @@ from triforge.algorithms.presets import preset_names, preset_of
 from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
 from triforge.config.methods import MethodsSection, options_of
-from triforge.config.sections import FurtherSection, ModelsSection
+from triforge.config.models import FurtherSection, ModelsSection
 from triforge.errors import ConfigError
 from triforge.types import Message
 
@@ -109,7 +109,7 @@ def type_of(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         if name == "Algorithm" or name.endswith("Options"):
-            return f"[{name}](algorithms.md#all-options)"
+            return f"[{name}](algorithms.md)"
         if name == "Sampling" or name.endswith("Section"):
             return f"[{name}](configuration.md)"
         return "any JSON" if name == "JsonValue" else f"[{name}](#{name.lower()})"

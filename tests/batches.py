@@ -8,6 +8,7 @@ from typing import Any
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
+from triforge.algorithms.jobs import JOBS
 from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.registry import Options
 from triforge.config import CriticSection, LearnerSection
@@ -27,6 +28,7 @@ def any_algorithm(**options: Any) -> Algorithm:
         **dict(core),
         estimator_options=own(ESTIMATORS.find(core.estimator).options),
         loss_options=own(LOSSES.find(core.loss).options),
+        job_options=own(JOBS.find(core.job).options),
     )
     assert not rest, f"unknown options: {sorted(rest)}"
     return made

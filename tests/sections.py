@@ -17,7 +17,6 @@ _PLAYED = {
     "admissible_only": "admissible_only",
     "played_by": "played_by",
     "strategy": "strategy",
-    "team_weight": "team_weight",
 }
 _JUDGED = {"judge_prompt": "prompt", "judge_deadline_s": "deadline_s", "reward_kind": "kind"}
 

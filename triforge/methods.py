@@ -42,6 +42,52 @@ class Controller:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Scorer:
+    """A source of step scores, `reward.kind`.
+
+    Attributes:
+        part: the path of a `triforge.rollout.protocols.StepScorer`, or with `by_group` of a `GroupScorer`; in judge workers.
+        casts_votes: each step gets votes of +1 and -1; otherwise it has a score, or nothing.
+        trains_judge: the reward model may learn from its results.
+        by_group: one job judges a whole group, in the place of one job a trajectory.
+        by_agent: the agents of an environment may have judges of their own (`models.NAME.judges`).
+        one_player: the policy is the only model that plays.
+        needs_temperature_one: engines score prompts, which they do at temperature 1.
+        needs_reference: the reward model's service serves the weights that the policy starts from.
+        needs_labels: environments label their steps.
+        needs_programs: the tasks are solved by programs.
+    """
+
+    part: str = ""
+    casts_votes: bool = True
+    trains_judge: bool = False
+    by_group: bool = False
+    by_agent: bool = False
+    one_player: bool = False
+    needs_temperature_one: bool = False
+    needs_reference: bool = False
+    needs_labels: bool = False
+    needs_programs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Strategy:
+    """How the rollouts of a training group are drawn, `env_adapter.strategy`. Groups that measure the policy are drawn plainly.
+
+    Attributes:
+        part: the path of a `triforge.rollout.strategies.RolloutStrategy`; in rollout workers. Without one each rollout is an
+            episode by itself.
+        siblings: the steps of one index are candidates for one turn; they are compared with each other, and only one of them
+            was played on.
+        draws_policy: each response is a draw of the policy, so that it has a ratio and an advantage.
+    """
+
+    part: str = ""
+    siblings: bool = False
+    draws_policy: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Method:
     """A manifest. Each part is a path, `package.module:object`, that only the process which needs it imports.
 
@@ -51,9 +97,10 @@ class Method:
             Importing them brings neither torch nor a service.
         default: whether each run uses the method, without being asked.
         presets: overrides of the algorithm by the name of the preset.
+        estimators: paths of `triforge.algorithms.estimators.Estimator`s by name.
         loop: hooks of the training loop, a subclass of `services.trainer.loop.hooks.LoopHooks`; in the orchestrator.
-        strategy: how rollouts are drawn; in rollout workers.
-        scorer: step scores; in judge workers.
+        strategy: how rollouts are drawn in runs whose `env_adapter.strategy` is the method's name or path.
+        scorer: step scores of runs whose `reward.kind` is the method's name or path.
         environment: makes the environment of groups that carry `extra[name]`, a function of that value and of `make`, which
             makes the task's own; in rollout workers.
         objective: what a learner adds to the gradient, a subclass of `services.trainer.learner.objectives.Objective`.
@@ -64,9 +111,10 @@ class Method:
     options: type[Any] | None = None
     default: bool = False
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    estimators: Mapping[str, str] = field(default_factory=dict)
     loop: str = ""
-    strategy: str = ""
-    scorer: str = ""
+    strategy: Strategy | None = None
+    scorer: Scorer | None = None
     environment: str = ""
     objective: str = ""
     controller: Controller | None = None

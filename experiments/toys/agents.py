@@ -12,15 +12,14 @@ from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.config import EnvAdapterSection
-from triforge.config.sections import Strategy
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Generate
 from triforge.types import GenerateReply, GenerateRequest, GroupTask, JudgedGroup, Sampling, Task
 
 WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
 EVERYTHING = Limits(max_tokens=1000, max_rows=0, response=1)
-PRESETS: dict[Strategy, Algorithm] = {
-    "tree": resolve("at_grpo"),
+PRESETS: dict[str, Algorithm] = {
+    "at_grpo": resolve("at_grpo"),
     "group": resolve("grpo", {"kl_beta": 0.0, "aggregation": "token_mean"}),
 }
 RATE = 0.3
@@ -38,7 +37,7 @@ def tasks() -> list[Task]:
     ]  # fmt: skip
 
 
-async def play(policy: Generate, strategy: Strategy, seed: int, **how: Any) -> list[JudgedGroup]:
+async def play(policy: Generate, strategy: str, seed: int, **how: Any) -> list[JudgedGroup]:
     """Return a group of each grid."""
     found = []
     for task in tasks():
@@ -74,7 +73,7 @@ class Players:
 
 
 async def training(
-    strategy: Strategy, seed: int, samples: int, every: int, players: Players
+    strategy: str, seed: int, samples: int, every: int, players: Players
 ) -> AsyncIterator[float]:
     """How often the players succeed after each so many sampled responses that they were trained on."""
     seen, shown = 0, 0
@@ -105,7 +104,7 @@ def options(algorithm: Algorithm) -> SampleOptions:
     )  # fmt: skip
 
 
-def curve(seed: int, *, strategy: Strategy, samples: int = 2_000, every: int = 100) -> list[float]:
+def curve(seed: int, *, strategy: str, samples: int = 2_000, every: int = 100) -> list[float]:
     """Success after each hundred sampled responses."""
 
     async def found() -> list[float]:

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import credit_steps
-from triforge.algorithms.imitation import pair_loss
+from triforge.algorithms.jobs.imitation import pair_loss
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample
 
 PLACES, MOVES, WORDS, TASKS, ROLLOUTS = 5, 12, 4, 3, 8

@@ -17,11 +17,12 @@ import numpy as np
 from environments.household.demonstrations import demonstrations
 from environments.household.family import FAMILY
 from experiments.toys.agents import options
+from methods.pa_rl.best_of_k import BestOfK, read_critic
+from methods.pa_rl.critic import CriticEnsemble
+from methods.pa_rl.learning import ActionCritic
+from methods.pa_rl.options import PaRlOptions
 from services.trainer.credit.samples import Samples, build_samples
-from services.trainer.loop.action_critics import ActionCritic
-from triforge.algorithms.action_critic import CriticEnsemble
 from triforge.config import parse
-from triforge.rollout.best_of_k import BestOfK, read_critic
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Generate
 from triforge.rollout.seeds import derive_seed, sample_seed
@@ -46,17 +47,15 @@ _GAMES: Params = {"goals": ["place"], "receptacles": [3, 4], "distractors": [1, 
 _TASKS, _DATA, _ROUNDS, _RATE, _PROMPT = 4, 4, 6, 1.0, 1000
 Chat = list[tuple[str, str]]  # observations and responses
 _CONFIG = {
-    "env_adapter": {"strategy": "critic_best_of_k", "edits": 2, "max_steps": 12},
+    "env_adapter": {"strategy": "pa_rl", "max_steps": 12},
     "adaptation": {"controller": "none"},
     "algorithm": {"preset": "pa_rl"},
-    "trainer": {
-        "action_critic": {
-            "members": 3, "hidden": 16, "learning_rate": 0.01, "tau": 0.05, "batch": 64, "updates": 100,
-            "offline_run": "data", "offline_updates": 600, "gamma": 0.9,
-        }
-    },
-}  # fmt: skip
+}
 CONFIG = parse(_CONFIG)
+OPTIONS = PaRlOptions(
+    edits=2, members=3, hidden=16, learning_rate=0.01, tau=0.05, batch=64, updates=100, offline_run="data",
+    offline_updates=600, gamma=0.9,
+)  # fmt: skip
 PARAMS = FAMILY.generate(count=_TASKS, seed=5, options=_GAMES)
 
 
@@ -155,7 +154,11 @@ async def play(
             group_id=f"{seed}-{step}-{n}", run_id="toy", step=step, task_id=task.id, purpose="train", rollouts=8,
             seed=derive_seed(seed, step, n), sampling=Sampling(max_new_tokens=2), env_adapter=part,
         )  # fmt: skip
-        acting = BestOfK(policy, critic, written, part.candidates, part.edits) if critic else policy
+        acting = (
+            BestOfK(policy, critic, written, OPTIONS.candidates, OPTIONS.edits)
+            if critic
+            else policy
+        )
         played = await run_group(lambda: FAMILY.make(_PLAY), acting, task, asked)
         found.append(JudgedGroup(played=played, votes=(None,) * 8))
     return build_samples(found, options(CONFIG.algorithm.resolved))
@@ -174,7 +177,7 @@ async def _training(seed: int, store: ArtifactStore, *, critic: bool) -> AsyncIt
     for step in range(1, _DATA + 1):  # what the offline run has played
         records = (await play(policy, seed, 100 + step)).records
         write_step_records(store, step_record_name("data", step), records)
-    chooses = ActionCritic(store, "toy", CONFIG)
+    chooses = ActionCritic(store, "toy", CONFIG, OPTIONS)
     chooses.learn(0, [])
     for step in range(1, _ROUNDS + 1):
         found = read_critic(store, "toy", step - 1) if critic else None

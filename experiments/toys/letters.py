@@ -15,8 +15,8 @@ from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
 from triforge.algorithms.algorithm import resolve
 from triforge.config import RunConfig, parse
-from triforge.rollout.copies import environment_of
 from triforge.rollout.episode import run_group
+from triforge.rollout.live import environment_of
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.verdicts import ANSWERS
 from triforge.types import (

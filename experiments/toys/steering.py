@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from triforge.algorithms.action_critic import (
+from methods.pa_rl.critic import (
     CriticEnsemble,
     CriticOptions,
     Floats,
@@ -14,7 +14,7 @@ from triforge.algorithms.action_critic import (
     Transition,
     returns_of,
 )
-from triforge.algorithms.imitation import best_of
+from triforge.algorithms.jobs.imitation import best_of
 
 SMALL = CriticOptions(members=3, hidden=16, learning_rate=0.01, tau=0.05, batch=32)
 

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from environments.gui.png import encode
-from services.reward.encoders import ColourEncoder
-from services.reward.relabelling import Relabeller
+from methods.vlm_rl.encoders import ColourEncoder
+from methods.vlm_rl.options import VlmRlOptions
+from methods.vlm_rl.relabelling import Relabeller
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import credit_steps
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample
-from triforge.config import ContrastSection
 from triforge.types import ImageRef
 from triforge.vision.files import describe
 
-GOALS = ContrastSection(positive=("all green",), negative=("all red",), form="weighted")
+GOALS = VlmRlOptions(positive=("all green",), negative=("all red",), form="weighted")
 GREEN, RED = (30, 180, 30), (220, 30, 30)
 SIDE, GOAL, TURNS, ROLLOUTS, VIEW = 8, (6, 6), 16, 8, 3
 MOVES = ((0, 1), (0, -1), (1, 0), (-1, 0))

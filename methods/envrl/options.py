@@ -121,12 +121,12 @@ class EnvRLOptions(MethodOptions):
         """Refuse trainings whose transitions do not follow one another, and models that are not trained."""
         further = list(config.models.players)[1:]
         yield (
-            self.wanted and config.env_adapter.strategy == "tree",
-            "methods.envrl: given weights with env_adapter.strategy = 'tree', allowed only 0 and measure = false: a candidate of a "
+            self.wanted and config.env_adapter.chosen.siblings,
+            f"methods.envrl: given weights with env_adapter.strategy = {config.env_adapter.strategy!r}, allowed only 0 and measure = false: a candidate of a "
             "tree does not follow the one before it",
         )
         yield (
-            self.wanted and config.algorithm.resolved.job == "critic",
+            self.wanted and not config.algorithm.resolved.job_part.trains_policy,
             "methods.envrl: given weights with algorithm.overrides.job = 'critic', allowed only 0 and measure = false: the policy "
             "is not trained",
         )

@@ -40,12 +40,12 @@ class RLoopOptions(MethodOptions):
             "the next",
         )
         yield (
-            config.env_adapter.strategy == "tree",
-            "env_adapter.strategy: given 'tree' with methods.rloop, allowed 'group': candidates of a tree are no rollouts that "
-            "could be imitated whole",
+            config.env_adapter.chosen.siblings,
+            f"env_adapter.strategy: given {config.env_adapter.strategy!r} with methods.rloop, allowed 'group': candidates for a turn "
+            "are no rollouts that could be imitated whole",
         )
         yield (
-            algorithm.job != "pg" or algorithm.needs_critic,
+            not algorithm.job_part.corrects or algorithm.needs_critic,
             f"algorithm: given job = {algorithm.job!r} and estimator = {algorithm.estimator!r} with methods.rloop, allowed 'pg' "
             "and an estimator without a critic: exploring is RL, and a critic of weights that are given up does not fit those "
             "that follow",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from methods.spark.questions import Question
-from triforge.rollout.copies import MakeEnvironment
+from triforge.rollout.live import MakeEnvironment
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
 from triforge.rollout.verdicts import ANSWERS, parse_vote
 from triforge.types import Task

@@ -35,7 +35,7 @@ class SparkOptions(MethodOptions):
             "there is no other reward model to train",
         )
         yield (
-            section.played_by != "workers" or section.strategy == "tree",
+            section.by_agents or section.chosen.siblings,
             f"env_adapter: given played_by = {section.played_by!r} and strategy = {section.strategy!r} with methods.spark, allowed "
             "'workers' and whole rollouts: agents of yours answer no questions, and candidates of a tree are no attempts that "
             "succeeded or failed",

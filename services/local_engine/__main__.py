@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-from triforge.chat_template import read_json
 from triforge.errors import TriforgeError
 from triforge.telemetry import begin
 
@@ -18,7 +17,7 @@ _DRAIN_S = 10  # for running requests at the end
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m services.local_engine",
-        description="Serve a causal language model, or a CLIP encoder, over SGLang's HTTP API, on a CPU or one GPU.",
+        description="Serve a causal language model over SGLang's HTTP API, on a CPU or one GPU.",
     )
     add = parser.add_argument
     add("--model-path", required=True, type=Path, help="folder with config.json and safetensors")
@@ -58,8 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
     if not config_file.is_file():  # reported before torch is imported, which takes seconds
         log.error("%s does not exist; expected a model folder", config_file)
         return 2
-    if read_json(config_file).get("model_type") == "clip":
-        return _serve_encoder(options, log)
     import torch
     import uvicorn
 
@@ -106,28 +103,6 @@ def main(arguments: list[str] | None = None) -> int:
         uvicorn.Server(web).run()
     finally:
         engine.stop()
-    return 0
-
-
-def _serve_encoder(options: argparse.Namespace, log: logging.Logger) -> int:
-    import torch
-    import uvicorn
-
-    from services.local_engine.app import guarded
-    from services.local_engine.encoder import Encoder, routes
-    from services.local_engine.model import place
-    from triforge.web.server import config_of
-
-    torch.set_num_threads(options.threads)
-    try:
-        device, dtype = place(options.device, options.dtype)
-        encoder = Encoder(options.model_path, device=device, dtype=dtype)
-    except TriforgeError as error:
-        log.error("%s", error.detail)
-        return 2
-    served = options.served_model_name or options.model_path.name
-    app = guarded(routes(encoder, served), host=options.host, api_key=options.api_key or None)
-    uvicorn.Server(config_of(app, options.host, options.port)).run()
     return 0
 
 

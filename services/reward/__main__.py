@@ -30,7 +30,7 @@ def _config(settings: Settings) -> RunConfig:
 
 
 def judge_of(settings: Settings, config: RunConfig) -> tuple[JudgeApi, PolicyClient]:
-    """What answers `POST /v1/judge`, and the model that it asks: the reward model, or a policy that judges itself."""
+    """Return the handler of `POST /v1/judge`, and the model that it asks: the reward model, or a policy that judges itself."""
     from services.reward.app import JudgeApi
     from triforge.clients.policy import PolicyClient
 
@@ -77,8 +77,7 @@ def api() -> int:
 
 def judge_worker(concurrency: int) -> int:
     """Work on the queue `judge` until SIGTERM."""
-    from services.reward.scorers import SCORERS
-    from services.reward.worker import JudgeWorker
+    from services.reward.worker import JudgeWorker, scorer_of
     from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, UNIT_TEST_TASK, RedisBroker, Worker
     from triforge.clients.policy import ModelClients
     from triforge.metrics import serve_metrics
@@ -87,11 +86,11 @@ def judge_worker(concurrency: int) -> int:
 
     settings = Settings.from_env()
     settings.require_secret()
-    kind = _config(settings).reward.kind
-    if kind == "unit_tests":
+    reward = _config(settings).reward
+    if reward.chosen.by_group:
         shared().check()  # better no worker than one that can run no program
     else:
-        SCORERS.find(kind)
+        scorer_of(reward.kind)
     serve_metrics(
         settings, service="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
     )

@@ -42,7 +42,7 @@ def create_app(
     max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
 ) -> FastAPI:
-    """The ASGI app of reward; `ready` raises while the policy service that judges cannot be asked."""
+    """Return the ASGI app of reward; `ready` raises while the policy service that judges cannot be asked."""
     app = FastAPI(title="triforge reward", version="1")
     entrance = entrance or Entrance()
     bodies = {"POST /v1/judge": Bounds(max_body)}

@@ -39,11 +39,11 @@ def _chats(transcript: Transcript, prompt: PromptKind) -> Iterator[tuple[ChatMes
     episode = Episode(
         instruction=transcript.instruction, steps=transcript.steps, system=transcript.system
     )
-    told = replace(episode, reference=transcript.reference)
+    with_reference = replace(episode, reference=transcript.reference)
     for index, step in enumerate(transcript.steps):
         if step.label is not None:
             answer = ChatMessage(role="assistant", content=ANSWERS[step.label])
-            for shown in (episode, told)[: 1 + bool(transcript.reference)]:
+            for shown in (episode, with_reference)[: 1 + bool(transcript.reference)]:
                 yield (*build_prompt(prompt, shown, index), answer)
 
 

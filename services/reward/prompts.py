@@ -1,4 +1,4 @@
-r"""What the judge is asked, one prompt a step, and how its vote is read.
+r"""Prompts of the judge, one a step, and the parser of its votes.
 
 `rubric` is for real language models: rules, task, what happened so far, the step's whole response, what followed. The
 judge thinks, then votes. `terse` is for tiny models with a closed vocabulary: the words of the episode with three marks
@@ -39,7 +39,7 @@ class Episode:
 
 
 def build_prompt(kind: PromptKind, episode: Episode, index: int) -> tuple[ChatMessage, ...]:
-    """The chat that asks for a vote on step `index`."""
+    """Return the chat that asks for a vote on step `index`."""
     if not 0 <= index < len(episode.steps):
         raise IndexError(f"step {index} of an episode with {len(episode.steps)} steps")
     if kind == "rubric":
@@ -86,7 +86,9 @@ _ASK: Final = r"""Judge this step only, not the whole episode. First say in a fe
 def _rubric(episode: Episode, index: int) -> list[str | ImageRef]:
     parts: list[str | ImageRef] = [_RULES, f"The agent's task:\n{quoted(episode.instruction)}"]
     if episode.system:
-        parts.append(f"What the agent was told about its environment:\n{quoted(episode.system)}")
+        parts.append(
+            f"What the agent was told about its environment:\n{quoted(episode.system)}"
+        )  # words: keep
     if episode.reference:
         known = quoted("\n".join(episode.reference))
         parts.append(f"{_KNOWN}\n{known}")
@@ -128,7 +130,7 @@ def _terse(episode: Episode, index: int) -> list[str | ImageRef]:
 
 
 def _words(text: str) -> str:
-    """The text on one line, without the marks that have a meaning here."""
+    """Return the text on one line, without the marks that have a meaning here."""
     return " ".join(re.sub(r"[>;?]", " ", neutralise(text)).split())
 
 

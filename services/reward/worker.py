@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from prometheus_client import Counter, Histogram
 
-from services.reward.scorers import SCORERS
 from services.reward.scorers.unit_tests import ask_for_tests, run_tests
 from triforge.broker import Broker, JobClaim
+from triforge.config.parts import SCORERS
 from triforge.errors import RewardError, TriforgeError
+from triforge.methods import load_part
 from triforge.retry import RetryPolicy, is_retryable, retry, waiting
-from triforge.rollout.protocols import GenerateMany
+from triforge.rollout.protocols import GenerateMany, StepScorer
 from triforge.sandbox.client import Sandbox
 from triforge.telemetry import stamp
 from triforge.types import (
@@ -47,6 +48,11 @@ JUDGE_SECONDS = Histogram(
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300),
 )
 _VALUES = {1: "plus", -1: "minus", 0: "invalid"}
+
+
+def scorer_of(kind: str) -> Any:
+    """Import the scorer of a kind of step scores; raise ConfigError if there is none."""
+    return load_part(SCORERS.find(kind).part, "reward.kind")
 
 
 def count_votes(steps: tuple[StepVotes, ...]) -> None:
@@ -85,7 +91,7 @@ class JudgeWorker:
         self._turn = asyncio.Semaphore(1)  # one group runs at a time; its time is its own
 
     async def judge(self, task: JudgeTask) -> None:
-        """Judge the trajectory if nobody has and nobody does, and announce its group if that completes it.
+        """Judge the trajectory if no worker has and none does, and announce its group if that completes it.
 
         Raises:
             UnavailableError: the broker does not answer; deliver the job again later.
@@ -97,7 +103,7 @@ class JudgeWorker:
             await self._announce(task.group_id, task.trajectory_id, claim)
 
     async def write_tests(self, task: UnitTestTask) -> None:
-        """Write and run the group's tests if nobody has and nobody does, and announce the group; raises like `judge`."""
+        """Write and run the group's tests if no worker has and none does, and announce the group; raises like `judge`."""
         async with self._broker.claim_group(task) as claim:
             if claim.state == "open" and claim.payload is not None:
                 tests = await self._tests(task, claim.payload)
@@ -117,7 +123,7 @@ class JudgeWorker:
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):
-                score = SCORERS.find(task.scorer)
+                score: StepScorer = scorer_of(task.scorer)
                 votes = await self._insist(lambda: score(trajectory, task, self._generate_many))
         except (TimeoutError, TriforgeError) as error:
             limit = f"no votes within {task.deadline_s:g} s; the judge's policy service is too slow or hangs; reward.deadline_s sets the limit"
@@ -130,7 +136,7 @@ class JudgeWorker:
         return votes.model_copy(update={"seconds": seconds, **stamp()})
 
     async def _tests(self, task: UnitTestTask, played: TrajectoryGroup) -> GroupTests:
-        """Writing and running have the deadline each; waiting for the programs of other groups counts against neither."""
+        """Give writing and running the deadline each; waiting for the programs of other groups counts against neither."""
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):

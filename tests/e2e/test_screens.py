@@ -117,10 +117,10 @@ async def test_two_steps_are_trained_on_screenshots_of_web_pages(
 async def test_two_steps_are_trained_on_pictures_against_goals(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """configs/methods/vlm_rl.toml as it is but for its sizes: no judge votes, every step has a score, the critic learns."""
+    """methods/vlm_rl/vlm_rl.toml as it is but for its sizes: no judge votes, every step has a score, the critic learns."""
     body = json.loads((CONFIGS / "pools" / "vlm_rl.json").read_text())
     body["generate"] |= {"count": 2, "heldout": 0}
-    document = read_document(CONFIGS / "methods" / "vlm_rl.toml")
+    document = read_document(CONFIGS.parent / "methods" / "vlm_rl" / "vlm_rl.toml")
     for role in document["models"].values():
         role.pop("path")
     small = {name: RUN[name] for name in ("run", "models", "trainer")}

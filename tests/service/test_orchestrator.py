@@ -101,7 +101,7 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(lo
 
 async def test_scores_without_votes_have_no_measures_of_votes(loop: Loop) -> None:
     goals = {"positive": ["a green box"], "negative": ["a red box"], "encoder": "colours"}
-    scores = {"reward": {"kind": "vlm_contrast", "contrast": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
+    scores = {"reward": {"kind": "vlm_rl"}, "methods": {"vlm_rl": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
     config = parse(CONFIG | scores | {"adaptation": {"controller": "none"}}).model_dump(mode="json")
     run = loop.store.create(name="run", pool_id="pool", config=config)
     assert (await loop.conduct(run)).status == "finished"

@@ -386,7 +386,7 @@ def unit_test_jobs(redis_url: str) -> list[UnitTestTask]:
 async def test_a_group_of_programs_is_sent_for_tests_once_it_is_whole(
     broker: Broker, redis_url: str
 ) -> None:
-    family, task = Programs(), group(reward_kind="unit_tests")
+    family, task = Programs(), group(reward_kind="cure")
     await worker(broker, family).play(task)
     expected = UnitTestTask(
         group_id="g", run_id="r", tests=2, seed=derive_seed(5, "judge"), sampling=JUDGE_SAMPLING,
@@ -411,6 +411,6 @@ async def test_a_group_without_programs_is_complete_without_tests(
 ) -> None:
     if isinstance(family, Programs):
         family.limits = None
-    await worker(broker, family).play(group(reward_kind="unit_tests"))
+    await worker(broker, family).play(group(reward_kind="cure"))
     assert unit_test_jobs(redis_url) == []
     assert await announced(broker) == ["g"]

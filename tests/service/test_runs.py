@@ -29,7 +29,8 @@ numbered = true
 SEEN: dict[str, Any] = {
     "algorithm": {"preset": "vlm_rl"},
     "adaptation": {"controller": "none"},
-    "reward": {"kind": "vlm_contrast", "contrast": {"positive": ["a"], "negative": ["b"]}},
+    "reward": {"kind": "vlm_rl"},
+    "methods": {"vlm_rl": {"positive": ["a"], "negative": ["b"]}},
 }
 
 
@@ -150,7 +151,7 @@ def folders(parent: Path) -> list[str]:
         ({"env_adapter": {"options": {"colour": 1}}}, "field colour: unknown"),
         ({"run": {"groups_per_step": 21}}, "given 21, the pool 'kitchen' has 20 training tasks"),
         ({"models": {"policy": {"path": "/no/such/model"}}}, "models.policy.path: given '/no/such"),
-        (SEEN, "this deployment has no encoder: set TRIFORGE_ENCODER_URL"),
+        (SEEN, "methods.vlm_rl: given, and this deployment has no encoder"),
     ],
 )  # fmt: skip
 async def test_what_would_fail_later_is_refused_when_it_is_submitted(
@@ -210,10 +211,8 @@ async def test_another_preset_is_that_preset_and_stands_with_the_run(
 
 
 async def test_tests_are_only_asked_for_where_programs_are_written(runs: Runs) -> None:
-    config = {"reward": {"kind": "unit_tests"}}
-    with pytest.raises(
-        ConfigError, match=r"reward.kind: given 'unit_tests' for the pool 'kitchen'"
-    ):
+    config = {"reward": {"kind": "cure"}}
+    with pytest.raises(ConfigError, match=r"reward.kind: given 'cure' for the pool 'kitchen'"):
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
     queued = await runs.submit(RunRequest(pool="programs", config=config), None)
     assert queued.status == "queued"
@@ -280,10 +279,10 @@ async def test_a_critic_learns_from_no_run_that_the_caller_may_not_see(
     config = {
         "algorithm": {"preset": "pa_rl"},
         "adaptation": {"controller": "none"},
-        "env_adapter": {"strategy": "critic_best_of_k"},
-        "trainer": {"action_critic": {"offline_run": other}},
+        "env_adapter": {"strategy": "pa_rl"},
+        "methods": {"pa_rl": {"offline_run": other}},
     }
-    refused = "action_critic.offline_run: given 'run-.*expected a run with recorded steps"
+    refused = "methods.pa_rl.offline_run: given 'run-.*expected a run with recorded steps"
     with acting_for(Caller(tenant="red")), pytest.raises(ConfigError, match=refused):
         await runs.submit(RunRequest(pool="kitchen", config=config), None)  # it has none yet
     with store._db.write() as session:

@@ -35,7 +35,7 @@ from triforge.types import (
 
 GROUP = flat_group(
     group_id="g", run_id="r", step=0, task_id="t", purpose="train", rollouts=3, votes=2, seed=5,
-    sampling=Sampling(), max_steps=5, deadline_s=20.0, reward_kind="unit_tests",
+    sampling=Sampling(), max_steps=5, deadline_s=20.0, reward_kind="cure",
 )  # fmt: skip
 TASK = Task(id="t", pool_id="p", slot="t", family="code", instruction="Say yes.")
 DEFAULT = Limits()
@@ -273,7 +273,7 @@ async def test_forgotten_tests_are_written_again(played: Broker) -> None:
 async def test_a_worker_that_is_to_run_tests_does_not_start_where_bubblewrap_is_missing(
     tmp_path: Path, redis_url: str
 ) -> None:
-    (tmp_path / "run.toml").write_text('[reward]\nkind = "unit_tests"\n')
+    (tmp_path / "run.toml").write_text('[reward]\nkind = "cure"\n')
     environment = {
         "PATH": str(tmp_path),
         "TRIFORGE_CONFIG": str(tmp_path / "run.toml"),

@@ -118,47 +118,6 @@ def test_a_bound_above_zero_needs_a_correction_or_the_word_bypass() -> None:
         parse(document)
 
 
-@pytest.mark.parametrize(
-    ("option", "given"), [("vote_weight", "trust"), ("estimator", "gigpo"), ("estimator", "fused")]
-)
-def test_whole_programs_are_compared_where_tests_are_written(option: str, given: str) -> None:
-    document: dict[str, Any] = {"reward": {"kind": "unit_tests"}}
-    assert parse(document).reward.kind == "unit_tests"
-    document["algorithm"] = {"overrides": {option: given}}
-    with pytest.raises(ConfigError, match=f"'unit_tests' with algorithm {option} = '{given}'"):
-        parse(document)
-
-
-TREE: dict[str, Any] = {
-    "env_adapter": {"strategy": "tree"},
-    "algorithm": {"preset": "at_grpo"},
-    "adaptation": {"controller": "none"},
-}
-
-
-@pytest.mark.parametrize(
-    ("over", "sentence"),
-    [
-        ({"env_adapter": {"strategy": "group"}}, "given 'group' with algorithm estimator = 'branch', allowed 'tree'"),
-        ({"algorithm": {"preset": "rlanything"}}, "given 'tree' with algorithm estimator = 'step_index'.*steps of one index"),
-        ({"algorithm": {"preset": "gigpo"}}, "given 'tree' with algorithm estimator = 'gigpo'"),
-        ({"algorithm": {"overrides": {"use_votes": True}}}, "no judge reads a candidate as a step of a trajectory"),
-        ({"algorithm": {"overrides": {"job": "ce"}}}, "whole trajectories are imitated"),
-        ({"env_adapter": {"played_by": "sessions"}}, "env_adapter.played_by: allowed with env_adapter.strategy = 'tree' only"),
-        ({"adaptation": {"controller": "ladder"}}, "adaptation.controller: allowed with .* says nothing of how difficult"),
-        ({"methods": {"envrl": {"measure": True}}}, "methods.envrl: given weights with env_adapter.strategy = 'tree'"),
-    ],
-)  # fmt: skip
-def test_tree_rollouts_are_refused_with_parts_that_read_trajectories(
-    over: dict[str, Any], sentence: str
-) -> None:
-    assert parse(TREE).env_adapter.team_weight == 1.0
-    with pytest.raises(ConfigError, match=sentence):
-        parse(merge(TREE, over))
-    with pytest.raises(ConfigError, match=r"team_weight: given 2\.0, allowed only with strategy"):
-        parse({"env_adapter": {"team_weight": 2.0}})
-
-
 FROZEN = {"overrides": {"train_reward_model": False}}
 
 
@@ -204,33 +163,6 @@ def test_step_scores_are_refused_without_what_they_need(
 def test_step_scores_that_train_no_judge_are_votes_of_a_frozen_one(kind: str) -> None:
     config = parse({"reward": {"kind": kind}, "algorithm": FROZEN})
     assert config.votes == 3
-
-
-@pytest.mark.parametrize("name", sorted(n for n in preset_names() if resolve(n).needs_critic))
-def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
-    document = {"reward": {"kind": "unit_tests"}, "algorithm": {"preset": name}}
-    with pytest.raises(ConfigError, match="'unit_tests' with algorithm estimator"):
-        parse(document)
-
-
-IMPLICIT: dict[str, Any] = {"reward": {"kind": "implicit"}, "algorithm": {"preset": "istar"}}
-
-
-@pytest.mark.parametrize(
-    ("over", "sentence"),
-    [
-        ({"algorithm": {"preset": "rlanything"}}, "allowed only with 'fused'.* have no scale of their own"),
-        ({"algorithm": {"overrides": {"train_reward_model": False}}}, "a reward model that learns nothing has none"),
-        ({"models": {"policy": {"temperature": 0.8}}}, "engines score a prompt at temperature 1"),
-        ({"env_adapter": {"rollouts": 1}}, "env_adapter.rollouts: given 1"),
-    ],
-)  # fmt: skip
-def test_implicit_rewards_are_refused_without_what_gives_them_a_scale(
-    over: dict[str, Any], sentence: str
-) -> None:
-    assert parse(IMPLICIT).algorithm_of("reward").job == "dpo_pair"
-    with pytest.raises(ConfigError, match=sentence):
-        parse(merge(IMPLICIT, over))
 
 
 def test_votes_may_be_held_to_a_bound_of_their_own() -> None:
@@ -284,7 +216,7 @@ def test_an_unknown_option_of_a_preset_is_refused_with_the_options_that_there_ar
 @pytest.mark.parametrize("nothing", ["eval_every", "eval_tasks"])
 def test_no_steps_are_an_evaluation_and_without_one_are_refused(nothing: str) -> None:
     assert parse({"run": {"steps": 0}}).run.steps == 0
-    with pytest.raises(ConfigError, match=r"run.steps: given 0 with .* this run does nothing"):
+    with pytest.raises(ConfigError, match=r"run.steps: given 0 with .*expected a training step"):
         parse({"run": {"steps": 0, nothing: 0}})
 
 
@@ -481,12 +413,12 @@ THREE: Any = {
 
 
 TREE: Any = {
-    "env_adapter": {"strategy": "tree"},
+    "env_adapter": {"strategy": "at_grpo"},
     "algorithm": {"preset": "at_grpo"},
     "adaptation": {"controller": "none"},
 }
 BEST: Any = {
-    "env_adapter": {"strategy": "critic_best_of_k"},
+    "env_adapter": {"strategy": "pa_rl"},
     "algorithm": {"preset": "pa_rl"},
     "adaptation": {"controller": "none"},
 }
@@ -585,11 +517,11 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
         ({"trainer": {"reward": {"job": "ce"}}}, r"trainer.reward.job: unknown field"),
         (
             THREE | TREE | {"trainer": {"mover": {"job": "ce"}}},
-            r"trainer.mover.job: given 'ce' .*no imitation with 'tree'",
+            r"trainer.mover.job: given 'ce' .*strategy = 'at_grpo'",
         ),
         (
             THREE | BEST | {"trainer": {"mover": {"job": "pg"}}},
-            r"trainer.mover.job: given 'pg' .*only imitation with 'critic_best_of_k'",
+            r"trainer.mover.job: given 'pg' .*strategy = 'pa_rl'",
         ),
     ],
 )

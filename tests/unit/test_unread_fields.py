@@ -97,7 +97,9 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.mark.parametrize(
-    "path", sorted([*CONFIGS.glob("*.toml"), *CONFIGS.glob("methods/*.toml")]), ids=lambda p: p.stem
+    "path",
+    sorted([*CONFIGS.glob("*.toml"), *CONFIGS.parent.glob("methods/*/*.toml")]),
+    ids=lambda p: p.stem,
 )
 def test_no_shipped_document_turns_what_nothing_reads(path: Path) -> None:
     load(path)

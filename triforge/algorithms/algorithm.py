@@ -11,6 +11,7 @@ from pydantic import SerializeAsAny, ValidationInfo, field_validator
 from triforge.algorithms.advantages import COMPARED, Rows, ScoredRows
 from triforge.algorithms.core import READS_LOSS, VOTES_TRAIN, CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS, Estimator, Group
+from triforge.algorithms.jobs import JOBS, Job
 from triforge.algorithms.judge_targets import JUDGE_TARGETS, Judged, JudgeTarget, demand_aligned
 from triforge.algorithms.losses import LOSSES, Loss, TokenLoss, Tokens
 from triforge.algorithms.off_policy import Correction, Mode
@@ -21,20 +22,22 @@ from triforge.errors import ConfigError
 _CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
 # of what trains the policy
 _FILTERS = ("policy_band", "mixed_groups_only", "group_filter", "refills")
-_PARTS: dict[str, Registry[Estimator] | Registry[Loss] | Registry[JudgeTarget]] = {
+_PARTS: dict[str, Registry[Estimator] | Registry[Loss] | Registry[JudgeTarget] | Registry[Job]] = {
     "estimator": ESTIMATORS,
     "loss": LOSSES,
     "judge_target": JUDGE_TARGETS,
+    "job": JOBS,
 }
 _BANDS = {"token": (0.5, 2.0), "sequence": (0.5, 2.0), "geometric": (0.99, 1.01)}
 
 
 class Algorithm(CoreOptions):
-    """The core options, and those of the chosen estimator, loss and judge_target, each a model of its part's own."""
+    """The core options, and those of the chosen estimator, loss, judge_target and job, each a model of its part's own."""
 
     estimator_options: SerializeAsAny[Options] = NoOptions()
     loss_options: SerializeAsAny[Options] = NoOptions()
     judge_target_options: SerializeAsAny[Options] = NoOptions()
+    job_options: SerializeAsAny[Options] = NoOptions()
 
     @field_validator(*(f"{part}_options" for part in _PARTS), mode="before")
     @classmethod
@@ -92,25 +95,16 @@ class Algorithm(CoreOptions):
         """As the reward model's learner reads it: its votes have advantages already, whatever trains the policy."""
         return self.changed(job="pg", kl_placement="loss", estimator="step_index", whiten=False)
 
-    def of_implicit_rewards(self, beta: float) -> Self:
-        """Return the algorithm for the learner of an implicit reward model: pairs of trajectories, with the policy as reference."""
-        return self.of_job("dpo_pair").changed(dpo_beta=beta, kl_reference="sampled")
-
     def of_job(self, job: str) -> Self:
-        """As a learner with that objective reads it: what is imitated is compared with nothing, pairs hold their own distance."""
-        found = self.changed(job=job)
-        if job == "dpo_pair":
-            found = found.changed(kl_beta=0.0, entropy_bonus=0.0, aggregation="token_mean")
-        return found if not found.imitates else found.changed(
-            estimator="group", vote_weight="constant", kl_placement="loss", whiten=False, off_policy="none"
-        )  # fmt: skip
+        """Return the algorithm as a learner with that job reads it."""
+        return self.changed(job=job, **JOBS.find(job).fixes)
 
     def correction(self, staleness_bound: int) -> Correction:
         """Return the off-policy correction in force, with `auto` and dependent defaults resolved.
 
         Imitation needs no correction.
         """
-        automatic: Mode = "tis" if staleness_bound > 0 and self.job == "pg" else "none"
+        automatic: Mode = "tis" if staleness_bound > 0 and self.job_part.corrects else "none"
         return Correction(
             mode=automatic if self.off_policy == "auto" else self.off_policy,
             level=self.off_policy_level,
@@ -182,11 +176,6 @@ class Algorithm(CoreOptions):
             "every failure-free batch would be reinforced whole",
         )
         yield (
-            self.job == "critic" and not critic,
-            f"job: given 'critic' with estimator = '{self.estimator}', allowed 'gae' or 'bilevel_gae': nothing else has a "
-            "critic",
-        )
-        yield (
             LOSSES.find(self.loss).by_response and (critic or self.charged),
             f"loss: given '{self.loss}' with estimator = '{self.estimator}' and kl_placement = '{self.kl_placement}', "
             "allowed 'gspo_token': the tokens of a response have advantages of their own",
@@ -207,7 +196,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     """Return the named preset with some options changed.
 
     Args:
-        overrides: option to value, of the core or of the chosen estimator, loss or judge_target. "none" is no limit (TOML has
+        overrides: option to value, of the core or of the chosen estimator, loss, judge_target or job. "none" is no limit (TOML has
             no null).
 
     Raises:
@@ -237,6 +226,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     _demand_read(found.estimator_options, found, brought, given)
     _demand_read(found.loss_options, found, brought, given, READS_LOSS)
     _demand_read(found.judge_target_options, found, brought, given, VOTES_TRAIN)
+    _demand_read(found.job_options, found, brought, given)
     return found
 
 
@@ -278,4 +268,4 @@ def _unread(option: str, value: Any, preset: str, core: CoreOptions) -> str:
                 f"{' or '.join(readers)}: nothing else reads it"
             )
     options = sorted(n for n in CoreOptions.model_fields if n != "name")
-    return f"preset {preset}: given unknown option {option!r}, allowed {options} and those of its estimator, loss and judge_target"
+    return f"preset {preset}: given unknown option {option!r}, allowed {options} and those of its estimator, loss, judge_target and job"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from triforge.algorithms.jobs import JOBS, Job
 from triforge.algorithms.registry import Only, Options
 
 Band = tuple[float, float]
@@ -29,8 +30,8 @@ def _only(condition: str, needs: str) -> Only:
 
 
 READS_LOSS = Only(
-    lambda a: not a.imitates and a.job != "critic",
-    "job = 'pg': what is imitated has no ratio, and a critic alone leaves the policy as it is",
+    lambda a: a.job_part.reads_loss,
+    "job = 'pg': imitation has no ratio, and training the critic alone does not change the policy",
 )
 _IN_TARGET = _only(
     "judge_target != monte_carlo | pairs | privileged", "a judge_target with the votes in it"
@@ -83,22 +84,10 @@ class CoreOptions(Options):
     outcome: Literal["signed", "binary"] = "signed"
     """O is -1 or +1 (`signed`), or 0 or 1 (`binary`); of a score `2 * score - 1`, or the score itself."""
     # ---- what is trained ----
-    job: str = Field(
-        "pg",
-        pattern=r"^(pg|ce|distil|dpo_pair|critic|[\w.]+:\w+)$",
-        examples=["pg", "ce", "distil", "dpo_pair", "critic"],
-    )
+    job: str = Field("pg", examples=["pg", "ce", "distil", "dpo_pair", "critic"])
     """The policy is trained by its advantages (`pg`), by imitating its successes (`ce`) or the
     better of its rollouts (`distil`), or on pairs of a success and a failure (`dpo_pair`); `critic`
     trains the critic alone; `package.module:Class` names an objective of your own. The reward model is always trained by its advantages."""
-    imitation_temperature: Annotated[
-        float, _only("job = distil", "job = 'distil': nothing else weighs candidates")
-    ] = Field(1.0, ge=0, le=1_000_000.0)
-    """With `distil`, how much better a rollout must be to be imitated more; 0 imitates the best."""
-    dpo_beta: Annotated[
-        float, _only("job = dpo_pair", "job = 'dpo_pair': nothing else compares pairs")
-    ] = Field(0.1, gt=0, le=100)
-    """With `dpo_pair`, what a nat between the weights being trained and the KL anchor is worth."""
     # ---- comparison ----
     estimator: str = "step_index"
     """How rewards become advantages: a name, or `package.module:name`."""
@@ -250,7 +239,7 @@ class CoreOptions(Options):
     kl_reference: Annotated[
         Literal["step_start", "initial", "sampled"],
         Only(
-            lambda a: a.kl_beta > 0.0 or a.job == "dpo_pair",
+            lambda a: a.kl_beta > 0.0 or a.job_part.pairs,
             "kl_beta above 0 or job = 'dpo_pair': nothing is compared with an anchor",
         ),
     ] = "initial"
@@ -318,19 +307,19 @@ class CoreOptions(Options):
             "train_reward_model = true": self.train_reward_model,
             "vote_weight = 'trust'": self.vote_weight == "trust",
             "a policy_band": self.policy_band is not None,
-            f"job = '{self.job}'": self.job in ("ce", "dpo_pair"),
+            f"job = '{self.job}'": self.job_part.needs_success,
         }
         return next((option for option, reads in read.items() if reads), "")
 
     @property
-    def imitates(self) -> bool:
-        """Whether the policy is trained on what it did and not by advantages."""
-        return self.job in ("ce", "distil", "dpo_pair")
+    def job_part(self) -> Job:
+        """The chosen job."""
+        return JOBS.find(self.job)
 
     @property
-    def pairs(self) -> bool:
-        """Whether whole trajectories of a task are compared in pairs of a success and a failure."""
-        return self.job == "dpo_pair"
+    def imitates(self) -> bool:
+        """Whether the policy is trained on its own rollouts and not by advantages."""
+        return self.job_part.imitates
 
     @property
     def charged(self) -> bool:
@@ -347,7 +336,6 @@ class CoreOptions(Options):
         """Yield conflicts between the core options."""
         yield from self._bands()
         yield from self._rewards()
-        yield from self._jobs()
 
     def _bands(self) -> Iterator[tuple[bool, str]]:
         for name, band in (("policy_band", self.policy_band), ("reward_band", self.reward_band)):
@@ -406,36 +394,4 @@ class CoreOptions(Options):
             self.charged and (self.kl_beta == 0.0 or self.kl_weighted),
             f"kl_placement: given 'reward' with kl_beta = {self.kl_beta} and kl_weighted = {self.kl_weighted}, allowed only "
             "above 0 and false: there would be nothing to take off, or no term of the loss to weigh",
-        )
-
-    def _jobs(self) -> Iterator[tuple[bool, str]]:
-        given = f"given '{self.job}'"
-        yield (
-            self.imitates
-            and (self.estimator != "group" or self.whiten or self.vote_weight == "trust"),
-            f"job: {given} with estimator = '{self.estimator}', whiten = {self.whiten} and vote_weight = "
-            f"'{self.vote_weight}', allowed only with 'group', false and 'constant': whole trajectories are imitated or "
-            "paired, and no advantage is estimated",
-        )
-        yield (
-            self.imitates and self.off_policy not in ("auto", "none", "bypass"),
-            f"off_policy: given '{self.off_policy}' with job = '{self.job}', allowed 'auto', 'none' or 'bypass': what is "
-            "imitated may have been written by anybody, so nothing is corrected",
-        )
-        pairs = self.job == "dpo_pair"
-        yield (
-            pairs and (self.kl_beta > 0.0 or self.entropy_bonus > 0.0),
-            f"kl_beta and entropy_bonus: given {self.kl_beta} and {self.entropy_bonus} with job = 'dpo_pair', allowed 0: its "
-            "loss holds the distance to the anchor already (dpo_beta)",
-        )
-        yield (
-            pairs and self.aggregation != "token_mean",
-            f"aggregation: given '{self.aggregation}' with job = 'dpo_pair', allowed 'token_mean': pairs are averaged, and a "
-            "trajectory's tokens are summed up",
-        )
-        yield (
-            self.job == "critic"
-            and (self.entropy_bonus > 0.0 or (self.kl_beta > 0.0 and not self.charged)),
-            f"job: given 'critic' with entropy_bonus = {self.entropy_bonus} and kl_beta = {self.kl_beta}, allowed 0 (or "
-            "kl_placement = 'reward'): the policy is left as it is, so it has no loss",
         )

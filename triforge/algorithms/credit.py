@@ -26,7 +26,6 @@ from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group
 from triforge.algorithms.filters import policy_filter, reward_deviation, reward_filter
-from triforge.algorithms.imitation import imitated
 from triforge.algorithms.judge_targets import Judged
 from triforge.algorithms.penalties import placed_penalties
 from triforge.algorithms.samples import Rollout, Sample, Tally
@@ -56,9 +55,9 @@ def credit_steps(
     scores = [rollout.score for rollout in rollouts if rollout.score is not None]
     successes, _ = accuracy(outcomes)
     group = _group(rollouts, algorithm)
-    if algorithm.imitates:
-        temperature = algorithm.imitation_temperature
-        scored = imitated(algorithm.job, outcomes, group.rewards, temperature=temperature)
+    weigh = algorithm.job_part.weigh
+    if weigh is not None:
+        scored = weigh(outcomes, group.rewards, algorithm.job_options)
     elif algorithm.vote_weight == "trust":
         scored = _apart(group, algorithm, trust)
     else:

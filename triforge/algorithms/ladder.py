@@ -49,11 +49,11 @@ class Ladder:
         return max(0, self.high - self.rule.levels + 1)
 
     def level(self, seed: int) -> int:
-        """A level of the window, evenly over seeds."""
+        """Return a level of the window, evenly over seeds."""
         return self.low + seed % (self.high - self.low + 1)
 
     def after(self, level: int | None, successes: int, measured: int) -> Ladder:
-        """The ladder after a group of the level; None is a task of no known level, which counts nothing."""
+        """Return the ladder after a group of the level; None is a task of no known level, which counts nothing."""
         check_counts(successes, measured)
         if level != self.high:
             return self

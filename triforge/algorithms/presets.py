@@ -84,19 +84,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ppo": {**CRITIC, **CHARGED},
     "ppo_bilevel": {**CRITIC, **CHARGED, "estimator": "bilevel_gae", "turn_gamma": 0.95},
     "gigpo": {**BINARY, "estimator": "gigpo", "gamma": 0.95},
-    "at_grpo": {**OUTCOME, "estimator": "branch", "kl_beta": 0.0, "aggregation": "token_mean"},
-    "istar": {
-        "estimator": "fused",
-        "std_floor": 0.0,
-        "std_eps": 1e-6,
-        "dual_clip": 3.0,
-        "kl_beta": 0.0,
-        "aggregation": "token_mean",
-    },
-    # the screenshots' scores are the whole reward
-    "vlm_rl": {**CRITIC, "use_votes": True, "use_outcome": False, "gamma": 0.98},
-    # what a critic chose is imitated, better rollouts more
-    "pa_rl": {**BINARY, "job": "distil", "kl_beta": 0.0, "aggregation": "token_mean"},
     "maxrl": {**BINARY, "normalise": "relative", "kl_beta": 0.0},
 }
 

@@ -1,8 +1,8 @@
 """Parts of the arithmetic by name, and the options that each part declares.
 
 A part (an estimator, a loss) is one module: its function, and its options as an `Options` model with types, defaults,
-ranges, descriptions and the rules about them. Our own modules register themselves when their package is searched; any
-other is named by its path, `package.module:name`.
+ranges, descriptions and the rules about them. Modules of the core register themselves when their package is searched, methods
+list the parts that they bring, and any other is named by its path, `package.module:name`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from triforge.errors import ConfigError
+from triforge.methods import find, known, load_part
 
 T = TypeVar("T")
 
@@ -28,16 +29,17 @@ class Registry(Generic[T]):
 
     Args:
         what: the option that names one, for messages.
-        package: whose modules register the built-in parts; imported when the first part is looked for.
+        package: its modules register the parts of the core; it is imported when the first part is looked for.
+        field: the field of `Method` that lists such parts of a method, if methods bring any.
     """
 
-    def __init__(self, what: str, kind: type[T], package: str) -> None:
-        self._what, self._kind, self._package = what, kind, package
+    def __init__(self, what: str, kind: type[T], package: str, *, field: str = "") -> None:
+        self._what, self._kind, self._package, self._field = what, kind, package, field
         self._parts: dict[str, T] = {}
         self._searched = False
 
     def add(self, name: str, part: T, module: str = "") -> T:
-        """Register a part by name if its module is one of the package's; any other is found by its path."""
+        """Register a part by name if its module is one of the package's; another part is found by its path."""
         if not module or module.startswith(f"{self._package}."):
             self._parts[name] = part
         return part
@@ -56,13 +58,21 @@ class Registry(Generic[T]):
         return registered
 
     def names(self) -> list[str]:
-        """Return the names of the built-in parts."""
+        """Return the names of the parts of the core and of methods."""
+        return sorted({*self._core(), *self._of_methods()})
+
+    def _core(self) -> dict[str, T]:
         if not self._searched:
             self._searched = True
             path = importlib.import_module(self._package).__path__
             for module in pkgutil.iter_modules(path, f"{self._package}."):
                 importlib.import_module(module.name)
-        return sorted(self._parts)
+        return self._parts
+
+    def _of_methods(self) -> dict[str, str]:
+        """Return the paths of the parts of methods by name."""
+        listed = (getattr(find(name), self._field) for name in known() if self._field)
+        return {name: path for parts in listed for name, path in parts.items()}
 
     def find(self, name: str) -> T:
         """Return the part of that name or path.
@@ -70,18 +80,18 @@ class Registry(Generic[T]):
         Raises:
             ConfigError: there is none.
         """
-        if name in self.names():
+        if name in self._core():
             return self._parts[name]
-        module, colon, attribute = name.partition(":")
+        path = name if ":" in name else self._of_methods().get(name, "")
         why = ""
-        if colon and module and attribute:
+        if path:
             try:
-                found = getattr(importlib.import_module(module), attribute)
-            except (ImportError, AttributeError, ValueError) as error:
-                why = f" ({error})"
+                part = load_part(path, self._what)
+            except ConfigError as error:
+                why = f" ({error.detail})"
             else:
-                if isinstance(found, self._kind):
-                    return found
+                if isinstance(part, self._kind):
+                    return part
                 why = f" (it is no {self._kind.__name__})"
         raise ConfigError(
             f"{self._what}: given {name!r}{why}, allowed one of {self.names()} or the path of another, "

@@ -502,7 +502,7 @@ def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
     """
     if played.group.votes == 0:
         return ()
-    if played.group.reward.kind == "unit_tests":
+    if played.group.reward.chosen.by_group:
         name = unit_tests_id(played.group.group_id)
         wanted = played.programs is not None and any(t.measured for t in played.trajectories)
         return (name,) if wanted and name not in voted else ()

@@ -19,8 +19,8 @@ from triforge.environments.tasks import CheckedTasks, check_pool, request_of
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError, WeightsError, own_frames
 from triforge.event_loop import run_anywhere
-from triforge.rollout.copies import Trunk
 from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.types import Params, PoolState, Task
 
@@ -117,26 +117,24 @@ async def _errors(
     with suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
             for responses in _answers(family, task, options):
-                trunk = Trunk(partial(fresh_environment, family, options), task, 0)
+                live = LiveEnvironment(partial(fresh_environment, family, options), task, 0)
                 try:
-                    await _play(trunk, responses)
+                    await _play(live, responses)
                 except TriforgeError as error:
                     errors.setdefault(error.detail, (f"{responses[0]!r:.100}", error))
                 else:
                     return {}
                 finally:
-                    await trunk.close()
+                    await live.close()
             return errors
     return {}
 
 
-async def _play(trunk: Trunk, responses: Sequence[str]) -> None:
-    await trunk.start()
+async def _play(live: LiveEnvironment, responses: Sequence[str]) -> None:
+    await live.start()
     for response in responses:
-        (result,) = await trunk.results([response])
-        if result.done:
+        if (await live.step(response)).done:
             return
-        await trunk.go_on(response)
 
 
 def _answers(family: EnvironmentFamily, task: Task, options: Params) -> Iterator[Sequence[str]]:

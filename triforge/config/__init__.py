@@ -5,9 +5,7 @@ own document. Secrets and addresses come from the environment only (`Settings.fr
 Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
-from triforge.config.action_critic import ActionCriticSection
 from triforge.config.base import Regex, Sampling, Section
-from triforge.config.contrast import ContrastSection
 from triforge.config.document import (
     assignment,
     load,
@@ -17,14 +15,13 @@ from triforge.config.document import (
     with_assignments,
     write_document,
 )
+from triforge.config.models import ModelSection, ModelsSection
 from triforge.config.run_config import RunConfig
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
     EnvAdapterSection,
     LadderSection,
-    ModelSection,
-    ModelsSection,
     RewardSection,
     RunSection,
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -111,6 +112,10 @@ def positions(pattern: str) -> int:
 Regex = Annotated[str, AfterValidator(_small)]
 
 
+Conflicts = Iterator[tuple[bool, str]]
+"""Whether each impossible combination is given, and the sentence that refuses it."""
+
+
 class Section(BaseModel):
     """Base of all sections: frozen, no unknown fields, finite numbers; a field that no chosen part reads must keep its default."""
 
@@ -126,6 +131,14 @@ class Section(BaseModel):
                 if isinstance(only, Only) and value != field.default and not only.read(self):
                     raise ValueError(f"{name}: given {value!r}, allowed only with {only.needs}")
         return self
+
+    def conflicts(self, config: Any) -> Conflicts:  # noqa: ARG002
+        """Yield the combinations with other sections that are impossible.
+
+        Args:
+            config: the `RunConfig` that the section belongs to.
+        """
+        yield from ()
 
 
 class Sampling(Section):

@@ -24,8 +24,19 @@ MOVED: Final = {
     "monitor": "methods.starpo",
     "reward.mode": "methods.spark",
     "reward.recycled": "methods.spark.questions",
+    "reward.beta": "methods.istar.beta",
+    "reward.contrast": "methods.vlm_rl",
+    "env_adapter.team_weight": "methods.at_grpo.team_weight",
+    "env_adapter.candidates": "methods.pa_rl.candidates",
+    "env_adapter.edits": "methods.pa_rl.edits",
+    "trainer.action_critic": "methods.pa_rl",
 }
 """Sections and options of older versions, and where each is now."""
+RENAMED: Final = {
+    "reward.kind": {"implicit": "istar", "vlm_contrast": "vlm_rl", "unit_tests": "cure"},
+    "env_adapter.strategy": {"tree": "at_grpo", "critic_best_of_k": "pa_rl"},
+}
+"""Values of options in older versions, and their names now."""
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,24 +86,28 @@ def parse(document: Mapping[str, Any]) -> RunConfig:
     """Return the config that a document describes.
 
     Raises:
-        ConfigError: an option was moved, or as `checked`.
+        ConfigError: an option was moved or renamed, or as `checked`.
     """
-    problems = tuple(
+    moved = [
         f"{old}: unknown field; it was moved to {new}"
         for old, new in MOVED.items()
-        if _has(document, old.split("."))
-    )
-    if problems:
+        if _at(document, old) is not None
+    ]
+    renamed = [
+        f"{option}: given {value!r}, which is {names[value]!r} now"
+        for option, names in RENAMED.items()
+        if isinstance(value := _at(document, option), str) and value in names
+    ]
+    if problems := (*moved, *renamed):
         raise ConfigError("; ".join(problems), problems=problems)
     return checked(RunConfig, document)
 
 
-def _has(document: Any, path: list[str]) -> bool:
-    for part in path:
-        if not isinstance(document, Mapping) or part not in document:
-            return False
-        document = document[part]
-    return True
+def _at(document: Any, path: str) -> Any:
+    """Return the value at a place of a document; None if it has none."""
+    for part in path.split("."):
+        document = document.get(part) if isinstance(document, Mapping) else None
+    return document
 
 
 def checked(kind: type[_S], fields: Mapping[str, Any], *, variables: bool = False) -> _S:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, SerializeAsAny, ValidationError, model_validator
 
+from triforge.algorithms.algorithm import Algorithm
 from triforge.config.base import Section
 from triforge.config.problems import problem
 from triforge.errors import ConfigError
@@ -17,22 +18,33 @@ class MethodOptions(Section):
     """The options of a method, section `[methods.NAME]`; the properties are what services read of any method."""
 
     @property
+    def changed(self) -> list[str]:
+        """The options that differ from their defaults."""
+        defaults = type(self)()
+        return [name for name, value in self if value != getattr(defaults, name)]
+
+    @property
     def judge_is_policy(self) -> bool:
         """Whether the policy answers for the reward model, which has no engines of its own."""
         return False
 
     @property
+    def runs_read(self) -> Mapping[str, str]:
+        """Other runs that the method reads the records of, by the option that names one."""
+        return {}
+
+    def addresses(self, config: Any) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the addresses of `Settings` that a run needs, without `_url`."""
+        return ()
+
+    def of_judge(self, algorithm: Algorithm) -> Algorithm:
+        """Return the algorithm of a judge's learner in runs with the step scores of the method."""
+        return algorithm.of_reward_model()
+
+    @property
     def reads_success(self) -> bool:
         """Whether the method needs episodes that succeed or fail; scores alone are not enough."""
         return False
-
-    def conflicts(self, config: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
-        """Yield whether each impossible combination is given, and the sentence that refuses it.
-
-        Args:
-            config: the `RunConfig` in which the method is used.
-        """
-        yield from ()
 
 
 class MethodsSection(Section):

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.ladder import LadderRule
 from triforge.algorithms.registry import Only
 from triforge.config.base import (
-    ROLE_NAME,
+    Conflicts,
     Params,
     Positive,
-    Regex,
-    Sampling,
     Seconds,
     Section,
     Share,
-    Tokens,
 )
-from triforge.config.contrast import ContrastSection
-from triforge.config.controllers import CONTROLLERS, find_controller
-from triforge.config.training import TrainerSection
-from triforge.errors import ConfigError
-from triforge.methods import Controller, Method, find
+from triforge.config.parts import CONTROLLERS, SCORERS, STRATEGIES
+from triforge.methods import Controller, Method, Scorer, Strategy
 
 _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
 _TRACKED = Only(
     lambda s: s.tensorboard or s.wandb_project,
-    "a tracker: nothing is told of rollouts",
+    "a tracker: no rollouts are sent",
 )
-Strategy = Literal["group", "tree", "critic_best_of_k"]
+StrategyName = Annotated[str, AfterValidator(STRATEGIES.checked)]
+ControllerName = Annotated[str, AfterValidator(CONTROLLERS.checked)]
+ScorerName = Annotated[str, AfterValidator(SCORERS.checked)]
 
 
 class RunSection(Section):
-    """What is run and for how long."""
+    """The length of a run, its seed and its bounds."""
 
     name: str = Field("run", max_length=200)
     """Name shown to people."""
@@ -48,7 +43,7 @@ class RunSection(Section):
     steps: int = Field(30, ge=0)
     """Training steps; each trains every model once. 0 only evaluates, once."""
     groups_per_step: Positive = 16
-    """Task versions played a step, beside the pairs that measure rewrites (`adaptation.pairs_on_top`); unset, at most as many as the pool has training tasks."""
+    """Task versions played a step, in addition to the pairs that measure rewrites (`adaptation.pairs_on_top`); unset, at most as many as the pool has training tasks."""
     staleness_bound: int = Field(0, ge=0)
     """Versions a trained token may lag behind the learner; 0 is synchronous."""
     late_groups: Literal["wait", "mask"] = "wait"
@@ -72,116 +67,39 @@ class RunSection(Section):
     step_deadline_s: Seconds = 1800.0
     """A step that gathers for longer fails the run with the reason."""
 
-
-class ModelSection(Section):
-    """One model role: which folder, and how it is sampled."""
-
-    path: str = ""
-    """Model folder (config, tokenizer, safetensors)."""
-    temperature: float = Field(1.0, ge=0.0, le=5.0)
-    """Sampling temperature."""
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    """Nucleus; 1 keeps the full softmax."""
-    max_new_tokens: Tokens = 64
-    """Tokens a response may have."""
-    stop: tuple[str, ...] = ()
-    """Stop strings beside the model's own."""
-    regex: Regex | None = None
-    """Expression that every response has to match, of at most 10,000 positions with its repetitions written out."""
-    engines_of: str = ""
-    """Another trained model whose engines serve this one, too: both as adapters (`lora_rank`) over one base, their `path`."""
-
-    def sampling(self, *, greedy: bool = False) -> Sampling:
-        """The section as `Sampling`; `greedy` sets temperature 0."""
-        return Sampling(
-            max_new_tokens=self.max_new_tokens,
-            temperature=0.0 if greedy else self.temperature,
-            top_p=self.top_p,
-            stop=self.stop,
-            regex=self.regex,
+    def conflicts(self, config: Any) -> Conflicts:
+        """Refuse runs without work, and bounds that nothing keeps."""
+        algorithm, rollouts = config.algorithm.resolved, config.env_adapter.rollouts
+        yield (
+            self.steps == 0 and not (self.eval_every and self.eval_tasks),
+            "run.steps: given 0 with run.eval_every or run.eval_tasks = 0, expected a training step or an evaluation: this run "
+            "has nothing to do",
         )
-
-
-_Agents = tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
-
-
-class FurtherSection(ModelSection):
-    """A further trained model, under a name of its own, that plays or judges some agents of the environment (docs/train.md).
-
-    `[trainer.NAME]` is its learner, with the fields of `[trainer.policy]` and for one that plays `job`, an objective of its own
-    in the place of `algorithm.job`; without that section it is trained as the policy is, or the reward model.
-    """
-
-    agents: _Agents = ()
-    """Agents of the environment that it plays; the policy plays those that no model names."""
-    judges: _Agents = ()
-    """Agents whose steps it judges; the reward model judges those that no model names."""
-
-
-class ModelsSection(Section):
-    """The models: policy, reward and rewriter, and further ones that are trained. Each is served by a policy service of its own.
-
-    The policy plays every agent that no other model names, the reward model judges every one that no other judges, the rewriter is
-    not trained.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, FurtherSection]
-    policy: ModelSection = ModelSection()
-    reward: ModelSection = ModelSection()
-    rewriter: ModelSection = ModelSection(max_new_tokens=256)
-
-    @property
-    def players(self) -> dict[str, ModelSection]:
-        """The models that play, by name; the policy first."""
-        further = self.__pydantic_extra__.items()
-        return {"policy": self.policy, **{name: model for name, model in further if model.agents}}
-
-    @property
-    def judging(self) -> dict[str, ModelSection]:
-        """The models that judge, by name; the reward model first."""
-        further = self.__pydantic_extra__.items()
-        return {"reward": self.reward, **{name: model for name, model in further if model.judges}}
-
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """The models that a run may train."""
-        return ("policy", "reward", *self.__pydantic_extra__)
-
-    @property
-    def agents(self) -> dict[str, str]:
-        """Who plays each agent that the policy does not."""
-        return self._named("agents")
-
-    @property
-    def judges(self) -> dict[str, str]:
-        """Who judges each agent that the reward model does not."""
-        return self._named("judges")
-
-    def _named(self, what: Literal["agents", "judges"]) -> dict[str, str]:
-        further = self.__pydantic_extra__.items()
-        return {agent: name for name, model in further for agent in getattr(model, what)}
-
-    @model_validator(mode="after")
-    def _play_agents(self) -> ModelsSection:
-        for name, model in self.__pydantic_extra__.items():
-            if bool(model.agents) is bool(model.judges):
-                raise ValueError(
-                    f"{name}: unknown model; allowed are {', '.join(type(self).model_fields)}, and others that name the agents "
-                    f"they play (models.{name}.agents) or those they judge (models.{name}.judges), and not both"
-                )
-            taken = (*TrainerSection.model_fields, "model")  # TRIFORGE_MODEL_ENGINES is of all
-            if name in taken or not re.fullmatch(ROLE_NAME, name):
-                raise ValueError(
-                    f"{name}: no name for a model, expected at most 16 small letters and digits, a letter first, and none of "
-                    "'critic' and 'model'"
-                )
-            for what, done in (("agents", "played"), ("judges", "judged")):
-                named: dict[str, str] = getattr(self, what)
-                for agent in getattr(model, what):
-                    if named[agent] != name:
-                        raise ValueError(f"{name}.{what}: {agent!r} is {done} by another model")
-        return self
+        yield (
+            self.colocate and self.staleness_bound > 0,
+            f"run.colocate: given true with run.staleness_bound = {self.staleness_bound}, allowed only with 0: nothing is "
+            "played while a learner has the card",
+        )
+        yield (
+            self.staleness_bound > 0 and algorithm.off_policy == "none",
+            f"run.staleness_bound: given {self.staleness_bound} with algorithm.overrides.off_policy = 'none', allowed 0, or a "
+            "correction for samples of older weights ('auto', 'decoupled', 'tis', 'mis'), or 'bypass' to go without one knowingly",
+        )
+        yield (
+            config.vote_bound > self.staleness_bound,
+            f"run.judge_staleness_bound: given {config.vote_bound}, allowed at most run.staleness_bound = "
+            f"{self.staleness_bound}: no vote becomes older than that",
+        )
+        yield (
+            self.stale_votes == "drop" and not algorithm.use_outcome,
+            "run.stale_votes: given 'drop', allowed 'rejudge': the preset rewards the policy by votes alone (use_outcome = "
+            "false), so nothing would be left of a group without them",
+        )
+        yield (
+            self.min_measured > rollouts,
+            f"run.min_measured: given {self.min_measured}, allowed at most env_adapter.rollouts = {rollouts}: no group would "
+            "ever be trained on",
+        )
 
 
 class EnvAdapterSection(Section):
@@ -189,32 +107,9 @@ class EnvAdapterSection(Section):
 
     played_by: Literal["workers", "sessions"] = "workers"
     """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
-    strategy: Strategy = "group"
-    """`group` plays K episodes of a task; `tree` one, with K candidates each turn of which the best is played on;
-    `critic_best_of_k` K episodes, each turn of which plays the best of `candidates` by `trainer.action_critic`. What measures the
-    policy is played as a `group` in any case."""
-    candidates: Annotated[
-        int,
-        Only(
-            lambda s: s.strategy == "critic_best_of_k",
-            "strategy = 'critic_best_of_k': nothing else asks a critic",
-        ),
-    ] = Field(8, ge=2, le=64)
-    """Responses sampled a turn for the critic to choose from."""
-    edits: Annotated[
-        int,
-        Only(
-            lambda s: s.strategy == "critic_best_of_k" and not s.admissible_only,
-            "strategy = 'critic_best_of_k' and admissible_only = false: nothing else asks a critic, and an expression holds from "
-            "a response's first token on",
-        ),
-    ] = Field(0, ge=0, le=64)
-    """Times that the tail of the response chosen is sampled again, and taken if the critic values it more."""
-    team_weight: Annotated[
-        float,
-        Only(lambda s: s.strategy == "tree", "strategy = 'tree': nothing else weighs candidates"),
-    ] = Field(1.0, ge=0, le=100)
-    """With `tree`, weight of what a candidate earns for all agents beside what it is worth for its own."""
+    strategy: StrategyName = "group"
+    """`group` plays K episodes of a task; a method with a strategy, by its name or path, draws them otherwise. Groups that measure the
+    policy are played as `group` in any case."""
     rollouts: Annotated[int, Field(ge=2, le=256)] = 8
     """K: rollouts of one task version, compared with each other."""
     max_steps: Positive = 14
@@ -232,20 +127,41 @@ class EnvAdapterSection(Section):
     """Episodes in flight in one worker."""
 
     @property
+    def chosen(self) -> Strategy:
+        """The strategy that `strategy` names."""
+        return STRATEGIES.find(self.strategy)
+
+    @property
     def by_agents(self) -> bool:
         """Whether agents of the user play the episodes, in sessions."""
         return self.played_by == "sessions"
 
-
-def _known_controller(name: str) -> str:
-    try:
-        find_controller(name)
-    except ConfigError as error:
-        raise ValueError(error.detail.removeprefix("controller: ")) from None
-    return name
-
-
-ControllerName = Annotated[str, AfterValidator(_known_controller)]
+    def conflicts(self, config: Any) -> Conflicts:
+        """Refuse estimators and jobs that read the rollouts of the strategy as something else."""
+        algorithm, chosen = config.algorithm.resolved, self.chosen
+        given = f"env_adapter.strategy: given {self.strategy!r}"
+        yield (
+            chosen.siblings is not algorithm.estimator_part.siblings,
+            f"{given} with algorithm estimator = {algorithm.estimator!r}, expected an estimator of candidates for one turn "
+            "(at_grpo: 'branch') with a strategy that draws some ('at_grpo'), and any other with the others: candidates are "
+            "compared in the state that they share, steps of one index and whole trajectories are not",
+        )
+        yield (
+            not chosen.draws_policy and not (algorithm.imitates and not algorithm.job_part.pairs),
+            f"{given} with algorithm.overrides.job = {algorithm.job!r}, allowed 'distil' or 'ce': a response that was selected "
+            "is no draw of the policy, so its ratios and advantages would be wrong",
+        )
+        special = bool(chosen.part)
+        yield (
+            special and self.by_agents,
+            f"{given} with env_adapter.played_by = 'sessions', allowed only with 'workers': agents in sessions draw their own "
+            "responses",
+        )
+        yield (
+            special and config.adaptation.adapts,
+            f"{given} with adaptation.controller = {config.adaptation.controller!r}, allowed only with 'none': selected "
+            "responses do not show how difficult a task is for the policy",
+        )
 
 
 class LadderSection(Section, LadderRule):
@@ -265,7 +181,7 @@ class AdaptationSection(Section):
     max_pending: int = Field(2, ge=0)
     """Proposals measured at the same time."""
     pairs_on_top: bool = True
-    """Play the pairs that measure proposals beside `run.groups_per_step` groups, instead of in place of two of them each."""
+    """Play the pairs that measure proposals in addition to `run.groups_per_step` groups, instead of in place of two of them each."""
     max_proposals: int = Field(0, ge=0)
     """Proposals of the whole run; 0 is no limit."""
     max_consecutive: int = Field(8, ge=0)
@@ -281,7 +197,7 @@ class AdaptationSection(Section):
     max_version_gap: int | None = Field(None, ge=0)
     """Policy versions that the two groups of a pair may span; none is `run.staleness_bound`."""
     diagnosis: Literal["facts", "model"] = "facts"
-    """What the rewriter is told of attempts. `facts`: the sub-goal that is missed and the worst judged step, found by program;
+    """What the rewriter reads about attempts. `facts`: the sub-goal that is missed and the worst judged step, found by program;
     a model explains where the family has no sub-goals. `model`: a model explains, and is given the facts."""
     diagnosis_tokens: Positive = 48
     """Tokens of one answer of the diagnosis."""
@@ -300,12 +216,12 @@ class AdaptationSection(Section):
     @property
     def chosen(self) -> Controller:
         """The controller that `controller` names."""
-        return find_controller(self.controller)
+        return CONTROLLERS.find(self.controller)
 
     @property
     def method(self) -> Method | None:
         """The method that the controller belongs to; None for a controller of the core."""
-        return None if self.controller in CONTROLLERS else find(self.controller)
+        return CONTROLLERS.method(self.controller)
 
     @property
     def adapts(self) -> bool:
@@ -321,44 +237,68 @@ class AdaptationSection(Section):
             )
         return self
 
+    def conflicts(self, config: Any) -> Conflicts:
+        """Refuse measurements of rewrites that could not be made."""
+        rollouts, groups = config.env_adapter.rollouts, config.run.groups_per_step
+        yield (
+            self.max_rollouts < rollouts,
+            f"adaptation.max_rollouts: given {self.max_rollouts}, expected at least env_adapter.rollouts = {rollouts}: a proposal "
+            "is measured in whole groups",
+        )
+        yield (
+            self.chosen.rewrites and not self.pairs_on_top and groups < 2,
+            f'run.groups_per_step: given {groups}, expected at least 2 with adaptation.controller = "{self.controller}" and '
+            "pairs_on_top = false: a rewrite is measured by a pair of groups, so none would ever be decided",
+        )
+
 
 class RewardSection(Section):
     """How steps are judged."""
 
-    kind: str = Field(
-        "votes",
-        pattern=r"^(votes|unit_tests|implicit|shuffled|oracle|log_ratio|vlm_contrast|[A-Za-z_][\w.]*:\w+)$",
-    )
-    """`votes` of the reward model, its `unit_tests` of programs, `implicit` rewards of one that learns from outcomes, or step scores that train no judge: `shuffled` votes, an
-    `oracle`, the policy's `log_ratio` to a reference, screenshots against goals in words (`vlm_contrast`), or
-    `package.module:function`."""
+    kind: ScorerName = "votes"
+    """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, the policy's `log_ratio` to a
+    reference; a method with step scores, by its name or path; or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
-    """m: votes a step; with `unit_tests` tests a problem."""
+    """m: votes a step; of a method that judges groups, the texts a group."""
     prompt: Literal["rubric", "terse"] = "rubric"
-    """`terse` suits small closed vocabularies; `unit_tests` have a prompt of their own."""
+    """`terse` suits small closed vocabularies."""
     accuracy: Annotated[
-        Share, Only(lambda s: s.kind == "oracle", 'kind = "oracle": no other votes are planted')
+        Share, Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted')
     ] = 1.0
     """Chance that a vote of the oracle is the environment's label of the step."""
-    contrast: Annotated[
-        ContrastSection,
-        Only(lambda s: s.kind == "vlm_contrast", 'kind = "vlm_contrast": nothing else reads goals'),
-    ] = ContrastSection()
-    beta: Annotated[
-        float, Only(lambda s: s.kind == "implicit", 'kind = "implicit": no pairs are compared')
-    ] = Field(0.05, gt=0, le=100)
-    """What a nat between the implicit reward model and the policy that sampled is worth in its loss."""
     deadline_s: Seconds = 300.0
-    """A judge job that takes longer fails; running a group's programs has as long again."""
+    """A judge job that takes longer fails; of a method that judges groups, each of its phases."""
 
-    @model_validator(mode="after")
-    def _has_goals(self) -> RewardSection:
-        if self.kind == "vlm_contrast" and not (self.contrast.positive and self.contrast.negative):
-            raise ValueError(
-                "contrast: given no positive or no negative goal with kind = 'vlm_contrast', expected at least one text of "
-                "each: what a screenshot should show, and what it must not"
-            )
-        return self
+    @property
+    def chosen(self) -> Scorer:
+        """The source of step scores that `kind` names."""
+        return SCORERS.find(self.kind)
+
+    def conflicts(self, config: Any) -> Conflicts:
+        """Refuse algorithms and models that the step scores do not fit."""
+        algorithm, chosen = config.algorithm.resolved, self.chosen
+        policy, reward = config.models.policy, config.models.reward
+        given = f"reward.kind: given {self.kind!r}"
+        yield (
+            algorithm.train_reward_model and not chosen.trains_judge,
+            f"{given} with algorithm.overrides.train_reward_model = true, allowed only with false: there are no votes that the "
+            "reward model could learn from",
+        )
+        yield (
+            algorithm.vote_weight == "trust" and not chosen.casts_votes,
+            f"{given} with algorithm.overrides.vote_weight = 'trust', allowed only with 'constant': trust is measured on votes, "
+            "and there are none",
+        )
+        yield (
+            chosen.needs_temperature_one and policy.temperature != 1.0,
+            f"{given} with models.policy.temperature = {policy.temperature}, allowed only with 1.0: engines score a prompt at "
+            "temperature 1",
+        )
+        yield (
+            chosen.needs_reference and reward.path != policy.path,
+            f"{given} with models.reward.path = {reward.path!r}, expected models.policy.path = {policy.path!r}: the reward "
+            "model's service holds the reference, the weights that the policy starts from",
+        )
 
 
 class ReportSection(Section):
@@ -377,7 +317,7 @@ class ReportSection(Section):
 
 
 class AlgorithmSection(Section):
-    """Which preset, and which of its options are turned."""
+    """The preset, and the options that differ from it."""
 
     preset: str = "rlanything"
     """Name of a preset."""

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from triforge.algorithms.jobs import JOBS
 from triforge.algorithms.registry import Only
 from triforge.algorithms.schedules import Schedule
-from triforge.config.action_critic import ActionCriticSection
-from triforge.config.base import Positive, Role, Section
+from triforge.config.base import Conflicts, Positive, Role, Section
+from triforge.errors import ConfigError
 
 _ADAPTER = Only(lambda s: s.lora_rank > 0, "lora_rank above 0: no adapter is trained")
 _FALLS = Only(
     lambda s: s.schedule != "constant",
     "schedule = 'linear' or 'cosine': the step size does not fall",
 )
+
+
+def _job_of_player(name: str) -> str:
+    try:
+        if name and not JOBS.find(name).trains_policy:
+            raise ValueError("expected a job that trains the model itself")
+    except ConfigError as error:
+        raise ValueError(error.detail) from None
+    return name
 
 
 class LearnerSection(Section):
@@ -84,7 +94,7 @@ class LearnerSection(Section):
 class FurtherLearnerSection(LearnerSection):
     """The learner of a further model: the fields of `[trainer.policy]`, and what the model is trained for."""
 
-    job: str = Field("", pattern=r"^(|pg|ce|distil|dpo_pair|[\w.]+:\w+)$")
+    job: Annotated[str, AfterValidator(_job_of_player)] = ""
     """Its objective, as `algorithm.job` (docs/methods.md, "Jobs"); empty is that of the algorithm."""
 
 
@@ -111,9 +121,43 @@ class TrainerSection(Section):
     policy: LearnerSection = LearnerSection()
     reward: LearnerSection = LearnerSection()
     critic: CriticSection = CriticSection()
-    action_critic: ActionCriticSection = ActionCriticSection()
 
     def job(self, role: Role) -> str:
-        """The objective that a further model has of its own; empty if none."""
+        """Return the objective that a further model has of its own; empty if it has none."""
         own = self.__pydantic_extra__.get(role)
         return own.job if own else ""
+
+    def conflicts(self, config: Any) -> Conflicts:
+        """Refuse options of trainings that do not take place, and learners of no model."""
+        algorithm, models = config.algorithm.resolved, config.models
+        changed = [n for n, value in CriticSection() if getattr(self.critic, n) != value]
+        yield (
+            bool(changed) and not algorithm.needs_critic,
+            f"trainer.critic: given {', '.join(changed)} with algorithm preset {algorithm.name!r}, allowed only with "
+            "algorithm.overrides.estimator = 'gae' or 'bilevel_gae': no other estimator has a critic",
+        )
+        trains = algorithm.job_part.trains_policy
+        yield (
+            not trains and self.critic.alone_steps > 0,
+            f"trainer.critic.alone_steps: given {self.critic.alone_steps} with algorithm.overrides.job = {algorithm.job!r}, "
+            "allowed 0: all steps train the critic alone",
+        )
+        for name in self.__pydantic_extra__:
+            job = self.job(name)
+            yield (
+                name not in models.trainable,
+                f"trainer.{name}: unknown field; allowed are {', '.join(type(self).model_fields)}, and names of models that play "
+                "or judge agents (models.NAME.agents, models.NAME.judges)",
+            )
+            yield (
+                bool(job) and name in models.judging,
+                f"trainer.{name}.job: given {job!r}, allowed none: a model that judges is trained on its votes",
+            )
+        for name in list(models.players)[1:]:
+            imitates, strategy = config.algorithm_of(name).imitates, config.env_adapter.chosen
+            yield (
+                imitates if strategy.siblings else not (imitates or strategy.draws_policy),
+                f"trainer.{name}.job: given {self.job(name)!r} with env_adapter.strategy = {config.env_adapter.strategy!r}, allowed "
+                "no imitation of candidates, which are no whole rollouts, and only imitation of selected responses, which are "
+                "no draws of the model",
+            )

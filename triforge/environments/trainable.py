@@ -35,14 +35,15 @@ def demand_trainable(config: RunConfig, pool: PoolState) -> None:
             f"adaptation.controller: given {config.adaptation.controller!r} for the pool {pool.name!r} of {pool.environment!r}, "
             "allowed 'llm_rewrite' or 'none': its tasks have no difficulty levels (`at_level` of the family)"
         )
-    if config.reward.kind == "unit_tests" and not pool.programs:
+    kind, scorer = config.reward.kind, config.reward.chosen
+    if scorer.needs_programs and not pool.programs:
         raise ConfigError(
-            f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "
-            "tasks are not solved by programs that tests could run on"
+            f"reward.kind: given {kind!r} for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its tasks are not "
+            "solved by programs that tests could run on"
         )
-    if config.reward.kind == "oracle" and not pool.labelled:
+    if scorer.needs_labels and not pool.labelled:
         raise ConfigError(
-            f"reward.kind: given 'oracle' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes', 'shuffled' or "
+            f"reward.kind: given {kind!r} for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes', 'shuffled' or "
             "'log_ratio': its environments do not label their steps"
         )
     if pool.scored and config.env_adapter.options.get("success_at") is None:

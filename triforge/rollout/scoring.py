@@ -42,17 +42,6 @@ def total(last: StepResult, rewards: Rewards) -> float | None:
     return math.fsum(known) if known and last.score is None else last.score
 
 
-def candidate_reward(result: StepResult, team_weight: float) -> float:
-    """Return `team_weight * r_team + r_local` of a candidate for a turn (arXiv 2510.11062).
-
-    r_team is the reward of its step, or at the end of an episode without rewards its score or success; r_local is
-    `StepResult.local`.
-    """
-    end = result.score if result.score is not None else float(result.success or 0.0)
-    team = result.reward if result.reward is not None else end if result.done else 0.0
-    return team_weight * team + (result.local or 0.0)
-
-
 def outcome(last: StepResult, rewards: Rewards, cut: ErrorInfo | None = None) -> Outcome:
     """Return the outcome of an episode that is done, or `cut` off after its `last` result.
 

@@ -189,7 +189,7 @@ class Transcript:
                 state=state,
                 chosen=chosen,
                 readings=dict(result.readings),
-                considered=reply.considered,
+                extra=reply.extra,
             )
         )
 

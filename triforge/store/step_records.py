@@ -82,7 +82,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("agent_id", pa.string()),
     ("state", pa.string()),
     ("chosen", pa.bool_()),
-    ("considered", pa.list_(pa.string())),
+    ("step_extra", pa.string()),
     ("step_score", pa.float64()),
     ("step_score_version", pa.int64()),
     ("model", pa.string()),
@@ -107,7 +107,7 @@ Where the judge wrote tests for a group, the group's first row has them in `test
 `finish` is the end of the response (stop, length, abort), `admissible` the actions that the environment accepts, if it lists
 them. `model` wrote the response, `policy_versions` are its versions, `agent_id` is its agent where an environment has several.
 In tree rollouts the steps of one `state` are candidates for one turn, compared by `env_reward`; the one that is `chosen` was
-played on. `considered` are the responses from which a critic chose. `extra` has the fields of methods, as JSON."""
+played on. `step_extra` and `extra` have the fields of methods on the step and on its votes, as JSON."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from triforge.access.exposure import require_safe
 from triforge.config import RunConfig, Settings
 from triforge.config.base import NOWHERE, by_name
-from triforge.config.sections import ModelSection
+from triforge.config.models import ModelSection
 from triforge.errors import ConfigError
 from triforge.supervisor.ports import Ports
 from triforge.supervisor.process import ProcessSpec

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triforge.config import Sampling
-from triforge.types.base import Message
+from triforge.types.base import Extra, Message
 
 
 class ImageRef(Message):
@@ -116,7 +116,7 @@ class GenerateReply(Message):
 
     `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it. `prompt_logprobs`, where requested, are
     those of all its ids but the first, at temperature 1, by the weights of `prompt_version`; `outputs` is empty then.
-    `considered` are the texts from which a critic chose the output.
+    `extra` has the fields of methods that select the output.
     """
 
     prompt_ids: tuple[int, ...]
@@ -125,4 +125,4 @@ class GenerateReply(Message):
     cached_tokens: int = 0
     prompt_logprobs: tuple[float, ...] = ()
     prompt_version: int | None = None
-    considered: tuple[str, ...] = ()
+    extra: Extra = Field(default_factory=dict)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.config import ContrastSection, EnvAdapterSection, RewardSection, Sampling
+from triforge.config import EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
 from triforge.types.base import ErrorInfo, Extra, Message
 from triforge.types.policy import GenerateOutput, ImageRef, PlacedImage, VersionSpan
@@ -128,7 +128,7 @@ class Step(Message):
 
     In tree rollouts the steps i of the K trajectories of a group are candidates for one turn: `state` names the turns before it,
     `chosen` marks the candidate that the rollout continued with, and candidates are compared by `reward`. `readings` are numbers
-    of the state that followed, `considered` the responses from which a critic chose.
+    of the state that followed, `extra` the fields of methods.
     """
 
     index: int
@@ -150,7 +150,7 @@ class Step(Message):
     state: str = ""
     chosen: bool = True
     readings: dict[str, Finite] = Field(default_factory=dict)
-    considered: tuple[str, ...] = ()
+    extra: Extra = Field(default_factory=dict)
 
 
 class Segment(Message):
@@ -200,8 +200,8 @@ class Trajectory(_Work):
 class JudgeTask(Message):
     """A job: m votes on every step of one trajectory. Produced by: rollout worker. Consumed by: judge (queue `judge`).
 
-    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `contrast` the goals of `vlm_contrast`. `judges` judge the
-    steps of these agents, the reward model those of all others.
+    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `extra` the group's. `judges` judge the steps of these
+    agents, the reward model those of all others.
     """
 
     trajectory_id: str
@@ -214,7 +214,6 @@ class JudgeTask(Message):
     prompt: Literal["rubric", "terse"] = "rubric"
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
-    contrast: ContrastSection = ContrastSection()
     judges: dict[str, Player] = Field(default_factory=dict)
     extra: Extra = Field(default_factory=dict)
 

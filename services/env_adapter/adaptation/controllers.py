@@ -1,6 +1,6 @@
 """The decision on a task once a training group of it was measured.
 
-`triforge.config.controllers` lists the controllers of the core; a method brings another (`triforge.methods.Controller`).
+`triforge.config.parts` lists the controllers of the core; a method brings another (`triforge.methods.Controller`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.env_adapter.adaptation.settings import RunOutcome
 from triforge.algorithms.filters import rewrite_direction
-from triforge.config.controllers import find_controller
+from triforge.config.parts import CONTROLLERS
 from triforge.methods import load_part
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
@@ -49,7 +49,7 @@ class Controllers:
     def find(self, name: str) -> TaskController:
         """Return the controller of that name; raise ConfigError if there is none."""
         if name not in self._made:
-            part = load_part(find_controller(name).part, "adaptation.controller")
+            part = load_part(CONTROLLERS.find(name).part, "adaptation.controller")
             self._made[name] = part(self._parts)
         return self._made[name]
 

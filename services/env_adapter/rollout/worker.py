@@ -19,11 +19,11 @@ from services.env_adapter.sessions.groups import SessionGroups
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
-from triforge.rollout.best_of_k import Artifacts, BestOfK, read_critic
-from triforge.rollout.copies import environment_of
 from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
 from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.live import environment_of
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
+from triforge.rollout.strategies import Artifacts
 from triforge.rollout.transcript import trajectory_id
 from triforge.telemetry import about, stamp, tracing
 from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
@@ -119,26 +119,17 @@ class RolloutWorker:
                 group,
                 lambda: fresh_environment(self.family(task.family), group.env_adapter.options),
             ),
-            await self._acting(task, group),
+            self.generate,
             task,
             group,
             slots=self._slots,
             known=await self._known(group),
             ended=ended,
             keep=self.keep,
+            artifacts=self.artifacts,
             patience_s=self.patience_s,
         )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
-
-    async def _acting(self, task: Task, group: GroupTask) -> Generate:
-        """Return the policy, or the best of its candidates by the run's critic, once there is one."""
-        section, artifacts = group.env_adapter, self.artifacts
-        if section.strategy != "critic_best_of_k" or group.purpose != "train" or not artifacts:
-            return self.generate
-        critic = await asyncio.to_thread(read_critic, artifacts, group.run_id, group.step - 1)
-        if critic is None:
-            return self.generate
-        return BestOfK(self.generate, critic, task.instruction, section.candidates, section.edits)
 
     async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
         """Return a solution of the task for the judge; empty if it needs none or the family knows none."""
@@ -154,7 +145,7 @@ class RolloutWorker:
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """Return the limits of the task's programs, if tests are written; a task that raises here was not played either."""
-        if group.reward.kind != "unit_tests":
+        if not group.reward.chosen.needs_programs:
             return None
         try:
             family = self.family(task.family)
@@ -204,7 +195,7 @@ class RolloutWorker:
             await self._retry(lambda: self.broker.send(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
-        if group.votes == 0 or group.reward.kind == "unit_tests" or not trajectory.measured:
+        if group.votes == 0 or group.reward.chosen.by_group or not trajectory.measured:
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):

@@ -1,32 +1,28 @@
-"""Step scorers: what `reward.kind` names. One module each; any other is named by its path, `package.module:function`.
+"""Step scorers of the core, one module each; `triforge.config.parts` lists them.
 
 votes       m votes of the reward model on every step of a trajectory
-shuffled    the same votes, each step with those of another one: the placebo
-oracle      the environment's label of a step, right with a given chance: for experiments
-implicit    how much likelier a trained reward model finds the response than the policy that sampled it (iStar)
-log_ratio   how much likelier than the reference the policy finds its response (Progress Advantage)
-vlm_contrast  what the screenshot after a step shows, against goals in words (VLM-RL)
-unit_tests  tests of the reward model for the problem of a group; a job a group, see the module
+shuffled    the same votes, each step with those of another step: the placebo
+oracle      the environment's label of a step, correct with a given chance: for experiments
+log_ratio   log-likelihood ratio of the policy to its reference for each response (Progress Advantage)
+
+A method brings another, and `package.module:function` names any function of the protocol `StepScorer`.
 """
 
 from __future__ import annotations
 
 from math import fsum
 
-from triforge.algorithms.registry import Registry
 from triforge.errors import RewardError
-from triforge.rollout.protocols import GenerateMany, StepScorer
+from triforge.rollout.protocols import GenerateMany
 from triforge.types import GenerateReply, GenerateRequest, Segment, Trajectory
 
-SCORERS: Registry[StepScorer] = Registry("reward.kind", StepScorer, __name__)  # type: ignore[type-abstract]
 
-
-async def moved(
+async def log_ratios(
     trajectory: Trajectory, generate_many: GenerateMany
 ) -> dict[int, tuple[float, int]]:
-    """How much likelier than the policy the reward model's service finds the response of each step, in nats; its version.
+    """Return the log-likelihood ratio of the reward model to the policy for each step's response, in nats, and its version.
 
-    It scores each segment as one prompt.
+    The reward model's service scores each segment as one prompt.
 
     Raises:
         InputError: the engine refuses a segment (too long for it, or with images).
@@ -36,33 +32,33 @@ async def moved(
         GenerateRequest(prefix_ids=s.ids, prompt_logprobs=True, affinity=trajectory.id)
         for s in trajectory.segments
     ]
-    replies, found = await generate_many(requests), dict[int, tuple[float, int]]()
+    replies, ratios = await generate_many(requests), dict[int, tuple[float, int]]()
     scores = [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
     for step in trajectory.steps:
         part, sampled = slice(step.start, step.end), trajectory.segments[step.segment].logprobs
-        given, version = scores[step.segment]
-        found[step.index] = fsum(given[part]) - fsum(sampled[part]), version
-    return found
+        logprobs, version = scores[step.segment]
+        ratios[step.index] = fsum(logprobs[part]) - fsum(sampled[part]), version
+    return ratios
 
 
 def _scores(segment: Segment, reply: GenerateReply) -> tuple[tuple[float, ...], int]:
     count, version = len(reply.prompt_logprobs), reply.prompt_version
     if reply.prompt_ids != segment.ids or count != len(segment.ids) - 1 or version is None:
         raise RewardError(
-            f"asked for {len(segment.ids) - 1} log-probabilities of a prompt, got {count} of weight version {version}: does the "
-            "engine score prompts, and has it the policy's tokenizer?"
+            f"requested {len(segment.ids) - 1} log-probabilities of a prompt, got {count} of weight version {version}: check that "
+            "the engine scores prompts and has the policy's tokenizer"
         )
     return (0.0, *reply.prompt_logprobs), version
 
 
 def demand_samples(reply: GenerateReply, count: int, what: str) -> None:
-    """Raises RewardError unless a reply has so many whole samples.
+    """Raise RewardError unless a reply has `count` complete samples.
 
-    An aborted one is no unreadable answer of the model, which would be held against it.
+    An aborted sample is not an unreadable text of the model, which would count against it.
     """
     if len(reply.outputs) != count:
         raise RewardError(
-            f"asked for {count} {what}, got {len(reply.outputs)}; does the engine honour n?"
+            f"requested {count} {what}, got {len(reply.outputs)}: check that the engine supports n"
         )
     if any(output.finish == "abort" for output in reply.outputs):
         raise RewardError(f"the engine aborted one of the {what}")

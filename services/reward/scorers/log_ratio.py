@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import tanh
 from typing import Final
 
-from services.reward.scorers import SCORERS, moved
+from services.reward.scorers import log_ratios
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeTask, StepVotes, Trajectory, TrajectoryVotes, Vote
 
@@ -27,8 +27,8 @@ UNMOVED: Final = 0.01
 async def score(
     trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
 ) -> TrajectoryVotes:
-    """Cast m votes a step by the log-ratio of its response. Raises: as `moved`."""
-    found = await moved(trajectory, generate_many)
+    """Cast m votes a step by the log-ratio of its response. Raises: as `log_ratios`."""
+    found = await log_ratios(trajectory, generate_many)
     steps = tuple(
         StepVotes(step=step, prompt_ids=(), votes=votes_of(-nats, task.votes))
         for step, (nats, _) in found.items()
@@ -36,11 +36,8 @@ async def score(
     return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=steps)
 
 
-SCORERS.add("log_ratio", score)
-
-
 def votes_of(ratio: float, count: int) -> tuple[Vote, ...]:
-    """A log-ratio in nats as votes, those of +1 first; their text is the ratio."""
+    """Return a log-ratio in nats as votes, those of +1 first; their text is the ratio."""
     plus = round(count * (1.0 + tanh(ratio / 2.0)) / 2.0)
     moved, text = abs(ratio) >= UNMOVED, f"{ratio:+.6f}"
     return tuple(

@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping
 from typing import Literal
 
-from services.reward.scorers import SCORERS
 from triforge.errors import RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -25,9 +24,6 @@ async def score(
     if not labels:
         raise RewardError(f"{trajectory.id}: reward.kind = 'oracle' needs labels; no step has one")
     return planted(trajectory, task, labels)
-
-
-SCORERS.add("oracle", score)
 
 
 def planted(trajectory: Trajectory, task: JudgeTask, truth: Mapping[int, Sign]) -> TrajectoryVotes:

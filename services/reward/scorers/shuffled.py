@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from services.reward.scorers import SCORERS
 from services.reward.scorers import votes as judge
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -14,7 +13,7 @@ from triforge.types import JudgeTask, Trajectory, TrajectoryVotes
 async def score(
     trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
 ) -> TrajectoryVotes:
-    """The votes of `votes`, permuted at random among the steps that have some; errors are the same.
+    """Return the votes of `votes`, permuted at random among the steps that have some; errors are the same.
 
     How many votes of either sign a trajectory has stays as it is. What votes say about single steps is gone, so what they
     still change is not due to it.
@@ -27,6 +26,3 @@ async def score(
         for own, other in zip(judged.steps, order, strict=True)
     )
     return judged.model_copy(update={"steps": steps})
-
-
-SCORERS.add("shuffled", score)

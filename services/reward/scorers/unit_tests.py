@@ -37,7 +37,7 @@ _ASK: Final = f"""First think of a mistake that programs may make here and choos
 
 
 def build_test_prompt(problem: str) -> tuple[ChatMessage, ...]:
-    """The chat that asks for one test of a problem."""
+    """Return the chat that asks for one test of a problem."""
     content = f"{_RULES}\n\nThe problem:\n{quoted(problem)}\n\n{_ASK}"
     return (ChatMessage(role="user", content=content),)
 
@@ -45,7 +45,7 @@ def build_test_prompt(problem: str) -> tuple[ChatMessage, ...]:
 async def ask_for_tests(
     generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
 ) -> GenerateReply:
-    """The tests that were asked for, as the model wrote them; RewardError if the answer has the wrong shape."""
+    """Return the tests that were asked for, as the model wrote them; raise RewardError if the answer has the wrong shape."""
     request = GenerateRequest(
         messages=build_test_prompt(played.task.instruction),
         n=task.tests,
@@ -89,7 +89,7 @@ async def run_tests(
 
 
 def _program(trajectory: Trajectory) -> str | None:
-    """The program that a trajectory handed in last, None if its last answer was none."""
+    """Return the program that a trajectory handed in last, None if its last answer was none."""
     last = trajectory.steps[-1] if trajectory.steps else None
     return last.action if last is not None and last.action_valid else None
 
@@ -100,7 +100,7 @@ async def run_matrix(
     cases: Sequence[Case | None],
     limits: ProgramLimits,
 ) -> list[tuple[bool, ...]]:
-    """Which programs pass which tests: one row a test, one verdict a program; the row of a None is empty.
+    """Run programs on tests; return one row a test with one verdict a program. The row of a None is empty.
 
     Equal programs run once on equal inputs. None instead of a program passes nothing.
 

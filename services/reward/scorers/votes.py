@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from services.reward.prompts import Episode, PromptKind, build_prompt
-from services.reward.scorers import SCORERS, demand_samples
+from services.reward.scorers import demand_samples
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -53,22 +53,20 @@ async def score(
         affinity=trajectory.id,
     )
     replies = await _ask_what_fits(generate_many, trajectory.id, ask(episode, seed=task.seed))
-    told: dict[int, GenerateReply] = {}
+    privileged: dict[int, GenerateReply] = {}
     if trajectory.reference:
         shown = replace(episode, reference=trajectory.reference)
         again = ask(shown, seed=derive_seed(task.seed, "privileged"))
         with suppress(InputError):  # no prompt has room for the reference: nothing to learn from
-            told = await _ask_what_fits(generate_many, trajectory.id, again)
+            privileged = await _ask_what_fits(generate_many, trajectory.id, again)
     return TrajectoryVotes(
         trajectory_id=trajectory.id,
         group_id=trajectory.group_id,
         steps=tuple(
-            _votes(index, reply, task.votes, told.get(index)) for index, reply in replies.items()
+            _votes(index, reply, task.votes, privileged.get(index))
+            for index, reply in replies.items()
         ),
     )
-
-
-SCORERS.add("votes", score)
 
 
 async def vote(
@@ -96,7 +94,7 @@ def _requests(
     seed: int,
     affinity: str = "",
 ) -> list[GenerateRequest]:
-    """What the models are asked that judge the steps, one request a step."""
+    """Return the requests to the models that judge the steps, one a step."""
     return [
         GenerateRequest(
             messages=build_prompt(kind, episode, index),
@@ -123,7 +121,7 @@ async def _ask(
 async def _ask_what_fits(
     generate_many: GenerateMany, name: str, requests: Sequence[GenerateRequest]
 ) -> dict[int, GenerateReply]:
-    """Replies by step. One refused prompt fails the whole call, so the steps are then asked one by one."""
+    """Return replies by step. One refused prompt fails the whole call, so the steps are then asked one by one."""
     try:
         return dict(enumerate(await _ask(generate_many, requests)))
     except InputError as error:
@@ -142,9 +140,9 @@ async def _ask_what_fits(
 
 
 def _votes(
-    index: int, reply: GenerateReply, votes: int, told: GenerateReply | None = None
+    index: int, reply: GenerateReply, votes: int, privileged: GenerateReply | None = None
 ) -> StepVotes:
-    for given in (reply, told) if told else (reply,):
+    for given in (reply, privileged) if privileged else (reply,):
         demand_samples(given, votes, f"votes on step {index}")
     return StepVotes(
         step=index,
@@ -153,5 +151,7 @@ def _votes(
         votes=tuple(
             Vote(value=parse_vote(output.text), **dict(output)) for output in reply.outputs
         ),
-        extra={"privileged": [parse_vote(output.text) for output in told.outputs]} if told else {},
+        extra={"privileged": [parse_vote(output.text) for output in privileged.outputs]}
+        if privileged
+        else {},
     )

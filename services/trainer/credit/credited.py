@@ -141,7 +141,7 @@ class CreditedGroup:
     @property
     def by_tests(self) -> bool:
         """Whether programs are credited by hidden tests."""
-        return self.group.played.group.reward.kind == "unit_tests"
+        return self.group.played.group.reward.chosen.by_group
 
     def responses(self) -> Iterator[Sample]:
         """Yield the responses of all rollouts."""
@@ -212,7 +212,7 @@ def leave_out_unfit(credited: CreditedGroup, options: SampleOptions) -> None:
         for role in {sample.role for sample in responses}:
             own = [sample for sample in responses if sample.role == role]
             incomplete = any(sample.reason not in ("", NO_TOKENS) for sample in own)
-            if incomplete and options.algorithm_of(role).pairs:
+            if incomplete and options.algorithm_of(role).job_part.pairs:
                 leave_out(own, NOT_WHOLE)
 
 

@@ -34,6 +34,7 @@ class SampleOptions:
     algorithm: Algorithm
     players: Mapping[TrainedRole, tuple[int, Limits]]
     judging: Mapping[TrainedRole, tuple[int, Limits]]
+    pairs: bool = False  # whether the reward model learns from pairs of trajectories
     # of the players with an objective of their own
     algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
@@ -66,6 +67,7 @@ class SampleOptions:
             players={role: at[role] for role in models.players},
             judging={role: at[role] for role in models.judging if role in at},
             algorithms={r: config.algorithm_of(r) for r in models.players if config.trainer.job(r)},
+            pairs=config.algorithm_of("reward").job_part.pairs,
             seed=nth_seed(run.seed, step),
             trust=trust,
             step=step,

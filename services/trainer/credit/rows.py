@@ -14,7 +14,7 @@ from services.trainer.credit.options import Limits
 from triforge.algorithms.advantages import whitened
 from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.imitation import NO_PAIR
+from triforge.algorithms.jobs.imitation import NO_PAIR
 from triforge.algorithms.samples import Sample
 from triforge.types import PlacedImage, TrainedRole, TrainRow
 

@@ -119,7 +119,7 @@ def _train_rows(
     for role, (_, limits) in options.models.items():
         plays = role in options.players
         algorithm = options.algorithm_of(role) if plays else options.algorithm
-        pairs = algorithm.pairs if plays else bool(compared)
+        pairs = algorithm.job_part.pairs if plays else bool(compared)
         rows = draw(chosen[role], limits.max_rows, options.seed, pairs=pairs)
         if plays and algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
             whiten(rows, algorithm)  # or the learner does, when it knows the KL or the values
@@ -133,12 +133,12 @@ def _train_rows(
 
 
 def _compared_rows(credited: CreditedGroup, options: SampleOptions) -> Iterator[Row]:
-    """Yield the rows that an implicit reward model compares: whole trajectories of a task, with the sign of their outcomes.
+    """Yield the rows of a reward model that learns from pairs: whole trajectories of a task, with the sign of their outcomes.
 
     The versions of the rows are the reward model's; the tokens' log-probabilities are the policy's, with which it is compared.
     """
     played, (newest, limits) = credited.group.played, options.judging["reward"]
-    wanted = played.group.reward.kind == "implicit" and options.algorithm.train_reward_model
+    wanted = options.pairs and options.algorithm.train_reward_model
     outcomes = {rollout.outcome for rollout in credited.rollouts}
     if not wanted or credited.blocked or not {1, -1} <= outcomes:
         return

@@ -96,7 +96,7 @@ def _rollout_records(
             "next_images": [image.id for image in step.next_images],
             "admissible": list(step.admissible),
             "chosen": step.chosen if step.state else None,
-            "considered": list(step.considered),
+            "step_extra": json.dumps(step.extra) if step.extra else "",
             "judge_prompt_ids": list(judged.prompt_ids) if judged else [],
             "votes": [
                 {"value": vote.value} | _written(vote, of)

@@ -88,14 +88,15 @@ def objectives_of(batch: TrainBatch) -> list[str]:
         ConfigError: a critic is to be trained and nothing says how it estimates advantages.
     """
     algorithm = batch.algorithm
-    if algorithm.job == "critic" and not algorithm.needs_critic:
+    trains = algorithm.job_part.trains_policy
+    if not trains and not algorithm.needs_critic:
         raise ConfigError(
-            f"batch {batch.batch_id}: job: given 'critic' with estimator = {algorithm.estimator!r}, expected one with a "
-            "critic"
+            f"batch {batch.batch_id}: job: given {algorithm.job!r} with estimator = {algorithm.estimator!r}, expected an "
+            "estimator with a critic"
         )
     alone = algorithm.needs_critic and batch.step <= batch.critic.alone_steps
     added = filter(None, (find(name).objective for name in batch.extra))
-    policy = [] if alone or algorithm.job == "critic" else [*added, algorithm.job]
+    policy = [*added, algorithm.job] if trains and not alone else []
     return [*policy, *(["critic"] if algorithm.needs_critic else [])]
 
 

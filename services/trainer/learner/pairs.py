@@ -1,4 +1,4 @@
-"""`dpo_pair`: a better and a worse trajectory of a task (`triforge.algorithms.imitation.pair_loss`)."""
+"""`dpo_pair`: a better and a worse trajectory of a task (`triforge.algorithms.jobs.imitation.pair_loss`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from services.trainer.learner.loss import Scored, mean
 from services.trainer.learner.model.token_batches import Floats, Ints
 from services.trainer.learner.objectives import PolicyGradient
 from services.trainer.learner.step import Step, Update
-from triforge.algorithms.imitation import PairLoss, pair_loss
+from triforge.algorithms.jobs.imitation import PairLoss, PairOptions, pair_loss
 from triforge.algorithms.loss_terms import weighted_sum
 
 
@@ -75,7 +75,9 @@ def couple(step: Step, rows: list[int], moved: Floats) -> tuple[PairLoss, Floats
     Returns:
         The loss, and float32 [N] that is 0 outside these rows.
     """
-    data, beta = step.data, step.algorithm.dpo_beta
+    data, options = step.data, step.algorithm.job_options
+    assert isinstance(options, PairOptions)
+    beta = options.dpo_beta
     cells = {row: data.sequences.cells_of([row]) for row in rows}
     units = sorted({data.trajectories[row] for row in rows})
     number = {unit: i for i, unit in enumerate(units)}

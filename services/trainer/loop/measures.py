@@ -172,7 +172,7 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     tests, `/invalid` is the share that could not be read, `/failed` counts groups whose tests were not written or not run;
     `/hidden` is the mean share of hidden tests that a program passes.
     """
-    asked = [g for g in groups if g.played.group.reward.kind == "unit_tests"]
+    asked = [g for g in groups if g.played.group.reward.chosen.by_group]
     if not asked:
         return {}
     counts = total(

@@ -110,6 +110,7 @@ class TaskSource:
                 seed=seed,
                 env_adapter=self._config.env_adapter,
                 reward=self._config.reward,
+                extra=self._config.extra,
                 **how,
             )
             for index, (group, seed) in enumerate(zip(plan, seeds, strict=True))

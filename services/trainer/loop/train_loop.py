@@ -25,7 +25,6 @@ from functools import partial
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
-from services.trainer.loop.action_critics import ActionCritic
 from services.trainer.loop.collector import Collector
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
@@ -73,7 +72,6 @@ class TrainLoop:
             arrived=partial(parts.emit_group, run.id),
         )
         self._tasks = TaskSource(parts, run, config)
-        self._action_critic = ActionCritic(parts.artifacts, run.id, config)
 
     async def run(self) -> str:
         """Take the remaining steps; return why the run ended before its last step, empty if it did not.
@@ -87,7 +85,6 @@ class TrainLoop:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions)
             measures = await self._methods.after_step(0, evaluation.measures)
-            measures |= await asyncio.to_thread(self._action_critic.learn, 0, [])
             await self._record.commit(
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
@@ -138,9 +135,6 @@ class TrainLoop:
             with phase("credit", measures):
                 samples = build_samples(groups, options)
                 measures |= await self._methods.more_samples(step, groups, samples)
-                measures |= await asyncio.to_thread(
-                    self._action_critic.learn, step, samples.records
-                )
                 measures |= self._measure(step, groups, samples)
             # groups of later rounds land meanwhile
             async with self._in_flight.receiving(), self._engines.lent():
@@ -189,8 +183,6 @@ class TrainLoop:
         measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
-        if algorithm.needs_votes and self._config.reward.kind not in (
-            "unit_tests", "implicit", "vlm_contrast",
-        ):  # fmt: skip
+        if algorithm.needs_votes and self._config.reward.chosen.casts_votes:
             measures |= self._votes.measure(step, groups)
         return measures

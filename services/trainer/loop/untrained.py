@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from services.trainer.credit import credited
-from triforge.algorithms import advantages, credit, filters, imitation
+from triforge.algorithms import advantages, credit, filters
+from triforge.algorithms.jobs import imitation
 
 _SHOWN: Final = 200  # characters of the sample answer
 _ALIKE: Final = "give tasks that the policy solves now and then, or raise env_adapter.rollouts and models.policy.temperature"

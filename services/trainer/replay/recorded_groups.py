@@ -37,7 +37,7 @@ from triforge.types import (
 Record = Mapping[str, Any]
 _OF_STEP: Final = (
     "segment", "agent_id", "observation", "response", "action", "action_valid", "next_observation", "label", "finish", "state",
-    "admissible", "considered",
+    "admissible",
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
     return JudgedGroup(
         played=TrajectoryGroup(group=group, task=task, trajectories=trajectories),
         votes=tuple(map(_votes, played)),
-        tests=_tests(first) if config.reward.kind == "unit_tests" else None,
+        tests=_tests(first) if config.reward.chosen.by_group else None,
     )
 
 
@@ -97,6 +97,7 @@ def _step(record: Record, start: int, end: int) -> Step:
     return Step(
         **known, index=record["step_index"], start=start, end=end, reward=record["env_reward"],
         chosen=record.get("chosen") is not False,
+        extra=json.loads(record.get("step_extra") or "{}"),
         images=_images(record["images"]), next_images=_images(record["next_images"]),
     )  # fmt: skip
 

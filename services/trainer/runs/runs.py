@@ -109,7 +109,7 @@ class Runs:
         await _require_models(config, self.apis)
         config = _with_absolute_paths(config)
         demand_trainable(config, pool)
-        await asyncio.to_thread(_require_offline_run, config, self.store)
+        await asyncio.to_thread(_require_runs_read, config, self.store)
         try:
             await self.pools.check_pool(pool.id, config.env_adapter.options)
         except (InputError, ConfigError) as error:
@@ -176,7 +176,7 @@ def require_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
 
 def _require_deployed(config: RunConfig, settings: Settings) -> None:
     """Reject a run that needs a model or workers that this deployment does not have."""
-    controller, reward = config.adaptation.controller, config.reward
+    controller = config.adaptation.controller
     require_served(config.trained, settings)
     if config.adaptation.adapts and not settings.adapt_workers:
         raise ConfigError(
@@ -188,12 +188,13 @@ def _require_deployed(config: RunConfig, settings: Settings) -> None:
             f"adaptation.controller: given {controller!r}, and this deployment has no rewriter: expected 'none'; or set "
             "models.rewriter.path in the document of `triforge up`"
         )
-    encodes = reward.kind == "vlm_contrast" and reward.contrast.encoder == "service"
-    if encodes and not settings.has("encoder"):
-        raise ConfigError(
-            "reward.kind: given 'vlm_contrast', and this deployment has no encoder: set TRIFORGE_ENCODER_URL, or "
-            "reward.contrast.encoder = 'colours' for a trial"
-        )
+    for method, options in config.methods_used.items():
+        for name in options.addresses(config):
+            if not settings.has(name):
+                raise ConfigError(
+                    f"methods.{method.name}: given, and this deployment has no {name}: expected its address in "
+                    f"TRIFORGE_{name.upper()}_URL"
+                )
 
 
 async def _require_models(config: RunConfig, apis: Mapping[TrainedRole, ServedWeights]) -> None:
@@ -228,12 +229,15 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"models": config.models.model_copy(update=changed)})
 
 
-def _require_offline_run(config: RunConfig, store: RunStore) -> None:
-    """Reject a run to learn from that has no steps, or that the caller may not see."""
-    other = config.trainer.action_critic.offline_run
-    with suppress(NotFoundError):
-        if not other or store.get(other).step > 0:
-            return
-    raise ConfigError(
-        f"trainer.action_critic.offline_run: given {other!r}, expected a run with recorded steps; `triforge run list` lists them"
-    )
+def _require_runs_read(config: RunConfig, store: RunStore) -> None:
+    """Reject other runs to read that have no steps, or that the caller may not see."""
+    for method, options in config.methods_used.items():
+        for option, other in options.runs_read.items():
+            steps = 0
+            with suppress(NotFoundError):
+                steps = store.get(other).step
+            if steps < 1:
+                raise ConfigError(
+                    f"methods.{method.name}.{option}: given {other!r}, expected a run with recorded steps; `triforge run list` "
+                    "lists them"
+                )

@@ -176,7 +176,7 @@ async def test_held_out_success_that_falls_twice_ends_the_run() -> None:
         (
             {
                 "algorithm": {"preset": "at_grpo"},
-                "env_adapter": {"strategy": "tree"},
+                "env_adapter": {"strategy": "at_grpo"},
                 "adaptation": {"controller": "none"},
             },
             "imitated whole",

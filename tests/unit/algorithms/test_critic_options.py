@@ -10,7 +10,7 @@ from triforge.errors import ConfigError
 @pytest.mark.parametrize(
     ("preset", "overrides", "sentence"),
     [
-        ("grpo", {"job": "critic"}, "job: given 'critic' with estimator = 'group', allowed 'gae'"),
+        ("grpo", {"job": "critic"}, "job: given 'critic' with estimator = 'group'"),
         (
             "grpo",
             {"gae_lam": 0.9},
@@ -24,7 +24,7 @@ from triforge.errors import ConfigError
         ("ppo", {"opsm_delta": 0.1}, "opsm_delta = 0.1, allowed only none"),
         ("ppo", {"job": "ce", "kl_placement": "loss"}, "job: given 'ce' with estimator = 'gae'"),
         ("ppo", {"vote_weight": "trust", "use_votes": True}, "vote_weight: given trust with"),
-        ("starpo_s", {"job": "critic"}, "the policy is left as it is, so it has no loss"),
+        ("starpo_s", {"job": "critic"}, "job: given 'critic' with entropy_bonus"),
         ("grpo", {"normalise": "raw"}, "allowed only with whiten = true or a critic"),
     ],
 )

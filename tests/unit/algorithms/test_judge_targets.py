@@ -136,7 +136,7 @@ def test_a_target_survives_the_wire_and_is_refused_where_nothing_reads_it():
         assert sentence in str(refused.value)
     programs = {
         "algorithm": {"overrides": {"judge_target": "pairs"}},
-        "reward": {"kind": "unit_tests"},
+        "reward": {"kind": "cure"},
     }
     with pytest.raises(ConfigError, match="judge_target = 'pairs', allowed published"):
         parse(programs)

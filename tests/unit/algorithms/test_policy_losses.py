@@ -9,7 +9,7 @@ from tests.unit.algorithms.parts import token_loss
 from triforge.algorithms.estimators.bilevel_gae import bilevel_gae_advantages as bilevel_gae
 from triforge.algorithms.estimators.gae import gae_advantages as gae
 from triforge.algorithms.estimators.gae import returns_to_go
-from triforge.algorithms.imitation import PairLoss, best_of, pair_loss
+from triforge.algorithms.jobs.imitation import PairLoss, best_of, pair_loss
 from triforge.algorithms.loss_terms import KL_ESTIMATORS, value_loss
 from triforge.algorithms.losses import Tokens
 from triforge.algorithms.schedules import adaptive_beta

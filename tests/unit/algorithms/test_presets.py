@@ -18,7 +18,7 @@ PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanythi
 def flat(algorithm):
     core = algorithm.model_dump()
     own = core.pop("estimator_options") | core.pop("loss_options")
-    own |= core.pop("judge_target_options")
+    own |= core.pop("judge_target_options") | core.pop("job_options")
     return core | own
 
 

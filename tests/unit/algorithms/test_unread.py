@@ -33,7 +33,7 @@ from triforge.errors import ConfigError
         ("grpo", {"normalise": "others", "std_ddof": 1}, "std_ddof: given 1, allowed only with normalise = 'std'"),
         ("ppo", {"std_floor": 0.3}, "std_floor: given 0.3, allowed only with normalise = 'std'"),
         ("grpo", {"job": "ce", "normalise": "mean"}, "normalise: given 'mean', allowed only with an estimator that"),
-        ("grpo", {"job": "ce", "clip_low": 0.1}, "clip_low: given 0.1, allowed only with job = 'pg': what is imitated"),
+        ("grpo", {"job": "ce", "clip_low": 0.1}, "clip_low: given 0.1, allowed only with job = 'pg'"),
         ("grpo", {"job": "ce", "dual_clip": 3}, "dual_clip: given 3.0, allowed only with job = 'pg'"),
         ("grpo", {"job": "distil", "loss": "sapo"}, "loss: given 'sapo', allowed only with job = 'pg'"),
         ("grpo", {"job": "ce", "opsm_delta": 0.1}, "opsm_delta: given 0.1, allowed only with job = 'pg'"),

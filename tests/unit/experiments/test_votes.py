@@ -29,7 +29,7 @@ from experiments.settings import Asks
 from experiments.study import file_of
 from experiments.votes import ARMS, STUDY
 from experiments.votes_report import best_rates, table
-from services.reward.scorers import SCORERS
+from services.reward.worker import scorer_of
 from tests.unit.trainer.played import group_task, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.estimators import Group
@@ -128,9 +128,9 @@ async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> Non
 
 
 def test_a_path_names_a_planted_judge() -> None:
-    assert SCORERS.find("experiments.judging:best_75") == PlantedJudge("best", 0.75)
+    assert scorer_of("experiments.judging:best_75") == PlantedJudge("best", 0.75)
     with pytest.raises(ConfigError, match=r"reward\.kind"):
-        SCORERS.find("experiments.judging:worst_75")
+        scorer_of("experiments.judging:worst_75")
 
 
 def with_actions(played: Trajectory, actions: list[str]) -> Trajectory:

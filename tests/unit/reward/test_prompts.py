@@ -1,4 +1,4 @@
-"""What the judge is shown."""
+"""Prompts: what the judge is shown."""
 
 from __future__ import annotations
 

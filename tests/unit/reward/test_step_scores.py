@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from services.reward.scorers import SCORERS
 from services.reward.scorers.log_ratio import UNMOVED, votes_of
+from services.reward.worker import scorer_of
 from services.trainer.credit.judged_groups import vote_values
 from tests.rollouts import step_credit
 from tests.unit.reward.test_judge import Says
@@ -26,7 +26,7 @@ from triforge.types import (
     TrajectoryVotes,
 )
 
-NOBODY = cast("Any", None)  # who asks no model never calls it
+NO_MODEL = cast("Any", None)  # who asks no model never calls it
 
 
 def values(votes: TrajectoryVotes) -> dict[int, list[int]]:
@@ -44,19 +44,19 @@ async def test_an_oracle_is_right_as_often_as_it_says_and_the_same_every_time() 
     played = trajectory(
         group_task(), 0, outcome=-1, lengths=[1] * 401, labels=[None, *[1, -1] * 200]
     )
-    oracle = SCORERS.find("oracle")
+    oracle = scorer_of("oracle")
     for accuracy, low, high in ((1.0, 1.0, 1.0), (0.75, 0.72, 0.78), (0.0, 0.0, 0.0)):
-        votes = await oracle(played, job(accuracy=accuracy), NOBODY)
+        votes = await oracle(played, job(accuracy=accuracy), NO_MODEL)
         assert [step.step for step in votes.steps] == list(range(1, 401)), "no label, no votes"
         hits = [v.value == played.steps[s.step].label for s in votes.steps for v in s.votes]
         assert low <= sum(hits) / len(hits) <= high
-        assert votes == await oracle(played, job(accuracy=accuracy), NOBODY)
+        assert votes == await oracle(played, job(accuracy=accuracy), NO_MODEL)
 
 
 async def test_an_oracle_without_labels_has_not_judged() -> None:
     played = trajectory(group_task(), 0, outcome=1, lengths=[1, 1])
     with pytest.raises(RewardError, match="needs labels"):
-        await SCORERS.find("oracle")(played, job(), NOBODY)
+        await scorer_of("oracle")(played, job(), NO_MODEL)
 
 
 def test_the_accuracy_of_a_group_reaches_its_jobs() -> None:
@@ -72,13 +72,13 @@ def test_the_accuracy_of_a_group_reaches_its_jobs() -> None:
 async def test_shuffled_votes_are_the_judges_on_other_steps() -> None:
     texts = [(r"\boxed{1}",) * n + (r"\boxed{-1}",) * (3 - n) for n in (0, 1, 2, 3)] * 5
     played = trajectory(group_task(), 0, outcome=1, lengths=[1] * 20)
-    judged = values(await SCORERS.find("votes")(played, job(), Says(*texts)))
-    shuffled = values(await SCORERS.find("shuffled")(played, job(), Says(*texts)))
+    judged = values(await scorer_of("votes")(played, job(), Says(*texts)))
+    shuffled = values(await scorer_of("shuffled")(played, job(), Says(*texts)))
     assert list(shuffled) == list(judged)
     assert sorted(shuffled.values()) == sorted(judged.values())
     assert shuffled != judged
-    assert shuffled == values(await SCORERS.find("shuffled")(played, job(), Says(*texts)))
-    assert shuffled != values(await SCORERS.find("shuffled")(played, job(seed=99), Says(*texts)))
+    assert shuffled == values(await scorer_of("shuffled")(played, job(), Says(*texts)))
+    assert shuffled != values(await scorer_of("shuffled")(played, job(seed=99), Says(*texts)))
 
 
 # ---- the log-ratio ----
@@ -120,7 +120,7 @@ def sampled(logprobs: Sequence[Sequence[float]], segments: Sequence[int]) -> Tra
 async def test_a_response_that_training_made_likelier_is_voted_for_by_its_level() -> None:
     # against a reference of log p = -1 a token: L = +0.5, -2.0, +3.0 and (unmoved) 0
     played = sampled([[-0.5], [-2.0, -2.0], [0.0, 0.0, 0.0], [-1.0]], [0, 0, 1, 1])
-    votes = await SCORERS.find("log_ratio")(played, job(), Reference(-1.0))
+    votes = await scorer_of("log_ratio")(played, job(), Reference(-1.0))
     # pi / (pi + pi_ref) = .622, .119, .953; of three votes 1.87, .36, 2.86
     assert values(votes) == {0: [1, 1, -1], 1: [-1, -1, -1], 2: [1, 1, 1], 3: [0, 0, 0]}
     assert [float(step.votes[0].text) for step in votes.steps] == [0.5, -2.0, 3.0, 0.0]
@@ -131,7 +131,7 @@ async def test_a_policy_that_has_not_moved_is_trained_by_its_outcomes() -> None:
         sampled([[-1.0], [-1.0]], [0, 0]).model_copy(update={"outcome": Outcome(value=o)})
         for o in (1, -1)
     ]
-    votes = [await SCORERS.find("log_ratio")(one, job(), Reference(-1.0)) for one in played]
+    votes = [await scorer_of("log_ratio")(one, job(), Reference(-1.0)) for one in played]
     credit = step_credit(
         [1, -1], [vote_values(*pair) for pair in zip(played, votes, strict=True)],
         algorithm=resolve("rlanything", {"train_reward_model": False}),
@@ -150,15 +150,15 @@ def test_levels_are_symmetric_and_grow(ratio: float) -> None:
 
 async def test_a_reference_that_scores_something_else_is_refused() -> None:
     played = sampled([[-0.5], [-0.5]], [0, 0])
-    with pytest.raises(RewardError, match="has it the policy's tokenizer"):
-        await SCORERS.find("log_ratio")(played, job(), Reference(-1.0, cut=1))
+    with pytest.raises(RewardError, match="the policy's tokenizer"):
+        await scorer_of("log_ratio")(played, job(), Reference(-1.0, cut=1))
 
 
 async def test_an_implicit_reward_is_how_much_likelier_the_reward_model_finds_a_response() -> None:
     played = sampled([[-0.5], [-2.0, -2.0], [0.0, 0.0, 0.0], [-1.0]], [0, 0, 1, 1])
-    found = await SCORERS.find("implicit")(played, job(), Reference(-1.0))
+    found = await scorer_of("istar")(played, job(), Reference(-1.0))
     assert [step.score for step in found.steps] == [-0.5, 2.0, -3.0, 0.0]
     assert [(step.votes, step.score_version) for step in found.steps] == [((), 7)] * 4
     for asked in (Reference(-1.0, cut=1), Reference(-1.0, version=None)):
-        with pytest.raises(RewardError, match="has it the policy's tokenizer"):
-            await SCORERS.find("implicit")(played, job(), asked)
+        with pytest.raises(RewardError, match="the policy's tokenizer"):
+            await scorer_of("istar")(played, job(), asked)

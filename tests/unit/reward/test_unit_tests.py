@@ -1,4 +1,4 @@
-"""What the model that writes tests is asked, what is read from it, and the matrix of programs and tests."""
+"""Unit tests: what the model that writes tests is asked, what is read from it, and the matrix of programs and tests."""
 
 from __future__ import annotations
 

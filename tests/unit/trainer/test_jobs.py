@@ -242,10 +242,10 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
     ("overrides", "sentence"),
     [
         ({"job": "ce", "estimator": "branch"}, "no advantage is estimated"),
-        ({"job": "ce", "loss": "gspo"}, "what is imitated has no ratio"),
-        ({"job": "distil", "off_policy": "tis"}, "so nothing is corrected"),
-        ({"job": "dpo_pair"}, "its loss holds the distance to the anchor already"),
-        ({"job": "dpo_pair", "kl_beta": 0}, "allowed 'token_mean': pairs are averaged"),
+        ({"job": "ce", "loss": "gspo"}, "loss: given .gspo., allowed only with job"),
+        ({"job": "distil", "off_policy": "tis"}, "off_policy: given"),
+        ({"job": "dpo_pair"}, "kl_beta and entropy_bonus: given"),
+        ({"job": "dpo_pair", "kl_beta": 0}, "aggregation: given"),
         ({"imitation_temperature": 2}, "allowed only with job = 'distil'"),
         (
             {"job": "distil", "kl_weighted": True},

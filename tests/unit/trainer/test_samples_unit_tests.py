@@ -59,7 +59,7 @@ def programs(
     error: ErrorInfo | None = None,
     purpose: str = "train",
 ) -> JudgedGroup:
-    task = group_task(reward_kind="unit_tests", rollouts=len(shares), votes=6, purpose=purpose)
+    task = group_task(reward_kind="cure", rollouts=len(shares), votes=6, purpose=purpose)
     played = []
     for t, share in enumerate(shares):
         outcome = None if share is None else (1 if share == 1.0 else -1)

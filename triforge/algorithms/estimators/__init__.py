@@ -97,6 +97,6 @@ class Estimator:
     reads_votes: bool = False
 
 
-ESTIMATORS = Registry("estimator", Estimator, __name__)
+ESTIMATORS = Registry("estimator", Estimator, __name__, field="estimators")
 
 estimator = ESTIMATORS.register

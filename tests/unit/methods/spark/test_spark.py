@@ -116,7 +116,7 @@ SPARK: dict[str, Any] = {
         ({"algorithm": {"overrides": {"train_reward_model": True}}}, "there is no other reward model to train"),
         ({"env_adapter": {"played_by": "sessions"}}, "agents of yours answer no questions"),
         (
-            {"env_adapter": {"strategy": "tree"}, "algorithm": {"preset": "at_grpo"}},
+            {"env_adapter": {"strategy": "at_grpo"}, "algorithm": {"preset": "at_grpo"}},
             "candidates of a tree are no attempts that succeeded or failed",
         ),
         ({"models": {"mover": {"agents": ["mover"]}}}, "models.mover: given with methods.spark"),
