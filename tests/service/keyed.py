@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from triforge.access.gate import Gate, KeyCache
 from triforge.access.keys import KeyStore
-from triforge.store.database import Database
+from triforge.store.database import Database, open_database
 from triforge.web.guard import Entrance
 
 SECRET = "known-to-the-services-and-to-no-client"
+
+
+def fresh(folder: Path) -> Database:
+    """Return an empty database in a folder."""
+    return open_database(f"sqlite:///{folder}/store.sqlite")
 
 
 @dataclass
