@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from triforge.store.database import open_database
+from triforge.store.database import Database, open_database
 
 settings.register_profile("triforge", deadline=None, derandomize=True)
 settings.load_profile("triforge")
@@ -52,3 +54,11 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "store.sqlite"
     open_database(f"sqlite:///{path}").close()
     return path
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
+    """An empty SQLite database with all tables."""
+    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
+    yield opened
+    opened.close()

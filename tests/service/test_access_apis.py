@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,7 +11,7 @@ import pytest
 from services.env_adapter.app import RULES
 from services.env_adapter.pools.plans import Planner
 from tests.service.env_service import api, game, rewrite
-from tests.service.keyed import Locks, fresh
+from tests.service.keyed import Locks
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import (
     ForbiddenError,
@@ -23,13 +22,6 @@ from triforge.types import PlanRequest
 
 ORDER = ("none", "read", "submit", "admin")
 BODY = {"name": "kitchen", "environment": "household", "tasks": [{"params": game(h)} for h in (20, 30)]}  # fmt: skip
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = fresh(tmp_path)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

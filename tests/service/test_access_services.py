@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from services.trainer.app import create_app as trainer_app
 from services.trainer.runs.routes import RULES as TRAINER_RULES
 from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
-from tests.service.keyed import Locks, fresh
+from tests.service.keyed import Locks
 from triforge.broker import Broker
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import NotFoundError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import Database
 from triforge.telemetry import known
 from triforge.types import Params, PoolState, WeightsState
 from triforge.web.guard import Entrance
@@ -32,10 +33,8 @@ ORDER = ("none", "read", "submit", "admin")
 
 
 @pytest.fixture
-def locks(tmp_path: Path) -> Iterator[Locks]:
-    database = fresh(tmp_path)
-    yield Locks(database)
-    database.close()
+def locks(database: Database) -> Locks:
+    return Locks(database)
 
 
 class Pools:

@@ -67,7 +67,7 @@ class Settings(Section):
     solver_url: str = ""
     """Stronger policy that proves rewrites by solving them, addressed likewise; empty: none."""
     encoder_url: OptionalUrl = NOWHERE
-    """Model that embeds screenshots and texts (`POST /v1/embeddings`), for `reward.kind = "vlm_contrast"`; `none` where no
+    """Model that embeds screenshots and texts (`POST /v1/embeddings`), for `reward.kind = "vlm_rl"`; `none` where no
     run compares them."""
     models: ByName = ""
     """Policy services of further models of a document, `name=http://host:port` each, separated by commas."""

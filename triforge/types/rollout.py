@@ -62,7 +62,7 @@ class Player(Message):
 class GroupTask(Message):
     """A job: K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
 
-    `votes` is m, the judge's samples: votes a step, or with `reward.kind` "unit_tests" tests a group; 0 plays without
+    `votes` is m, the judge's samples: votes a step, or with `reward.kind` "cure" tests a group; 0 plays without
     judging. `env_adapter` has the options of playing, `reward` those of judging. `agents` are those of the environment that other
     models play; the policy plays all others with `sampling`. `judges` judge the steps of these agents; the reward model judges
     those of all others with `judge_sampling`.
@@ -317,7 +317,7 @@ class GroupTests(_Work):
 class JudgedGroup(Message):
     """A played group with its votes, aligned with `played.trajectories` (None where judging was not wanted or failed).
 
-    With `reward.kind` "unit_tests" there are no votes, but `tests` (None where the task has no programs or nothing was
+    With `reward.kind` "cure" there are no votes, but `tests` (None where the task has no programs or nothing was
     measured). Produced by: reward (stream `judged`). Consumed by: orchestrator.
     """
 

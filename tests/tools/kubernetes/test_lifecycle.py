@@ -66,7 +66,7 @@ def paths_of(service: str) -> set[str]:
         service == "local_engine"
     ):  # its table of routes, read and not imported: that would bring torch
         text = (ROOT / "services" / "local_engine" / "routes.py").read_text()
-        return set(re.findall(r'^    Route\("(/[\w/]+)"', text, re.M))
+        return set(re.findall(r'"(/[\w/]+)"', text))
     app = app_of(service)
     return {str(route.path) for route in app.routes if hasattr(route, "path")} | set(
         app.openapi()["paths"]

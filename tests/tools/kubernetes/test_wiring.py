@@ -115,7 +115,7 @@ def test_a_policy_service_finds_every_replica_of_its_engines(variant: tuple[str,
             continue
         (source,) = parse_sources(given["TRIFORGE_ENGINES"])
         url = urlsplit(source.url)
-        assert source.kind == "dns", named(document)
+        assert source.by_name, named(document)
         engine = found[str(url.hostname)]
         assert url.hostname == f"engine-{given['TRIFORGE_ROLE']}"
         assert engine["clusterIP"] == "None"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.service.keyed import fresh
 from triforge.access.callers import UNRESTRICTED, Caller, Requirement
 from triforge.access.gate import KNOWN_S, SERVICE, STRANGER, Gate, KeyCache
 from triforge.access.keys import Key, KeyStore
@@ -55,13 +53,6 @@ class Counting(KeyStore):
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = fresh(tmp_path)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

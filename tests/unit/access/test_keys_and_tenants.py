@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from tests.service.keyed import fresh
 from triforge.access.exposure import is_loopback, require_safe
 from triforge.access.gate import require_served_version
 from triforge.access.keys import KeyStore, parse_key
 from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError, VersionError
 from triforge.store.database import Database
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = fresh(tmp_path)
-    yield opened
-    opened.close()
 
 
 def test_a_key_says_its_id_and_no_two_are_alike(database: Database) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from services.trainer.replay.replay import main, replay, what_if
 from services.trainer.runs.store import RunStore
 from triforge.errors import InputError, NotFoundError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.database import open_database
+from triforge.store.database import Database
 from triforge.store.training_logprobs import recorded_logprobs
 from triforge.types import WeightVersion
 
@@ -171,10 +170,8 @@ def test_other_rules_drop_turn_and_add_samples(recording: Recording) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[RunStore]:
-    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
-    yield RunStore(database)
-    database.close()
+def store(database: Database) -> RunStore:
+    return RunStore(database)
 
 
 def test_a_run_of_a_deployment_is_saved_and_replays_elsewhere(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +12,13 @@ from sqlalchemy.orm import ORMExecuteState, Session
 
 from services.trainer.runs.store import RunStore
 from triforge.errors import ConflictError
-from triforge.store.database import open_database
+from triforge.store.database import Database
 from triforge.types import RunStep
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[RunStore]:
-    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
-    yield RunStore(database)
-    database.close()
+def store(database: Database) -> RunStore:
+    return RunStore(database)
 
 
 MOVES: dict[str, Callable[[RunStore, str], object]] = {

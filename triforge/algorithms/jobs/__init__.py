@@ -1,4 +1,4 @@
-"""Jobs: what a model is trained for, `algorithm.job`. See docs/algorithms.md, "Jobs".
+"""Jobs: what a model is trained for, `algorithm.job`. See docs/methods.md.
 
 A job is known here by its properties and by how it weighs rollouts; its gradient is an objective of the learner.
 """
