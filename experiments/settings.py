@@ -96,7 +96,10 @@ ARMS: dict[str, Arm] = {
     "ladder": Arm(
         title="ladder",
         families=("tasks",),
-        config={"adaptation": {"controller": "ladder", "ladder": {"start": 3, "options": SHOWN}}},
+        config={
+            "adaptation": {"controller": "rlve"},
+            "methods": {"rlve": {"start": 3, "options": SHOWN}},
+        },
     ),
     "null": Arm(
         title="null rewriter (unchanged task as candidate)",

@@ -68,7 +68,7 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"models": {"reward": {"temperature": 0}}},
     {"methods": {"envrl": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
     {"trainer": {"policy": {"lora_alpha": 64}}},
-    {"adaptation": {"ladder": {"levels": 2}}},
+    {"methods": {"rlve": {"levels": 2}}},
 )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from methods.cure.arithmetic import credit_tests
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import credit_steps, credit_votes
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample
-from triforge.algorithms.unit_tests import credit_tests
 
 Rows = Sequence[Sequence[Any]]
 

@@ -47,6 +47,7 @@ class Scorer:
 
     Attributes:
         part: the path of a `triforge.rollout.protocols.StepScorer`, or with `by_group` of a `GroupScorer`; in judge workers.
+        credit: with `by_group`, the path of a `services.trainer.credit.credited.GroupCredit`; in the orchestrator.
         casts_votes: each step gets votes of +1 and -1; otherwise it has a score, or nothing.
         trains_judge: the reward model may learn from its results.
         by_group: one job judges a whole group, in the place of one job a trajectory.
@@ -59,6 +60,7 @@ class Scorer:
     """
 
     part: str = ""
+    credit: str = ""
     casts_votes: bool = True
     trains_judge: bool = False
     by_group: bool = False

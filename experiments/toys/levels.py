@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from statistics import fmean
 
-from triforge.algorithms.ladder import Ladder
+from methods.rlve.ladder import Ladder
 
 _BLOCK = 100  # groups a point
 

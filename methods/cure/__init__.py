@@ -8,7 +8,10 @@ from triforge.methods import Method, Scorer
 METHOD = Method(
     name="cure",
     options=CureOptions,
+    loop="methods.cure.loop:Cure",
     scorer=Scorer(
+        part="methods.cure.writing:UnitTests",
+        credit="methods.cure.credit:ProgramCredit",
         casts_votes=False,
         trains_judge=True,
         by_group=True,

@@ -87,10 +87,9 @@ def judge_worker(concurrency: int) -> int:
     settings = Settings.from_env()
     settings.require_secret()
     reward = _config(settings).reward
-    if reward.chosen.by_group:
+    scorer_of(reward.kind)
+    if reward.chosen.needs_programs:
         shared().check()  # better no worker than one that can run no program
-    else:
-        scorer_of(reward.kind)
     serve_metrics(
         settings, service="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
     )

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from prometheus_client import Counter, Histogram
 
-from services.reward.scorers.unit_tests import ask_for_tests, run_tests
 from triforge.broker import Broker, JobClaim
 from triforge.config.parts import SCORERS
 from triforge.errors import RewardError, TriforgeError
 from triforge.methods import load_part
 from triforge.retry import RetryPolicy, is_retryable, retry, waiting
-from triforge.rollout.protocols import GenerateMany, StepScorer
+from triforge.rollout.protocols import GenerateMany, GroupScorer, StepScorer
 from triforge.sandbox.client import Sandbox
 from triforge.telemetry import stamp
 from triforge.types import (
@@ -140,10 +139,11 @@ class JudgeWorker:
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):
-                reply = await self._insist(lambda: ask_for_tests(self._generate_many, task, played))
+                scorer: GroupScorer = scorer_of(task.scorer)
+                reply = await self._insist(lambda: scorer.ask(self._generate_many, task, played))
             async with self._turn, asyncio.timeout(task.deadline_s):
                 sandbox = self._sandbox
-                tests = await self._insist(lambda: run_tests(sandbox, played, reply))
+                tests = await self._insist(lambda: scorer.judge(sandbox, played, reply))
         except (TimeoutError, TriforgeError) as error:
             limit = (
                 f"tests were not written, or not run, within {task.deadline_s:g} s; the judge's policy service is too slow or hangs, "

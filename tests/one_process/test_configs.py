@@ -77,7 +77,7 @@ TINY: dict[str, dict[str, Any]] = {
         "generate": {"options": {"puzzles": ["truth"]}},
         "run": {
             "models": {"policy": {"max_new_tokens": 30, "regex": "<answer>(true|false)</answer>"}},
-            "adaptation": {"ladder": {"rollouts": 4, "options": {"puzzles": ["truth"]}}},
+            "methods": {"rlve": {"rollouts": 4, "options": {"puzzles": ["truth"]}}},
         },
     },
 }

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from experiments.one_process import OneProcess
+from methods.cure.arithmetic import NO_GOOD_PROGRAM, generated_test_rewards
 from tests.one_process.test_configs import run_of
-from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM, generated_test_rewards
 from triforge.config import merge
 from triforge.types import PoolRequest, TaskUpload
 

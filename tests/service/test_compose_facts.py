@@ -39,7 +39,7 @@ async def send_one_of_each(broker: Broker) -> None:
         JudgeTask(trajectory_id="g/0", group_id="g", run_id="r", votes=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
     )  # fmt: skip
     await broker.send(
-        UnitTestTask(group_id="g", run_id="r", tests=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
+        UnitTestTask(scorer="cure", group_id="g", run_id="r", tests=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
     )  # fmt: skip
     await broker.send(outcome())
 

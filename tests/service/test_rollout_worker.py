@@ -388,7 +388,7 @@ async def test_a_group_of_programs_is_sent_for_tests_once_it_is_whole(
 ) -> None:
     family, task = Programs(), group(reward_kind="cure")
     await worker(broker, family).play(task)
-    expected = UnitTestTask(
+    expected = UnitTestTask(scorer="cure",
         group_id="g", run_id="r", tests=2, seed=derive_seed(5, "judge"), sampling=JUDGE_SAMPLING,
         deadline_s=40.0,
     )  # fmt: skip

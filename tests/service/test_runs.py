@@ -180,7 +180,7 @@ async def test_a_run_that_needs_a_model_which_the_deployment_has_not_is_refused(
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
 
 
-@pytest.mark.parametrize("controller", ["ladder", "llm_rewrite"])
+@pytest.mark.parametrize("controller", ["rlve", "llm_rewrite"])
 async def test_a_run_whose_tasks_change_is_refused_where_nothing_changes_them(
     broker: Broker, store: RunStore, tmp_path: Path, controller: str
 ) -> None:
@@ -230,7 +230,7 @@ async def test_an_oracle_is_only_asked_where_environments_label_their_steps(runs
 
 
 async def test_the_ladder_is_only_climbed_where_tasks_have_levels(runs: Runs) -> None:
-    changes = {"controller": "ladder"}
+    changes = {"controller": "rlve"}
     with pytest.raises(ConfigError, match=r"for the pool 'flat'.*no difficulty levels"):
         await runs.submit(RunRequest(pool="flat", config={"adaptation": changes}), None)
     queued = await runs.submit(RunRequest(pool="kitchen", config={"adaptation": changes}), None)

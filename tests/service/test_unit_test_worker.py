@@ -41,7 +41,13 @@ TASK = Task(id="t", pool_id="p", slot="t", family="code", instruction="Say yes."
 DEFAULT = Limits()
 NAME = unit_tests_id("g")
 JOB = UnitTestTask(
-    group_id="g", run_id="r", tests=2, seed=7, sampling=Sampling(max_new_tokens=4), deadline_s=20.0
+    scorer="cure",
+    group_id="g",
+    run_id="r",
+    tests=2,
+    seed=7,
+    sampling=Sampling(max_new_tokens=4),
+    deadline_s=20.0,
 )
 TEXTS = ("```input\n1\n```\n```output\nyes\n```", "I like trains.")
 

@@ -57,8 +57,8 @@ SOMETHING = "sp.lambda0 or id.lambda0 above 0 or measure = true"
             "methods.envrl.prompt: given 'terse', allowed only with layout.*no item is written",
         ),
         (
-            {"adaptation": {"controller": "llm_rewrite", "ladder": {"levels": 2}}},
-            "adaptation.ladder: given with controller = 'llm_rewrite', allowed only with 'ladder'",
+            {"methods": {"rlve": {"levels": 2}}},
+            "methods.rlve: given levels with adaptation.controller = 'llm_rewrite'",
         ),
         (
             {"report": {"wandb_mode": "offline"}},

@@ -56,7 +56,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "overlong_limit": 20480,
         "overlong_buffer": 4096,
     },
-    "rlve": {**OUTCOME, **HIGHER, "kl_beta": 0.0, "off_policy": "tis", "refills": 10},
     "gspo": {**OUTCOME, "loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "kl_beta": 0.0},
     "cispo": {
         **OUTCOME,

@@ -21,7 +21,6 @@ from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
     EnvAdapterSection,
-    LadderSection,
     RewardSection,
     RunSection,
 )

@@ -24,6 +24,7 @@ MOVED: Final = {
     "monitor": "methods.starpo",
     "reward.mode": "methods.spark",
     "reward.recycled": "methods.spark.questions",
+    "adaptation.ladder": "methods.rlve",
     "reward.beta": "methods.istar.beta",
     "reward.contrast": "methods.vlm_rl",
     "env_adapter.team_weight": "methods.at_grpo.team_weight",
@@ -33,6 +34,7 @@ MOVED: Final = {
 }
 """Sections and options of older versions, and where each is now."""
 RENAMED: Final = {
+    "adaptation.controller": {"ladder": "rlve"},
     "reward.kind": {"implicit": "istar", "vlm_contrast": "vlm_rl", "unit_tests": "cure"},
     "env_adapter.strategy": {"tree": "at_grpo", "critic_best_of_k": "pa_rl"},
 }

@@ -80,9 +80,6 @@ CONTROLLERS: Final = Parts(
             rewrites=True,
             reads_notes=True,
         ),
-        "ladder": Controller(
-            part="services.env_adapter.adaptation.ladder:LadderController", needs_levels=True
-        ),
     },
 )
 STRATEGIES: Final = Parts("env_adapter.strategy", "strategy", {"group": Strategy()})

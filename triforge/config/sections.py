@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.algorithms.ladder import LadderRule
 from triforge.algorithms.registry import Only
 from triforge.config.base import (
     Conflicts,
@@ -164,18 +163,11 @@ class EnvAdapterSection(Section):
         )
 
 
-class LadderSection(Section, LadderRule):
-    """The ladder's windows of difficulty levels, one a kind of environment where the family has several."""
-
-    options: Params = Field(default_factory=dict)
-    """Options of the family's generator that all levels have in common."""
-
-
 class AdaptationSection(Section):
     """How tasks change."""
 
     controller: ControllerName = "llm_rewrite"
-    """`llm_rewrite`, `ladder`, `none` (every task stays as it is), or a method with a controller, by its name or path."""
+    """`llm_rewrite`, `none` (every task stays as it is), or a method with a controller, by its name or path."""
     original_share: Share = 0.0
     """Share of the pool's slots that keep their original tasks."""
     max_pending: int = Field(2, ge=0)
@@ -211,7 +203,6 @@ class AdaptationSection(Section):
     """Tries of the solver at a candidate that its family cannot prove."""
     null_control: Share = 0.0
     """Share of proposals whose candidate is the unchanged parent: measures false acceptance."""
-    ladder: LadderSection = LadderSection()
 
     @property
     def chosen(self) -> Controller:
@@ -227,15 +218,6 @@ class AdaptationSection(Section):
     def adapts(self) -> bool:
         """Whether tasks change."""
         return bool(self.chosen.part)
-
-    @model_validator(mode="after")
-    def _reads_its_ladder(self) -> AdaptationSection:
-        if self.ladder != LadderSection() and not self.chosen.needs_levels:
-            raise ValueError(
-                f"ladder: given with controller = {self.controller!r}, allowed only with 'ladder': no other controller has "
-                "difficulty levels"
-            )
-        return self
 
     def conflicts(self, config: Any) -> Conflicts:
         """Refuse measurements of rewrites that could not be made."""

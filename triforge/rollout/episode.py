@@ -73,6 +73,7 @@ def unit_test_task(group: GroupTask) -> UnitTestTask:
     return UnitTestTask(
         group_id=group.group_id,
         run_id=group.run_id,
+        scorer=group.reward.kind,
         tests=group.votes,
         seed=derive_seed(group.seed, "judge"),
         sampling=group.judge_sampling,

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from triforge.types import (
     CheckResult,
     Direction,
     GenerateReply,
     GenerateRequest,
+    GroupTests,
     ImageRef,
     JudgeTask,
     Params,
     ProgramLimits,
     Task,
     Trajectory,
+    TrajectoryGroup,
     TrajectoryVotes,
+    UnitTestTask,
 )
 
 
@@ -44,6 +47,20 @@ class StepScorer(Protocol):
         `task` has the number of votes, the seed and the sampling; `generate_many` samples from the reward model, which a
         scorer may ignore. After a TriforgeError the trajectory counts as not judged.
         """
+
+
+class GroupScorer(Protocol):
+    """Judges a played group as a whole. Each of its two phases has the deadline of the job and is tried again."""
+
+    async def ask(
+        self, generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
+    ) -> GenerateReply:
+        """Sample the texts of the judge."""
+
+    async def judge(
+        self, sandbox: Any, played: TrajectoryGroup, reply: GenerateReply
+    ) -> GroupTests:
+        """Evaluate the texts; `sandbox` is a `triforge.sandbox.client.Sandbox`, or None where programs cannot run."""
 
 
 class KeepImage(Protocol):

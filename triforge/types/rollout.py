@@ -283,6 +283,7 @@ class UnitTestTask(Message):
 
     group_id: str
     run_id: str
+    scorer: str
     tests: Annotated[int, Field(ge=1, le=64)]
     seed: int
     sampling: Sampling

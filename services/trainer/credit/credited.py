@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from services.trainer.credit.judged_groups import (
-    accepted,
     models_of,
     stale_votes,
     step_votes,
@@ -20,7 +19,7 @@ from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import credit_steps, credit_votes
 from triforge.algorithms.penalties import charge
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample, Tally
-from triforge.algorithms.unit_tests import credit_tests, program_rules
+from triforge.methods import load_part
 from triforge.types import JudgedGroup, Purpose, Trajectory, TrajectoryVotes, UnitTest, Vote
 
 EVALUATION = "evaluation"
@@ -33,6 +32,19 @@ NO_TOKENS = "no sampled tokens"
 NOT_WHOLE = "trajectory is not whole"
 
 _NONE: Final = Tally(0, 0, 0.0)
+
+
+class GroupCredit(Protocol):
+    """The credit of groups that a scorer judges as a whole (`triforge.methods.Scorer.credit`)."""
+
+    def score(self, trajectory: Trajectory) -> float | None:
+        """Return the score of a trajectory that is compared with others."""
+
+    def rules(self, algorithm: Algorithm) -> Algorithm:
+        """Return the algorithm by which responses are credited."""
+
+    def credit(self, texts: Sequence[Sample], group: JudgedGroup, algorithm: Algorithm) -> None:
+        """Annotate the texts of the judge."""
 
 
 @dataclass(slots=True)
@@ -112,7 +124,7 @@ class CreditedGroup:
                 ]
             steps.append(made)
         outcome = trajectory.outcome
-        score = outcome.passed if self.by_tests else trajectory.score
+        score = self.by_group.score(trajectory) if self.by_group else trajectory.score
         self.rollouts.append(
             Rollout(
                 outcome=outcome.value,
@@ -139,9 +151,11 @@ class CreditedGroup:
         return sample
 
     @property
-    def by_tests(self) -> bool:
-        """Whether programs are credited by hidden tests."""
-        return self.group.played.group.reward.chosen.by_group
+    def by_group(self) -> GroupCredit | None:
+        """The credit of a group that is judged as a whole; None if its steps are judged."""
+        path = self.group.played.group.reward.chosen.credit
+        part: GroupCredit | None = load_part(path, "reward.kind") if path else None
+        return part
 
     def responses(self) -> Iterator[Sample]:
         """Yield the responses of all rollouts."""
@@ -157,10 +171,9 @@ def credit(group: JudgedGroup, options: SampleOptions) -> CreditedGroup:
     """Return a group with the rewards and advantages of its samples; without its votes if they are too old."""
     algorithm, made = options.algorithm, CreditedGroup.of(group)
     charge(made.rollouts, algorithm)
-    if made.by_tests:
-        made.tally = credit_steps(made.rollouts, program_rules(algorithm))
-        outcomes = [rollout.outcome for rollout in made.rollouts]
-        credit_tests(made.tests, outcomes, accepted(group), algorithm=algorithm)
+    if by_group := made.by_group:
+        made.tally = credit_steps(made.rollouts, by_group.rules(algorithm))
+        by_group.credit(made.tests, group, algorithm)
     else:
         oldest = {role: version - at.bound for role, (version, at) in options.judging.items()}
         made.voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))

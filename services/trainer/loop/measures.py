@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from typing import Any, Final
 
-from services.trainer.credit.judged_groups import accepted, vote_values
+from services.trainer.credit.judged_groups import vote_values
 from services.trainer.credit.samples import TRAINED, Samples
 from services.trainer.loop.gauges import PROGRESS
 from services.trainer.loop.learners import Trained
@@ -31,7 +31,6 @@ from triforge.algorithms.theory import (
     trust,
     wilson,
 )
-from triforge.algorithms.unit_tests import count_unit_tests, total
 from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole
 
@@ -96,7 +95,7 @@ def step_measures(
         measures |= ends("in_band", wilson(sum(inside), len(inside)))
     if same:
         measures |= ends("all_same", wilson(sum(same), len(same)))
-    return measures | judge_measures(training) | unit_test_measures(training)
+    return measures | judge_measures(training)
 
 
 def ends(name: str, interval: tuple[float, float]) -> dict[str, float]:
@@ -163,32 +162,6 @@ def _compared(groups: Sequence[JudgedGroup]) -> dict[str, float]:
             measures[name] = math.fsum(wins for wins, _ in rows) / pairs
             measures |= ends(name, share_interval(rows))
     return measures
-
-
-def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
-    """Return the quality of programs and generated tests, over the groups for which tests are written.
-
-    `unit_tests/code`, `/ut` and `/detect` are the published shares (`triforge.algorithms.unit_tests`); `/written` counts
-    tests, `/invalid` is the share that could not be read, `/failed` counts groups whose tests were not written or not run;
-    `/hidden` is the mean share of hidden tests that a program passes.
-    """
-    asked = [g for g in groups if g.played.group.reward.chosen.by_group]
-    if not asked:
-        return {}
-    counts = total(
-        count_unit_tests([t.outcome.value for t in g.played.trajectories], accepted(g))
-        for g in asked
-    )
-    rows = [row for g in asked for row in accepted(g)]
-    shares = [t.outcome.passed for g in asked for t in g.played.trajectories]
-    failed = sum(g.tests is not None and g.tests.error is not None for g in asked)
-    measures = {"written": float(len(rows)), "failed": float(failed)} | _means(
-        {
-            "invalid": [row is None for row in rows],
-            "hidden": [share for share in shares if share is not None],
-        }
-    )
-    return {f"unit_tests/{name}": v for name, v in (counts.measures() | measures).items()}
 
 
 def sample_measures(samples: Samples) -> dict[str, float]:

@@ -6,7 +6,8 @@ PAGE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="u
 
 
 def test_every_reason_a_sample_is_not_trained_on_is_documented():
-    from triforge.algorithms import advantages, credit, filters, unit_tests
+    from methods.cure import arithmetic as unit_tests
+    from triforge.algorithms import advantages, credit, filters
     from triforge.algorithms.jobs import imitation
 
     reasons = [

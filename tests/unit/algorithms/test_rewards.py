@@ -2,9 +2,9 @@
 
 import pytest
 
+from methods.cure.arithmetic import generated_test_rewards
 from triforge.algorithms.advantages import mean_and_deviation, standardise
 from triforge.algorithms.credit import step_reward, vote_rewards
-from triforge.algorithms.unit_tests import generated_test_rewards
 from triforge.errors import InputError
 
 OUTCOMES = [1, -1, -1]

@@ -94,7 +94,7 @@ def test_the_notes_are_every_measured_rollout_of_a_training_group() -> None:
     found = outcome_of(played(1, -1, None))
     assert [note.success for note in found.notes] == [True, False]
     assert found.notes[1].judged[0][1] == ("good", "bad")
-    assert outcome_of(played(-1, -1), controller="ladder").notes == ()
+    assert outcome_of(played(-1, -1), controller="rlve").notes == ()
     measured = outcome_of(played(-1, -1, purpose="measure_parent", proposal_id="p"))
     assert measured.notes == ()
 
@@ -103,7 +103,7 @@ def test_the_notes_are_every_measured_rollout_of_a_training_group() -> None:
     ("options", "rewrites"),
     [
         ({"controller": "llm_rewrite"}, True),
-        ({"controller": "ladder"}, False),
+        ({"controller": "rlve"}, False),
         ({"controller": "none"}, False),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from methods.rlve.options import RlveOptions
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
 from services.env_adapter.adaptation.controllers import ControllerParts
 from services.env_adapter.adaptation.measurement import Closed
@@ -18,7 +19,7 @@ from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
 from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
-from triforge.config import LadderSection, parse
+from triforge.config import parse
 from triforge.config.methods import MethodOptions
 from triforge.environments import registry
 from triforge.errors import ConfigError
@@ -160,7 +161,7 @@ async def test_a_model_that_hangs_is_given_up_with_the_time(database: Database) 
 
 # ---- ladder ----
 
-LADDER = adapt_settings(controller="ladder", ladder=LadderSection(rollouts=32))
+LADDER = adapt_settings(controller="rlve", controller_options=RlveOptions(rollouts=32))
 
 
 async def test_the_ladder_replaces_every_played_task_by_a_fresh_one_of_its_window(
@@ -168,7 +169,7 @@ async def test_the_ladder_replaces_every_played_task_by_a_fresh_one_of_its_windo
 ) -> None:
     task = kitchen.active()[0]
     (made,) = await kitchen.play(task, 8, LADDER)  # inside the band: the ladder does not care
-    assert (made.state, made.controller, made.answer) == ("accepted", "ladder", "level 0")
+    assert (made.state, made.controller, made.answer) == ("accepted", "rlve", "level 0")
     assert made.reason == "ladder: no ladder made the task, so its group counts nothing"
     assert made.candidate_id in kitchen.active()
     assert task not in kitchen.active()
@@ -258,9 +259,11 @@ async def test_a_level_that_cannot_be_made_leaves_the_slot_with_the_reason(
     kitchen: Kitchen,
 ) -> None:
     options: Params = {"goals": ["place"], "receptacles": [3, 4]}
-    high = LadderSection(start=9, levels=1, options=options)
+    high = RlveOptions(start=9, levels=1, options=options)
     before = kitchen.active()
-    (made,) = await kitchen.play(before[0], 16, adapt_settings(controller="ladder", ladder=high))
+    (made,) = await kitchen.play(
+        before[0], 16, adapt_settings(controller="rlve", controller_options=high)
+    )
     assert (made.state, made.candidate_id) == ("invalid", None)
     assert "level 9" in made.reason
     assert kitchen.active() == before
@@ -270,9 +273,9 @@ async def test_options_that_the_generator_refuses_leave_the_slot_with_the_reason
     database: Database,
 ) -> None:
     kitchen = Kitchen(database, slots=1, environment="puzzles")
-    wrong = LadderSection(options={"puzzles": ["sudoku"]})
+    wrong = RlveOptions(options={"puzzles": ["sudoku"]})
     (made,) = await kitchen.play(
-        kitchen.active()[0], 16, adapt_settings(controller="ladder", ladder=wrong)
+        kitchen.active()[0], 16, adapt_settings(controller="rlve", controller_options=wrong)
     )
     assert (made.state, made.candidate_id) == ("invalid", None)
     assert "unknown sudoku" in made.reason
@@ -281,7 +284,8 @@ async def test_options_that_the_generator_refuses_leave_the_slot_with_the_reason
 # ---- a window a kind ----
 
 KINDS = adapt_settings(
-    controller="ladder", ladder=LadderSection(rollouts=16, options={"puzzles": ["total", "truth"]})
+    controller="rlve",
+    controller_options=RlveOptions(rollouts=16, options={"puzzles": ["total", "truth"]}),
 )
 
 
@@ -351,7 +355,7 @@ def test_the_levels_of_the_household_are_lengths_of_plans() -> None:
 async def test_a_share_of_the_slots_keeps_its_original_tasks(database: Database) -> None:
     kitchen = Kitchen(database, slots=12)
     before = kitchen.active()
-    settings = adapt_settings(controller="ladder", original_share=0.25)
+    settings = adapt_settings(controller="rlve", original_share=0.25)
     for _ in range(2):
         for task in kitchen.active():
             await kitchen.play(task, 0, settings)

@@ -29,12 +29,16 @@ def test_a_pair_may_span_what_the_run_may_lag_unless_the_option_is_set(
 
 def test_the_sections_of_a_run_are_read_from_the_store(database: Database) -> None:
     chosen = {
-        "controller": "ladder",
+        "controller": "rlve",
         "max_drift": 0.6,
         "original_share": 0.25,
-        "ladder": {"levels": 2},
     }
-    given = config(adaptation=chosen, env_adapter={"max_steps": 3}, algorithm={"preset": "grpo"})
+    given = config(
+        adaptation=chosen,
+        env_adapter={"max_steps": 3},
+        algorithm={"preset": "grpo"},
+        methods={"rlve": {"levels": 2}},
+    )
     document = given.model_dump(mode="json")
     run = RunStore(database).create(name="r", pool_id="p", config=document)
     found = RunSettings(database).read(run.id)

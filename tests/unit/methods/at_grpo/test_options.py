@@ -25,7 +25,7 @@ TREE: dict[str, Any] = {
         ({"algorithm": {"overrides": {"use_votes": True}}}, "estimator: given 'branch' with votes"),
         ({"algorithm": {"overrides": {"job": "ce"}}}, "job: given 'ce'"),
         ({"env_adapter": {"played_by": "sessions"}}, "env_adapter.played_by = 'sessions'"),
-        ({"adaptation": {"controller": "ladder"}}, "adaptation.controller = 'ladder'"),
+        ({"adaptation": {"controller": "rlve"}}, "adaptation.controller = 'rlve'"),
         ({"methods": {"envrl": {"measure": True}}}, "methods.envrl: given weights"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.reward.scorers.unit_tests import build_test_prompt, run_matrix
+from methods.cure.writing import build_test_prompt, run_matrix
 from triforge.sandbox.cases import Case, read_case
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult

@@ -1,8 +1,8 @@
-"""The controller `ladder`: every training group's slot goes on with a fresh task from a window of difficulty levels.
+"""The controller: every training group's slot goes on with a fresh task from a window of difficulty levels.
 
 A run has a ladder a kind of task, or one of all tasks where the family names no kinds (`triforge.rollout.adapting`). The
 family's generator makes the task: its kind drawn evenly from all, its level evenly from the kind's window. Groups of the
-top level move the window of their kind (`triforge.algorithms.ladder`). The count, the move and the new version are one
+top level move the window of their kind (`methods.rlve.ladder`). The count, the move and the new version are one
 transaction, and the id of its proposal follows from the group: a repeated delivery finds it and changes nothing. A run's
 ladders are its own and go on where they stood; tasks that no ladder made (a pool's first ones) have no level and count
 nothing.
@@ -20,13 +20,13 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from methods.rlve.ladder import Ladder
+from methods.rlve.options import RlveOptions
 from services.env_adapter.adaptation.controllers import ControllerParts
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import lock_pool, new_row, task_in
 from services.env_adapter.pools.slots import replace, successor, withdraw
-from triforge.algorithms.ladder import Ladder
-from triforge.config import LadderSection
 from triforge.errors import InputError
 from triforge.rollout.adapting import Kinds, Levels
 from triforge.rollout.protocols import TaskDraft
@@ -68,7 +68,7 @@ class LadderController:
                 return _MADE
             task = task_in(session, outcome.task_id)
             ladders = _ladders(session, outcome)
-        fresh, refused = self._draw(name, task, ladders, outcome.settings.adaptation.ladder)
+        fresh, refused = self._draw(name, task, ladders, _options(outcome))
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(ProposalRow, name) is not None:
@@ -77,7 +77,11 @@ class LadderController:
             task = task_in(session, outcome.task_id)
             why_not = _why_not(session, task) or refused
             proposal = new_proposal(
-                outcome, task, direction="harder", controller="ladder", reason=why_not or window
+                outcome,
+                task,
+                direction="harder",
+                controller=outcome.settings.adaptation.controller,
+                reason=why_not or window,
             )
             if fresh is not None and not why_not:
                 proposal = _take(session, proposal, fresh)
@@ -85,7 +89,7 @@ class LadderController:
             return proposal
 
     def _draw(
-        self, name: str, task: Task, ladders: dict[str, Ladder], section: LadderSection
+        self, name: str, task: Task, ladders: dict[str, Ladder], section: RlveOptions
     ) -> tuple[_Fresh | None, str]:
         """Return a task, or why there is none. A level that the generator refuses is not drawn again."""
         family = self._family(task.family)
@@ -142,13 +146,18 @@ def _take(session: Session, proposal: Proposal, fresh: _Fresh) -> Proposal:
     )
 
 
+def _options(outcome: RunOutcome) -> RlveOptions:
+    options = outcome.settings.controller_options
+    return options if isinstance(options, RlveOptions) else RlveOptions()
+
+
 def _of(kind: str) -> str:
     return f" of {kind}" if kind else ""
 
 
 def _ladders(session: Session, outcome: RunOutcome) -> dict[str, Ladder]:
     """Return the run's ladders by kind, those that counted a group."""
-    rule = outcome.settings.adaptation.ladder
+    rule = _options(outcome)
     rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
     return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
 
@@ -157,7 +166,7 @@ def _count(session: Session, outcome: RunOutcome) -> str:
     """Count this group on the ladder of its kind, store the ladder, and describe it."""
     played = session.get(LevelRow, outcome.task_id)
     kind, level = (played.kind, played.level) if played else ("", None)
-    before = _ladders(session, outcome).get(kind, Ladder(outcome.settings.adaptation.ladder))
+    before = _ladders(session, outcome).get(kind, Ladder(_options(outcome)))
     ladder = before.after(level, outcome.successes, outcome.measured)
     if level is None:
         return "ladder: no ladder made the task, so its group counts nothing"

@@ -42,6 +42,24 @@ def build_test_prompt(problem: str) -> tuple[ChatMessage, ...]:
     return (ChatMessage(role="user", content=content),)
 
 
+class UnitTests:
+    """The reward model's tests of a group's programs; see `triforge.rollout.protocols.GroupScorer`."""
+
+    @staticmethod
+    async def ask(
+        generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
+    ) -> GenerateReply:
+        """Sample the tests."""
+        return await ask_for_tests(generate_many, task, played)
+
+    @staticmethod
+    async def judge(
+        sandbox: Sandbox | None, played: TrajectoryGroup, reply: GenerateReply
+    ) -> GroupTests:
+        """Run the group's programs on the tests."""
+        return await run_tests(sandbox, played, reply)
+
+
 async def ask_for_tests(
     generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
 ) -> GenerateReply:

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from methods.cure.arithmetic import NO_GOOD_PROGRAM
+from methods.cure.loop import unit_test_measures
 from services.trainer.credit.credited import NO_TOKENS, STALE, TOO_LONG
 from services.trainer.credit.judged_groups import judged_by, stale_votes
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
-from services.trainer.loop.measures import step_measures
 from services.trainer.loop.task_source import diagnosis_notes
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
 from triforge.broker import unit_tests_id
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import write_step_records
@@ -180,7 +180,7 @@ def test_the_versions_of_tests_are_those_of_the_judge_and_old_ones_are_written_a
 def test_the_measures_of_a_step_hold_code_ut_and_detect() -> None:
     error = ErrorInfo(kind="sandbox", detail="no bubblewrap", retryable=True)
     lost = programs(shares=(0.0, 0.0), tests=(), error=error)
-    measures = step_measures([programs(), lost], alpha_low=0.2, alpha_high=0.8)
+    measures = unit_test_measures([programs(), lost])
     found = {name: value for name, value in measures.items() if name.startswith("unit_tests/")}
     assert found == pytest.approx(
         {

@@ -2,17 +2,17 @@
 
 import pytest
 
-from tests.rollouts import step_credit, unit_credit
-from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import NOT_TRAINED
-from triforge.algorithms.filters import OUTSIDE_REWARD_BAND
-from triforge.algorithms.presets import preset_names
-from triforge.algorithms.unit_tests import (
+from methods.cure.arithmetic import (
     NO_GOOD_PROGRAM,
     count_unit_tests,
     program_rules,
     total,
 )
+from tests.rollouts import step_credit, unit_credit
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.credit import NOT_TRAINED
+from triforge.algorithms.filters import OUTSIDE_REWARD_BAND
+from triforge.algorithms.presets import preset_names
 from triforge.errors import InputError
 
 PAPER, DEFAULT = resolve("rlanything_paper"), resolve("rlanything")

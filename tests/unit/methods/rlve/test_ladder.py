@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from experiments.toys.levels import curve
-from triforge.algorithms.ladder import Ladder, LadderRule
+from methods.rlve.ladder import Ladder, LadderRule
 from triforge.errors import InputError
 
 
