@@ -47,8 +47,7 @@ class RunConfig(Section):
         """
         used = {find(name): options for name, options in self.methods.named.items()}
         owner = preset_owner(self.algorithm.preset)
-        installed = (find(name) for name in known())
-        for method in installed:
+        for method in map(find, known()):
             if method.default or method is owner:
                 used.setdefault(method, options_of(method)())
         parts = (
@@ -63,10 +62,7 @@ class RunConfig(Section):
     @property
     def extra(self) -> dict[str, Any]:
         """The options of the methods whose parts work in rollout and judge workers, for `GroupTask.extra`."""
-        parts = (
-            SCORERS.method(self.reward.kind),
-            STRATEGIES.method(self.env_adapter.strategy),
-        )
+        parts = (SCORERS.method(self.reward.kind), STRATEGIES.method(self.env_adapter.strategy))
         return {
             method.name: self.methods_used[method].model_dump(mode="json")
             for method in parts
