@@ -100,7 +100,7 @@ chart: setup ## write the templates of the Helm chart in k8s/helm from the overl
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.serving --soak
 
-docs: setup ## write the generated pages, docs/overview.md and docs/train.md#the-document-of-a-run
+docs: setup ## write docs/reference/ and the table of families in docs/environments.md
 	@$(BIN)/python -m scripts.gen_docs
 
 fmt: setup ## format and apply the safe fixes

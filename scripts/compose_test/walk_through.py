@@ -1,4 +1,4 @@
-"""The lines of docs/train.md#over-rest, run against the stack as operations.md says: they must make a pool, start a run, and see it end."""
+"""The lines of docs/train.md#over-rest, run against the stack as docs/operate.md says: they must make a pool, start a run, and see it end."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m services.dashboard",
         description="Serve the web pages of a deployment until SIGTERM, or write those of one run into a folder.",
-        epilog="Addresses and secrets are environment variables named TRIFORGE_..., see docs/train.md#the-document-of-a-run.",
+        epilog="Addresses and secrets are environment variables named TRIFORGE_..., see docs/reference/configuration.md (`make docs`).",
     )
     parser.add_argument("--run", help="id of a run whose pages are written")
     parser.add_argument("--to", type=Path, help="new folder of its pages")

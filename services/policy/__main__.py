@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     argparse.ArgumentParser(
         prog="python -m services.policy",
         description="Serve one model role over REST, in front of its engines, until SIGTERM.",
-        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/train.md#the-document-of-a-run.",
+        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/reference/configuration.md (`make docs`).",
     ).parse_args(arguments)
     begin("policy", os.environ.get("TRIFORGE_ROLE") or "policy")
     try:

@@ -95,7 +95,7 @@ class FurtherLearnerSection(LearnerSection):
     """The learner of a further model: the fields of `[trainer.policy]`, and what the model is trained for."""
 
     job: Annotated[str, AfterValidator(_job_of_player)] = ""
-    """Its objective, as `algorithm.job` (docs/methods.md, "Jobs"); empty is that of the algorithm."""
+    """Its objective, as `algorithm.job` (docs/methods.md); empty is that of the algorithm."""
 
 
 class CriticSection(Section):

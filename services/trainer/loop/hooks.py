@@ -72,7 +72,7 @@ class LoopHooks:
         return batch
 
     async def evaluates(self, step: int) -> bool:  # noqa: ARG002
-        """Return whether the step ends with an evaluation, whatever `run.eval_every` is."""
+        """Return whether the step ends with an evaluation between those of `run.eval_every`; where that is 0, nothing is evaluated."""
         return False
 
     def evaluated(self, groups: Sequence[JudgedGroup]) -> Measures:  # noqa: ARG002
@@ -164,7 +164,7 @@ class Methods:
         return batch
 
     async def evaluates(self, step: int) -> bool:
-        """Return whether the step ends with an evaluation, whatever `run.eval_every` is."""
+        """Return whether the step ends with an evaluation between those of `run.eval_every`; where that is 0, nothing is evaluated."""
         return any([await hooks.evaluates(step) for hooks in self._hooks])
 
     def evaluated(self, groups: Sequence[JudgedGroup]) -> Measures:

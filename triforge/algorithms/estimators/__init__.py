@@ -1,4 +1,4 @@
-"""Estimators: from the rewards of one task's rollouts to advantages. One file each; see docs/methods.md, "Add your own".
+"""Estimators: from the rewards of one task's rollouts to advantages. One file each; see docs/extend.md.
 
 Ragged lists, `[trajectory][step]`; None is unmeasured and stays out of every comparison.
 """

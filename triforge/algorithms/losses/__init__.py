@@ -1,4 +1,4 @@
-"""Policy losses, one value a token. One file each; see docs/methods.md, "Add your own".
+"""Policy losses, one value a token. One file each; see docs/extend.md.
 
 Written against the array API: the same code runs on NumPy, on torch and on strict arrays. All arrays of one call have the
 same shape. What belongs to a whole response goes through `pooled`, what must not carry a gradient through `stop`.
