@@ -1,4 +1,4 @@
-"""The method of docs/extend.md, as it stands there: named by its path, it ends a run."""
+"""The method, the estimator and the scorer of docs/extend.md, as they stand there, in one run: it is judged, trained, and ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from triforge.config import merge
 pytestmark = pytest.mark.timeout(240)
 
 
-async def test_the_example_of_a_method_stops_a_run(
+async def test_the_examples_of_a_method_an_estimator_and_a_scorer_play(
     tmp_path: Path, any_text_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_method.py").write_text(block("python", begins="from collections.abc"))
+    (tmp_path / "my_estimator.py").write_text(block("python", begins="from statistics"))
+    (tmp_path / "my_scorer.py").write_text(block("python", begins="from triforge.types"))
     monkeypatch.syspath_prepend(tmp_path)
-    document = merge(run_of("sokoban"), {"methods": {"my_method:METHOD": {"floor": 1000.0}}})
+    estimator = {"estimator": "my_estimator:against_median", "median_scale": 2.0}
+    document = merge(run_of("sokoban"), {
+        "methods": {"my_method:METHOD": {"floor": 1000.0}},
+        "algorithm": {"overrides": estimator},
+        "reward": {"kind": "my_scorer:brief"},
+    })  # fmt: skip
     models = dict.fromkeys(("policy", "reward", "rewriter"), any_text_model)
     async with OneProcess(tmp_path, models) as deployment:
         made = await deployment.create_pool(pool_of("sokoban"))

@@ -105,6 +105,8 @@ async def test_a_run_keeps_whole_paths_of_folders_that_the_document_names_relati
         {"reward": {"kind": "no_such_module:score"}},
         {"adaptation": {"controller": "no_such_module:control"}},
         {"methods": {"no_such_module:METHOD": {}}},
+        {"env_adapter": {"strategy": "no_such_module:METHOD"}},
+        {"trainer": {"helper": {"job": "no_such_module:job"}}},
     ],
 )
 async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_does_not_list(

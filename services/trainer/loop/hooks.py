@@ -51,7 +51,7 @@ class LoopHooks:
         """Prepare a step that trains on these versions."""
 
     def plays(self, step: int) -> bool:  # noqa: ARG002
-        """Return whether the step plays training tasks."""
+        """Return whether training tasks are played for the step. It is asked when they are due: with a staleness bound, steps ahead."""
         return True
 
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:  # noqa: ARG002
@@ -137,7 +137,7 @@ class Methods:
             await hooks.begin(step, versions)
 
     def plays(self, step: int) -> bool:
-        """Return whether the step plays training tasks."""
+        """Return whether training tasks are played for the step. It is asked when they are due: with a staleness bound, steps ahead."""
         return all(hooks.plays(step) for hooks in self._hooks)
 
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:

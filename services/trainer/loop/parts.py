@@ -33,7 +33,7 @@ _CHECK_S = 0.25  # seconds between questions whether the run is to stop
 
 
 class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
-    """A request to stop the run, with the reason as its message. The unfinished step is not committed; a resumed run repeats it."""
+    """A request to stop the run, with the reason as its message. An unfinished step is not committed; a resumed run repeats it."""
 
 
 class PlanApi(Protocol):

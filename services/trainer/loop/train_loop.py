@@ -13,7 +13,7 @@
 | evaluate | held-out tasks     | rollout workers              | success rates            | finished groups are reused    |
 | commit   | everything above   | database                     | a row; the run's step moves | the step is in or it is not |
 
-Each phase that takes time is a measure `seconds/<phase>`. Step 0 evaluates before any training.
+Each phase but commit is a measure `seconds/<phase>`. Rounds of later steps may be played meanwhile: see `triforge.rollout.window`. Step 0 evaluates before any training.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class TrainLoop:
                 0, self._engines.notes, versions, measures, evaluation.artifacts, evaluation.lines
             )
             await clean_up(self._evaluator.discard())
+            self._stop_if_asked()
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
             if self._methods.ended:
                 break
@@ -101,12 +102,15 @@ class TrainLoop:
             await clean_up(self._in_flight.discard(groups))
             await clean_up(self._learners.discard())
             await clean_up(self._evaluator.discard())
-            if self._methods.stop:
-                raise StopRequested(self._methods.stop)
+            self._stop_if_asked()
         # an orchestrator may have been killed between a commit and the deletion of its rows
         rows = f"runs/{self._run.id}/batches"
         await clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
         return self._methods.ended
+
+    def _stop_if_asked(self) -> None:
+        if self._methods.stop:
+            raise StopRequested(self._methods.stop)
 
     async def _begin(self) -> None:
         """Read the notes of the run, and make the parts that work with them."""
@@ -125,10 +129,9 @@ class TrainLoop:
             trust = self._votes.trust(step)
             options = SampleOptions.of(self._config, step, self._engines.versions, trust)
             with phase("play", measures):
-                rounds, plays = self._collector.window.open_rounds(), self._methods.plays(step)
-                tasks = (
-                    await self._tasks.plan(rounds) if plays else {number: [] for number in rounds}
-                )
+                rounds = self._collector.window.open_rounds()
+                playing = await self._tasks.plan(filter(self._methods.plays, rounds))
+                tasks = {number: playing.get(number, []) for number in rounds}
                 groups = await self._collector.collect(tasks)
                 demand_known_success(self._config, groups)
                 groups += await self._refill(step, groups, options)

@@ -144,18 +144,29 @@ def _require_kept(config: dict[str, Any]) -> None:
         raise InputError("config: given a character 0, which no path, name or database takes")
 
 
+def _field(config: Any, section: str, name: str) -> Any:
+    """Return what a document that is not checked yet has at `section.name`, None if there is nothing."""
+    given = config.get(section) if isinstance(config, dict) else None
+    return given.get(name) if isinstance(given, dict) else None
+
+
 def _require_allowed(config: dict[str, Any], allowed: Allowed) -> None:
     """Reject paths `module:NAME` that the operator does not allow, before parsing imports them."""
-    for section, name in (
-        ("algorithm", "overrides"),
-        ("reward", "kind"),
-        ("adaptation", "controller"),
-    ):
-        given = config.get(section)
-        value = given.get(name) if isinstance(given, dict) else None
+    trainer = config.get("trainer")
+    sections = {
+        "algorithm.overrides": _field(config, "algorithm", "overrides"),
+        "reward.kind": _field(config, "reward", "kind"),
+        "adaptation.controller": _field(config, "adaptation", "controller"),
+        "env_adapter.strategy": _field(config, "env_adapter", "strategy"),
+        **{
+            f"trainer.{name}.job": _field(trainer, name, "job")
+            for name in (trainer if isinstance(trainer, dict) else ())
+        },
+    }
+    for option, value in sections.items():
         for text in value.values() if isinstance(value, dict) else (value,):
             if isinstance(text, str) and ":" in text:
-                allowed.demand(text, f"{section}.{name}")
+                allowed.demand(text, option)
     methods = config.get("methods")
     for path in methods if isinstance(methods, dict) else ():
         if ":" in path:
