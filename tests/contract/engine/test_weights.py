@@ -157,7 +157,7 @@ async def test_a_trainer_broadcasts_weights_over_gloo(engine: Engine, flattened:
 
 # The stores are nested as SGLang's own group construction nests them: the group's name, once more, and the device.
 TRAINER = """
-import sys
+import os, sys
 from datetime import timedelta
 import torch, torch.distributed as dist
 from safetensors.torch import load_file
@@ -174,6 +174,7 @@ if flattened == "1":
     tensors = [torch.cat([t.flatten().view(torch.uint8) for t in tensors])]
 for work in [ranks.broadcast([t], dist.BroadcastOptions()) for t in tensors]:
     work.wait()
+os._exit(0)  # the interpreter's own end races with the group's threads, now that the engine has left
 """
 
 
