@@ -1,7 +1,7 @@
 """The weight versions of a run on the policy services.
 
 Versions are absolute and only go up. A service may serve other weights than the run left there: its initial folder (everything
-was restarted), weights of a step that was not committed, or weights of another run. `hold` corrects that before each step, so that
+was restarted), or weights of another run. `hold` corrects that before each step, so that
 a run plays and trains only on weights of its own.
 """
 
