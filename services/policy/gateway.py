@@ -133,7 +133,8 @@ class Gateway:
         with self._counted():
             ids = (await self._render(0, request, _NONE, _PLAIN)).ids
 
-            async def ask(floor: int, member: Member) -> tuple[list[float], int]:
+            async def ask(member: Member) -> tuple[list[float], int]:
+                floor = self.weights.version
                 with self._adapted() as adapter:
                     scores, held = await member.engine.prompt_logprobs(ids, _name(adapter))
                 whole = VersionSpan(version=held, start=0, end=len(ids))
@@ -144,8 +145,7 @@ class Gateway:
 
             for _ in range(_TRIES):
                 try:
-                    work = partial(ask, self.weights.version)
-                    logprobs, version = await self.pool.call(work, affinity=request.affinity)
+                    logprobs, version = await self.pool.call(ask, affinity=request.affinity)
                     return GenerateReply(
                         prompt_ids=tuple(ids), outputs=(), prompt_logprobs=tuple(logprobs), prompt_version=version
                     )  # fmt: skip
@@ -230,9 +230,8 @@ class Gateway:
             self._count(sampled, cached)
 
     def _stream(self, prompt: Prompt, affinity: str) -> AsyncIterator[Partial]:
-        floor = self.weights.version
-
         async def write(member: Member) -> AsyncGenerator[Partial, None]:
+            floor = self.weights.version
             with self._adapted() as adapter:
                 async with aclosing(member.engine.stream(prompt, _name(adapter))) as pieces:
                     async for piece in pieces:
@@ -260,7 +259,7 @@ class Gateway:
     def _labelled(
         self, member: Member, versions: Sequence[VersionSpan], adapter: Version | None, floor: int
     ) -> tuple[VersionSpan, ...]:
-        """Return the versions of an answer's tokens; LostEngineError if one is older than `floor`, active at the request.
+        """Return the versions of an answer's tokens; LostEngineError if one is older than `floor`, active when it was sent.
 
         An engine that was started again at its old address has its old weights, and may answer before the weight sync has
         seen it.
@@ -280,8 +279,8 @@ class Gateway:
         """Return the samples of each request, from one engine; ask again if the base of an adapter changed meanwhile."""
         prompts = [prompt for rendered in share for prompt in rendered.prompts]
         weight = sum(rendered.samples for rendered in share)
+        work = partial(self._sample, prompts)
         for _ in range(_TRIES):
-            work = partial(self._sample, prompts, self.weights.version)
             try:
                 samples = iter(
                     await self.pool.call(work, affinity=affinity, first=member, weight=weight)
@@ -292,7 +291,8 @@ class Gateway:
                 member = None
         raise UnavailableError(_CHANGING)
 
-    async def _sample(self, prompts: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
+    async def _sample(self, prompts: Sequence[Prompt], member: Member) -> list[Sample]:
+        floor = self.weights.version
         with self._adapted() as adapter:
             samples = await member.engine.generate(prompts, _name(adapter))
         labelled = []

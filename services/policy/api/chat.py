@@ -45,7 +45,7 @@ class _Image(Strict):
 
 class _ChatMessage(Strict):
     # Fields of OpenAI's answers that clients send back; the last one is litellm's.
-    ignored = ("refusal", "audio", "function_call", "annotations", "provider_specific_fields")
+    unsupported = ("refusal", "audio", "function_call", "annotations", "provider_specific_fields")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] | None = None
@@ -132,7 +132,9 @@ class ChatRequest(OpenAIRequest):
                 return []
             case "required":
                 forced = self.tools
-            case {"type": "function", "function": {"name": name}}:
+            case {"type": "function", "function": {"name": name, **more}, **rest} if (
+                not more | rest
+            ):
                 forced = tuple(tool for tool in self.tools if tool.function.name == name)
             case _:
                 forced = ()
@@ -144,11 +146,17 @@ class ChatRequest(OpenAIRequest):
     def _schema(self) -> str | None:
         """Return the JSON schema of the answer that `response_format` asks for."""
         match self.response_format:
-            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            case {
+                "type": "json_schema",
+                "json_schema": {"schema": dict(schema), **more},
+                **rest,
+            } if not rest and more.keys() <= {"name", "description", "strict"}:
                 return json.dumps(schema)
-            case {"type": "json_object"}:
+            case {"type": "json_object", **rest} if not any(rest.values()):
                 return '{"type": "object"}'
-            case {"type": "text"} | None:
+            case {"type": "text", **rest} if not any(rest.values()):
+                return None
+            case None:
                 return None
         raise InputError(
             "response_format: expected the type text, json_object, or json_schema with json_schema: {schema: {...}}"

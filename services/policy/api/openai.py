@@ -10,7 +10,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Final, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,11 +22,6 @@ from triforge.errors import NotFoundError
 from triforge.rendering import Renderer
 from triforge.types import GenerateOutput, Sampling, VersionSpan
 
-# Known to OpenAI or SGLang and not supported here; with their empty values they are accepted.
-_UNSUPPORTED: Final = (
-    "audio", "best_of", "echo", "function_call", "functions", "min_p", "prediction", "reasoning_effort",
-    "repetition_penalty", "store", "suffix", "verbosity", "web_search_options",
-)  # fmt: skip
 Tokens = Annotated[int, Field(ge=1, le=131072)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 _Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -34,17 +29,29 @@ _R = TypeVar("_R", bound="OpenAIRequest")
 
 
 class Strict(BaseModel):
-    """An object of a request. Null fields and `ignored` ones change nothing; other unknown fields are refused."""
+    """An object of a request. Null fields and `ignored` ones change nothing.
+
+    Fields that are `unsupported` are refused unless they are empty, and unknown ones always.
+    """
 
     model_config = ConfigDict(extra="forbid")
     ignored: ClassVar[tuple[str, ...]] = ()
+    unsupported: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _without_ignored(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        return {k: v for k, v in body.items() if v is not None and k not in cls.ignored}
+        refused = [name for name in cls.unsupported if not _is_empty(body.get(name))]
+        if refused:
+            raise ValueError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
+        dropped = {*cls.ignored, *cls.unsupported}
+        return {k: v for k, v in body.items() if v is not None and k not in dropped}
+
+
+def _is_empty(value: Any) -> bool:
+    return not (any(value.values()) if isinstance(value, dict) else value)
 
 
 class _StreamOptions(Strict):
@@ -58,6 +65,11 @@ class OpenAIRequest(Strict):
 
     ignored = (
         "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "metadata", "service_tier",
+    )  # fmt: skip
+    # Known to OpenAI or SGLang.
+    unsupported = (
+        "audio", "best_of", "echo", "function_call", "functions", "min_p", "prediction", "reasoning_effort",
+        "repetition_penalty", "store", "suffix", "verbosity", "web_search_options",
     )  # fmt: skip
 
     model: str = ""
@@ -76,16 +88,6 @@ class OpenAIRequest(Strict):
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     affinity: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_unsupported(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        refused = [name for name in _UNSUPPORTED if body.get(name)]
-        if refused:
-            raise ValueError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
-        return {name: value for name, value in body.items() if name not in _UNSUPPORTED}
 
     @property
     def parser(self) -> CallParser:

@@ -162,7 +162,7 @@ class WeightSync:
         await self.memory.take_back()
         members, begun = await self._members_to_ask(), time.monotonic()
         ranks = await self._broadcast_ranks(members, wanted, update.handover)
-        move = _Move(wanted, versions.active, tokenizer)
+        move = _Move(wanted, versions.active, tokenizer, len(members))
         pending = await self._load(members, ranks, move)
         _log.info("weight version %d of %s is active", wanted.number, wanted.uri)
         if pending:
@@ -181,12 +181,10 @@ class WeightSync:
         self._tasks |= loads
         for load in loads:
             load.add_done_callback(self._tasks.discard)
-        pending = loads
+        if not members:
+            self._activate(move, None)
         try:
-            while pending and not move.done:
-                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if not members:
-                self._activate(move, None)
+            await move.decided.wait()
             if not move.done:
                 self._pool.lost.set()
                 raise move.refusal()
@@ -194,7 +192,7 @@ class WeightSync:
             if not move.done:  # refused, or the service ends
                 for load in loads:
                     load.cancel()
-        return pending
+        return {load for load in loads if not load.done()}
 
     async def _bring(self, member: Member, rank: BroadcastRank | None, move: _Move) -> None:
         wanted = move.wanted
@@ -209,9 +207,13 @@ class WeightSync:
                 result = await self._watch.load(member, wanted, before, rank, shown)
         finally:
             member.loading = False
-            move.results[member] = result
-            if rank is not None:
-                await rank.leave()
+            try:
+                if rank is not None:
+                    await rank.leave()
+            finally:
+                move.results[member] = result
+                if len(move.results) == move.asked:
+                    move.decided.set()
         if wanted is self._versions.active:
             self._watch.judge(member, wanted, result)
 
@@ -220,6 +222,7 @@ class WeightSync:
         if move.done:
             return
         move.done = True
+        move.decided.set()
         self._versions.tokenizers.used = move.tokenizer
         self._versions.activate(move.wanted)
         for member in self._pool.members:
@@ -259,12 +262,17 @@ async def _answers(member: Member) -> bool:
 
 @dataclass
 class _Move:
-    """One move of the active version; `done` when an engine has shown the new one."""
+    """One move of the active version, of which `asked` engines load it.
+
+    It is `done` when an engine has shown the new version, and `decided` then, or when all have failed.
+    """
 
     wanted: Version
     before: Version | None
     tokenizer: Tokenizer
+    asked: int
     done: bool = False
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
     results: dict[Member, LoadResult] = field(default_factory=dict)
 
     def refusal(self) -> TriforgeError:

@@ -74,6 +74,17 @@ async def test_no_update_waits_for_an_engine_that_hangs(
         assert service.pool.members[0].loading, "it is given its own time"
 
 
+async def test_no_update_waits_for_an_engine_that_shows_a_version_and_then_hangs(
+    make_service: MakeService, update: Folder
+) -> None:
+    service = make_service(FakeEngine(), slack_s=0.1)
+    async with watched(service), asyncio.timeout(20.0):
+        service.fakes[0].hangs = {"/continue_generation"}
+        assert (await service.weights.update(update(1))).version == 1
+        assert service.pool.members[0].loading, "it is given its own time"
+        service.fakes[0].hangs = set()
+
+
 async def test_an_engine_that_hung_comes_back_by_itself(
     make_service: MakeService, update: Folder
 ) -> None:

@@ -48,7 +48,7 @@ async def test_weights_may_take_as_long_as_their_option_says_at_every_place(opti
     async with PolicyClient.from_settings(settings, "policy", transport=transport) as client:
         await client.update_weights(WeightsUpdate(version=1, uri="/v1"))
         await client.weights()
-    assert waits[0] > 2 * option, "one half of the engines after the other"
+    assert waits[0] > 2 * option, "for the first engine, then as long for the others"
     assert waits[1] < 700.0
 
 
