@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Final, Literal
 
 from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings
-from triforge.errors import TriforgeError, WeightsError, install_command
+from triforge.errors import SandboxError, TriforgeError, WeightsError, install_command
 from triforge.rendering import Renderer
+from triforge.sandbox.client import Sandbox
 from triforge.store.model_config import demand_full_attention, demand_known
 from triforge.store.tensor_files import demand_layers, read_folder
 
 _LOW, _FULL = 0.10, 0.03  # shares of a disk that are free
 _LOW_BYTES, _FULL_BYTES = 5 * 2**30, 2**30
-_TRIAL_S: Final = 10.0
 _FILES: Final = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 # The modules that a process needs, with the extra that brings each.
@@ -66,26 +65,18 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def sandbox(program: str = "bwrap") -> list[Finding]:
-    """Check that programs of a model could run in a sandbox."""
-    path = shutil.which(program)
-    if path is None:
-        text = "bubblewrap is not installed; environments that run programs refuse to"
-        mend = "apt-get install bubblewrap (or your system's package of that name)"
-        return [Finding("sandbox", "warning", text, mend)]
-    command = [
-        path, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true",
-    ]  # fmt: skip
+def sandbox() -> list[Finding]:
+    """Run a program as environments run those of a model."""
+    runs = Sandbox(concurrency=1)
     try:
-        subprocess.run(command, capture_output=True, timeout=_TRIAL_S, check=True)  # noqa: S603
-    except subprocess.CalledProcessError as error:
-        reason = error.stderr.decode(errors="replace").strip()[:200]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = str(error)
-    else:
-        return [Finding("sandbox", "ok", f"{path} starts")]
-    mend = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operate.md)"
-    return [Finding("sandbox", "warning", f"{path} does not start: {reason}", mend)]
+        runs.check()
+    except SandboxError as error:
+        text = f"environments that run programs refuse to: {error.detail}"
+        mend = "install bubblewrap and libseccomp2, and allow user namespaces (docs/operate.md)"
+        return [Finding("sandbox", "warning", text, mend)]
+    finally:
+        runs.close()
+    return [Finding("sandbox", "ok", "a program runs")]
 
 
 def disks(folders: Iterable[Path]) -> list[Finding]:

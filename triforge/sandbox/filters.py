@@ -19,6 +19,9 @@ from typing import Any, Final
 from triforge.errors import SandboxError
 
 LIBRARY: Final = "libseccomp.so.2"
+INSTALL: Final = (
+    "install it: apt-get install libseccomp2 (Debian, Ubuntu) or dnf install libseccomp (Fedora)"
+)
 _REFUSED: Final = """
 acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module finit_module fsconfig fsmount fsopen fspick
 get_mempolicy init_module io_setup io_uring_enter io_uring_register io_uring_setup ioperm iopl ioprio_set kcmp kexec_file_load
@@ -73,8 +76,7 @@ def program(*, for_shell: bool = False, library: str = LIBRARY) -> bytes:
         lib: Any = ctypes.CDLL(library)
     except OSError:
         raise SandboxError(
-            f"the sandbox filters system calls with {library}, which is not installed; install it: apt-get install libseccomp2 "
-            "(Debian, Ubuntu) or dnf install libseccomp (Fedora)",
+            f"the sandbox filters system calls with {library}, which is not installed; {INSTALL}",
             retryable=False,
         ) from None
     lib.seccomp_init.restype = ctypes.c_void_p
@@ -100,7 +102,7 @@ def program(*, for_shell: bool = False, library: str = LIBRARY) -> bytes:
         lib.seccomp_release(context)
         if failed:
             raise SandboxError(
-                f"{library} cannot build the filter of system calls; expected version 2.5.2 or newer",
+                f"{library} cannot build the filter of system calls, expected version 2.5.2 or newer; {INSTALL}",
                 retryable=False,
             )
         file.seek(0)

@@ -53,10 +53,12 @@ Message = dict[str, Any]
 
 
 class Runner:
-    """Requests in, processes out, responses back."""
+    """Requests in, processes out, responses back. An unexpected error in one of its `tasks` ends the process."""
 
-    def __init__(self, setup: Message, send: Callable[[Message], None]) -> None:
-        self._setup, self._send = setup, send
+    def __init__(
+        self, setup: Message, send: Callable[[Message], None], tasks: asyncio.TaskGroup
+    ) -> None:
+        self._setup, self._send, self._group = setup, send, tasks
         self._filter = base64.b64decode(setup["filter"])
         self._slots = asyncio.Semaphore(min(setup["concurrency"], SLOTS))
         first = setup["first_uid"]
@@ -79,15 +81,14 @@ class Runner:
         if "cancel" in message:
             self._cancel(message["cancel"])
             return
-        task = asyncio.create_task(self._serve(message))
+        task = self._group.create_task(self._serve(message))
         self._tasks[message["id"]] = task
         task.add_done_callback(lambda _: self._tasks.pop(message["id"]))
 
-    async def close(self) -> None:
-        """Kill every run and wait until all are reaped."""
+    def close(self) -> None:
+        """Kill every run."""
         for number in list(self._tasks):
             self._cancel(number)
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _cancel(self, number: int) -> None:
         if run := self._runs.get(number):
@@ -253,16 +254,17 @@ async def serve(connection: socket.socket, service: int) -> None:
     def send(message: Message) -> None:
         writer.write(json.dumps(message).encode() + b"\n")
 
-    runner = None
-    with suppress(ConnectionError):
-        while line := await reader.readline():
-            message = json.loads(line)
-            if runner is None:
-                runner = Runner(message, send)
-            else:
-                runner.take(message)
-    if runner is not None:
-        await runner.close()
+    async with asyncio.TaskGroup() as tasks:
+        runner = None
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                message = json.loads(line)
+                if runner is None:
+                    runner = Runner(message, send, tasks)
+                else:
+                    runner.take(message)
+        if runner is not None:
+            runner.close()
     watch.cancel()
 
 

@@ -226,6 +226,15 @@ def test_a_sandbox_that_does_not_start_is_an_error_and_never_a_result(
     assert error.kind == "sandbox"
 
 
+def test_an_unexpected_error_of_the_runner_leaves_no_caller_waiting(own: Sandbox) -> None:
+    own.check()
+    assert own._runner is not None
+    future = own._runner.submit({"program": "", "stdin": "", "limits": {}})
+    with pytest.raises(SandboxError, match="was lost"):
+        future.result(timeout=20.0)
+    own.check()
+
+
 def test_check_says_whether_programs_can_run(own: Sandbox) -> None:
     own.check()
 
