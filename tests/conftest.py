@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from triforge.sandbox.client import Sandbox
 from triforge.store.database import Database, open_database
 
 settings.register_profile("triforge", deadline=None, derandomize=True)
@@ -62,3 +63,15 @@ def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
     opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """A sandbox that starts at its first run; tests are skipped where bubblewrap is missing."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
+    made = Sandbox()
+    try:
+        yield made
+    finally:
+        made.close()

@@ -6,7 +6,6 @@ right or wrong. What counts is that every program met every test, and that the r
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,10 @@ CHOICES: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("sandbox")
 async def test_programs_and_tests_train_each_other_for_two_steps(
     tmp_path: Path, any_text_model: Path
 ) -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
     tasks = tuple(
         TaskUpload(params={"question": f"Print 1, whatever you read ({n}).", "tests": HIDDEN})
         for n in range(GROUPS)

@@ -228,6 +228,24 @@ async def test_openai_s_fields_mean_what_they_mean_there(
         ),
         ({"messages": [{"role": "user", "content": "a", "name": "dana"}]}, "name: given by user"),
         ({"response_format": {"type": "json_schema"}}, "response_format: expected"),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+            "response_format: expected",
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {}, "colour": 1},
+                }
+            },
+            "response_format: expected",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "function_call": {"name": "a"}}]},
+            "function_call: not supported",
+        ),
+        ({"messages": [{"role": "assistant", "content": "", "refusal": "no"}]}, "refusal: not"),
         ({"top_logprobs": 3}, "top_logprobs: given without logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "body.top_logprobs"),
         ({"presence_penalty": 3}, "body.presence_penalty"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,12 +35,8 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def family() -> Iterator[CodeFamily]:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
-    sandbox = Sandbox()
-    yield CodeFamily(sandbox)
-    sandbox.close()
+def family(sandbox: Sandbox) -> CodeFamily:
+    return CodeFamily(sandbox)
 
 
 def task_of(draft: TaskDraft) -> Task:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -29,17 +28,6 @@ ROW: Params = {
     "public": 1,
     "reference": ADD_ONE,
 }
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
-    made = Sandbox()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")

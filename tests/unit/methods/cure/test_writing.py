@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 
 from methods.cure.writing import build_test_prompt, run_matrix
@@ -78,17 +75,6 @@ async def test_equal_programs_run_once_on_equal_inputs_and_no_program_passes_not
         (False, False, False, False, False),
     ]
     assert sorted(sandbox.runs) == [(p, i) for p in ("a", "b", "crash") for i in ("1", "2")]
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
-    made = Sandbox()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 async def test_programs_really_run_on_the_tests(sandbox: Sandbox) -> None:
