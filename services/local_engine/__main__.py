@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -97,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
         api_key=options.api_key or None,
         admin_api_key=options.admin_api_key or None,
     )
+    # uvicorn raises the signal again after it has served; by default SIGTERM would lose the last spans
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     engine.start()
     try:
         web = config_of(app, options.host, options.port, timeout_graceful_shutdown=_DRAIN_S)

@@ -70,7 +70,8 @@ def plan_layout(
     """
     environ = os.environ if environ is None else environ
     _demand_rewriter(config, environ)
-    state, ports, unused = state.resolve(), Ports(auto=auto_ports), _unused(config, environ)
+    state, unused = state.resolve(), _unused(config, environ)
+    ports = Ports(auto=auto_ports, reserved=_addressed(settings, environ))
     changes: dict[str, object] = {"config": str(config_path.resolve())}
     changes |= {f"{name}_url": NOWHERE for name in _APIS if name in unused}
     changes |= {"adapt_workers": config.adaptation.adapts, **places(state, environ)}
@@ -180,6 +181,14 @@ def _model_urls(further: list[Role], settings: Settings, ports: Ports) -> str:
         port = ports.free() if ports.auto else _FURTHER_PORT + 10 * number
         urls.setdefault(role, f"http://127.0.0.1:{port}")
     return ",".join(f"{role}={url}" for role, url in urls.items())
+
+
+def _addressed(settings: Settings, environ: Mapping[str, str]) -> list[int]:
+    """Return the ports of services and engines that the environment sets."""
+    urls = [settings.url(name) for name in _APIS if environ.get(f"TRIFORGE_{name.upper()}_URL")]
+    engines = [name for name in settings.model_fields_set if name.endswith("_engine_port")]
+    services = [_port(url) for url in (*urls, *by_name(settings.models).values())]
+    return services + [getattr(settings, name) for name in engines]
 
 
 def _port(url: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from typing import Final
 
 from triforge.errors import ConfigError
@@ -31,15 +32,19 @@ def check_port(port: int, option: str) -> None:
 
 
 class Ports:
-    """The ports of a deployment, each used once; with `auto` free ones instead of the wanted ones."""
+    """The ports of a deployment, each used once; with `auto` free ones instead of the wanted ones.
 
-    def __init__(self, *, auto: bool) -> None:
+    `reserved` ports are claimed later; `free` does not return them.
+    """
+
+    def __init__(self, *, auto: bool, reserved: Collection[int] = ()) -> None:
         self.auto = auto
+        self._reserved = frozenset(reserved)
         self._taken: dict[int, str] = {}
 
     def free(self) -> int:
         """Return a free port that was not returned before."""
-        while (port := free_port()) in self._taken:
+        while (port := free_port()) in self._reserved | self._taken.keys():
             pass
         self._taken[port] = _AUTO
         return port

@@ -103,6 +103,11 @@ def test_no_port_is_given_out_twice() -> None:
     assert len(set(given)) == 200
 
 
+def test_a_reserved_port_is_not_given_out() -> None:
+    ports = Ports(auto=True, reserved=range(0, 65536, 4))
+    assert all(ports.free() % 4 for _ in range(100))
+
+
 def test_what_the_environment_does_not_set_lies_below_the_state_folder(tmp_path: Path) -> None:
     layout = plan(tmp_path, auto_ports=True)
     state = tmp_path / "state"
