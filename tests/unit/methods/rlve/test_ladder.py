@@ -10,6 +10,7 @@ import pytest
 
 from experiments.toys.levels import curve
 from methods.rlve.ladder import Ladder, LadderRule
+from methods.rlve.loop import level_measures
 from triforge.errors import InputError
 
 
@@ -89,3 +90,12 @@ def test_a_growing_learner_meets_more_undecided_groups_than_under_a_fixed_range(
 def test_impossible_counts_are_refused() -> None:
     with pytest.raises(InputError):
         Ladder().after(0, 3, 2)
+
+
+def test_windows_are_measured_by_kind_and_over_all_kinds() -> None:
+    found = level_measures({"maze": 4, "way": 1, "sum": 1})
+    assert found == {
+        "level/maze": 4, "level/way": 1, "level/sum": 1, "levels/lowest": 1, "levels/highest": 4, "levels/mean": 2,
+    }  # fmt: skip
+    assert level_measures({"": 3})["level"] == 3
+    assert level_measures({}) == {}
