@@ -26,7 +26,7 @@ from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
-_PAGE = ROOT / "experiments" / "results"
+_RECORD = ROOT / "experiments" / "results" / "runs"
 STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES)}
 
 
@@ -53,7 +53,7 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         "--docs",
         type=Path,
         default=None,
-        help="folder of the report (default: experiments/results, none for --quick)",
+        help="folder of the report (default: --state, none for --quick)",
     )
     add("--report-only", action="store_true", help="write the report from what is on file")
     add("--one", nargs=2, metavar=("ARM", "SEED"), help=argparse.SUPPRESS)
@@ -86,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fewer = study.further if seeds == list(study.seeds) else {}
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     failed: list[Job] = []
-    docs = options.docs or (None if options.quick else _PAGE)
-    record = None if options.quick else _PAGE / "runs"
+    docs = options.docs or (None if options.quick else options.state)
+    record = None if options.quick else _RECORD
     state, only = options.state.resolve(), options.report_only
     unpack(record, state / study.name)
     files = files_of(state, study, settings, jobs, finished=only)
