@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from environments.household.demonstrations import Demonstration, demonstrations
+from demo.demonstrations import Demonstration, demonstrations
 from environments.household.family import FAMILY
 from experiments.settings import SHOWN
 from methods.spark.loop import question_of, question_tasks

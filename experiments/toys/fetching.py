@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from environments.household.demonstrations import demonstrations
+from demo.demonstrations import demonstrations
 from environments.household.family import FAMILY
 from experiments.toys.agents import options
 from methods.pa_rl.best_of_k import BestOfK, read_critic

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from environments.household.demonstrations import write_demonstrations
+from demo.demonstrations import write_demonstrations
 from environments.household.family import FAMILY
 from environments.household.params import PlayOptions
-from services.reward.items import write_items
+from services.reward.prompts import Episode, build_prompt
+from services.reward.requests import StepText
+from triforge.rollout.verdicts import parse_vote
 
 CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissible_share": 0.3}
 
@@ -78,7 +81,18 @@ def test_labels_are_flipped_at_their_rate_and_nothing_else_is(tmp_path: Path) ->
     assert 0.15 < share < 0.25
 
 
-def test_the_judge_s_side_reads_a_transcript_as_one_item_a_step(tmp_path: Path) -> None:
-    _, _, transcripts = written(tmp_path, wording="terse")
-    count = write_items(tmp_path / "transcripts.jsonl", tmp_path / "items.jsonl", prompt="rubric")
-    assert count == sum(len(transcript["steps"]) for transcript in transcripts)
+def test_a_step_becomes_a_chat_of_the_judges_own_prompt_and_its_vote(tmp_path: Path) -> None:
+    _, _, transcripts = written(tmp_path, wording="terse", reference=True)
+    lines = iter((tmp_path / "judge.jsonl").read_text().splitlines())
+    for transcript in transcripts:
+        steps = [{k: v for k, v in s.items() if k != "label"} for s in transcript["steps"]]
+        episode = Episode(
+            instruction=transcript["instruction"], steps=[StepText(**step) for step in steps]
+        )
+        for index, step in enumerate(transcript["steps"]):
+            for reference in ((), transcript["reference"]):
+                asked, vote = json.loads(next(lines))["messages"]
+                (prompt,) = build_prompt("terse", replace(episode, reference=reference), index)
+                assert asked == prompt.model_dump()
+                assert (vote["role"], parse_vote(vote["content"])) == ("assistant", step["label"])
+    assert next(lines, None) is None
