@@ -110,7 +110,7 @@ fmt: setup ## format and apply the safe fixes
 lint: setup ## ruff, the checks of plain files, plain words
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@git ls-files -z | xargs -0 $(BIN)/python scripts/check_files.py
-	@git ls-files -z '*.py' '*.md' ':!tests' ':!experiments/results' ':!CHANGELOG.md' ':!scripts/check_words.py' \
+	@git ls-files -z '*.py' '*.md' ':!tests' ':!CHANGELOG.md' ':!scripts/check_words.py' \
 	  | xargs -0 $(BIN)/python scripts/check_words.py
 
 type: setup ## mypy --strict

@@ -83,14 +83,14 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         "--model",
         choices=("tiny", *PRETRAINED.get(study.name, {})),
         default="tiny",
-        help="models of policy and judge; a report of other models than tiny goes to the results' folder",
+        help="models of policy and judge; its report lies in a folder of its name",
     )
     add("--device", default="cpu", help="where they serve and learn: cpu, cuda")
     add(
         "--docs",
         type=Path,
         default=None,
-        help="folder of the report (default: experiments/results, none for --quick)",
+        help="folder of the report (default: --state, none for --quick)",
     )
     add("--report-only", action="store_true", help="write the report from what is on file")
     add("--one", nargs=2, metavar=("ARM", "SEED"), help=argparse.SUPPRESS)
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     failed: list[Job] = []
     tiny = options.model == "tiny"
-    page = _PAGE if tiny else options.state / options.model
+    page = options.state if tiny else options.state / options.model
     docs = options.docs or (None if options.quick else page)
     record = _PAGE / "runs" if tiny and not options.quick else None
     state, only = options.state.resolve(), options.report_only

@@ -1,6 +1,6 @@
 """Table 1's arms on tasks that the policy almost never solves: what adapting them adds where outcomes say nothing.
 
-experiments/results/frontier.md has the designs that were tried. All seeds are for tuning.
+experiments/results/table1.md says what came of it. All seeds are for tuning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks that are too easy soon: what adapting them adds, on such tasks and on harder ones; experiments/results/outgrown-plan.md is the plan."""
+"""Tasks that are too easy soon: what adapting them adds, on such tasks and on harder ones; experiments/results/outgrown.md names the plan."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ MODES = ("sampled", "greedy")
 _READING = """
 **How to read it.** Arms that adapt may train on the types of goals that half of the held-out tasks ask for; `O` and `N` may not, and partly forget them (there
 is no KL term). So a difference says that adaptation brought useful tasks into a narrow pool. It does not say that measuring beats plain variety, or a pool that had these
-goals from the start, and the regime was chosen after [others](frontier.md) in which adapting did not pay. Tasks of the kind "larger rooms" hardly come into any arm's pool.
+goals from the start, and the regime was chosen after others in which adapting did not pay. Tasks of the kind "larger rooms" hardly come into any arm's pool.
 """
 
 
@@ -46,7 +46,7 @@ def write(results: Results, settings: OutgrownSettings, page: Page) -> str:
     ran = [name for name in ARMS if any(arm == name for arm, _ in results)]
     rows, verdict = planned_pairs(results, PLANNED, PRIMARY, "all held-out tasks, sampled")
     parts = [
-        f"The plan was there before: [outgrown-plan.md](outgrown-plan.md); {settings.steps} steps a run.\n",
+        f"{settings.steps} steps a run; experiments/results/outgrown.md names the plan.\n",
         "## The planned tests\n",
         "Differences seed by seed, each with its two-sided interval, uncorrected; one-sided t tests, p after Holm's correction for the pairs.\n",
         markdown(HYPOTHESES, rows) + verdict,

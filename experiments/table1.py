@@ -1,6 +1,6 @@
 """The paper's order on this machine: outcome only < + step scores < + reward model trained < + tasks adapted.
 
-experiments/results/table1-plan.md is the plan. What tuning may still change stands in `Tuned`, and nowhere else.
+experiments/results/table1.md names its plan. What tuning may still change stands in `Tuned`, and nowhere else.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def write(results: Results, settings: Table1Settings, page: Page) -> str:
     ran = _ran(results)
     further = [name for name in ran if name not in MAIN]
     parts = [
-        f"The plan was there before: [table1-plan.md](table1-plan.md); {settings.steps} steps a run.\n",
+        f"{settings.steps} steps a run; experiments/results/table1.md names the plan.\n",
         "## Success\n",
         _success(results, MAIN),
         "## The planned tests\n",
