@@ -21,7 +21,7 @@ class SupervisedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations:
-    """How many episodes are demonstrated, and how carelessly (see `environments.household.demonstrations`)."""
+    """How many episodes are demonstrated, and how carelessly (see `demo.demonstrations`)."""
 
     count: int
     random_rate: float
