@@ -97,7 +97,6 @@ class OneProcess:
         document: TOML document that runs start from.
         rewriter: rewrites tasks in the place of a model `rewriter`.
         rows: samples that an engine decodes side by side.
-        device: the device of engines and learners.
         concurrency: episodes in flight.
     """
 
@@ -109,11 +108,10 @@ class OneProcess:
         document: Path | None = None,
         rewriter: Generate | None = None,
         rows: int = 64,
-        device: str = "cpu",
         concurrency: int = 64,
     ) -> None:
         self._folders, self._concurrency = models, concurrency
-        self._rewriter, self._rows, self._device = rewriter, rows, device
+        self._rewriter, self._rows = rewriter, rows
         further = models.keys() - {"policy", "reward", "rewriter"}
         self.settings = Settings(
             models=",".join(f"{name}=http://{name}.invalid" for name in sorted(further)),
@@ -130,7 +128,7 @@ class OneProcess:
 
     async def __aenter__(self) -> Self:
         self.models = {
-            role: LocalModel(path, role=role, rows=self._rows, device=self._device)
+            role: LocalModel(path, role=role, rows=self._rows)
             for role, path in self._folders.items()
         }
         self.broker = MemoryBroker()
@@ -172,7 +170,7 @@ class OneProcess:
         self._database.close()
 
     def _trainer(self) -> BatchTrainer:
-        return BatchTrainer(self.artifacts, Ranks(torch.device(self._device)))
+        return BatchTrainer(self.artifacts, Ranks(torch.device("cpu")))
 
     def _serve_pools(self) -> None:
         parts = PoolParts(

@@ -1,1 +1,1 @@
-"""Writing programs: generated problems, HumanEval, and problems of one's own, judged by hidden tests in a sandbox."""
+"""Writing programs: generated problems and problems of one's own, judged by hidden tests in a sandbox."""

@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from environments.code.execution import TOTAL_S, program_in, score
-from environments.code.params import Problem
+from environments.code.params import ProgramParams
 from triforge.environments.kit import Strict
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.sandbox.client import Sandbox
@@ -32,7 +32,7 @@ class Code:
     """One problem."""
 
     def __init__(
-        self, problem: Problem, options: PlayOptions, announced: str, sandbox: Sandbox
+        self, problem: ProgramParams, options: PlayOptions, announced: str, sandbox: Sandbox
     ) -> None:
         self.done = False
         self._problem, self._options, self._announced = problem, options, announced

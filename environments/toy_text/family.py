@@ -1,4 +1,4 @@
-"""FrozenLake, Taxi and a two-armed bandit as an environment family."""
+"""FrozenLake and a two-armed bandit as an environment family."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Final, Literal
 from pydantic import Field
 
 from environments.toy_text.games import (
-    PLACES,
     BanditParams,
     Game,
     Given,
     LakeParams,
-    TaxiParams,
     check,
     game_of,
     shortest,
@@ -27,12 +25,8 @@ from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.types import Params
 
-Name = Literal["frozen_lake", "taxi", "bandit"]
-_PARAMS: Final[dict[str, type[Given]]] = {
-    "frozen_lake": LakeParams,
-    "taxi": TaxiParams,
-    "bandit": BanditParams,
-}
+Name = Literal["frozen_lake", "bandit"]
+_PARAMS: Final[dict[str, type[Given]]] = {"frozen_lake": LakeParams, "bandit": BanditParams}
 _CALM: Final = ("anchor", "harbour", "meadow", "oak", "pillow", "tortoise")
 _WILD: Final = ("blaze", "comet", "dragon", "falcon", "storm", "volcano")
 _LADDER_SIZE: Final = 12  # rows of the largest lake
@@ -43,7 +37,7 @@ _ARMS: Final = tuple(product(_CALM, _WILD, (0, 1)))  # each is drawn once before
 class GeneratorOptions(Strict):
     """Options of the generator; README.md explains each."""
 
-    games: list[Name] = Field(default=["frozen_lake", "taxi"], min_length=1)
+    games: list[Name] = Field(default=["frozen_lake"], min_length=1)
     size: int = Field(default=4, ge=2, le=20)
     ice: float = Field(default=0.8, gt=0.0, le=1.0)
     slippery: bool = False
@@ -71,10 +65,10 @@ class ToyEpisode:
 
     def play(self, response: str) -> StepResult:
         word = " ".join(part_of(response, self._options.answer).lower().split())
-        valid = word in self._game.useful(self._engine, self._state)
+        valid = word in self._game.words
         success = over = False
         more: dict[str, float] = {}
-        if word in self._game.words:
+        if valid:
             state, reward, over, _, more = self._engine.step(self._game.words.index(word))
             self._state, success = int(state), bool(over) and float(reward) > 0
         self._left -= 1
@@ -92,7 +86,7 @@ class ToyEpisode:
         )
 
     def _observe(self, above: str) -> Observation:
-        words = () if self.done else self._game.useful(self._engine, self._state)
+        words = () if self.done else self._game.words
         return Observation(
             text=f"{above}\n{self._game.draw(self._state)}".lstrip("\n"), admissible=words
         )
@@ -103,7 +97,7 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
 
     name = "toy_text"
     about = About(
-        what="gymnasium's FrozenLake and Taxi-v4 in words, and a two-armed bandit",
+        what="gymnasium's FrozenLake in words, and a two-armed bandit",
         tasks="generated",
         licence="MIT (gymnasium)",
         extra="gymnasium",
@@ -156,7 +150,7 @@ class ToyTextFamily(Family[Given, AnswerOptions]):
         return [wrapped(game.words[action], options.answer) for action in way or ()] or None
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Return the options for lakes with a row and a column more a level, from four on; taxi rides have one level."""
+        """Return the options for lakes with a row and a column more a level, from four on."""
         return {
             "games": ["frozen_lake"],
             "horizon": 20 + 10 * level,
@@ -177,15 +171,6 @@ def _generate(wanted: GeneratorOptions, seed: int, index: int) -> Params:
             "risky": risky,
             "sure": wanted.sure,
             "chance": wanted.chance,
-        }
-    if game == "taxi":
-        passenger, destination = rng.sample(tuple(PLACES), 2)
-        return {
-            "game": "taxi",
-            "taxi": [rng.randrange(5), rng.randrange(5)],
-            "passenger": passenger,
-            "destination": destination,
-            "horizon": wanted.horizon,
         }
     lakes = import_module("gymnasium.envs.toy_text.frozen_lake")
     rows = lakes.generate_random_map(size=wanted.size, p=wanted.ice, seed=rng.randrange(2**31))

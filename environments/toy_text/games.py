@@ -7,18 +7,13 @@ from copy import copy
 from functools import lru_cache
 from importlib import import_module
 from random import Random
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from triforge.environments.kit import Strict, path_back
 from triforge.errors import InputError
 
-PLACES: Final = {"red": (0, 0), "green": (0, 4), "yellow": (4, 0), "blue": (4, 3)}
-_COLOURS: Final = tuple(PLACES)
-_IN_TAXI: Final = 4  # gymnasium's number of the place "in the taxi"
-_LAST: Final = 4  # of the taxi's rows and columns
-Place = Literal["red", "green", "yellow", "blue"]
 Arm = Annotated[str, Field(pattern=r"^[a-z]{1,40}$")]
 
 
@@ -33,16 +28,6 @@ class LakeParams(Strict):
     slippery: bool = False
     success_rate: float = Field(default=1 / 3, gt=0.0, le=1.0)
     horizon: int = Field(default=100, ge=1, le=1000)
-
-
-class TaxiParams(Strict):
-    """A ride: the place of the taxi (row and column, 0 to 4), of the passenger and of the destination."""
-
-    game: Literal["taxi"]
-    taxi: Annotated[list[Annotated[int, Field(ge=0, le=_LAST)]], Field(min_length=2, max_length=2)]
-    passenger: Place
-    destination: Place
-    horizon: int = Field(default=200, ge=1, le=1000)
 
 
 class BanditParams(Strict):
@@ -61,12 +46,6 @@ def _lake(rows: tuple[str, ...], slippery: bool, success_rate: float) -> Any:
     """Make an engine to be copied: its table of moves takes milliseconds to make and never changes."""
     module = import_module("gymnasium.envs.toy_text.frozen_lake")
     return module.FrozenLakeEnv(desc=list(rows), is_slippery=slippery, success_rate=success_rate)
-
-
-@lru_cache(1)
-def _taxi() -> Any:
-    """Make the taxi's engine, to be copied."""
-    return import_module("gymnasium.envs.toy_text.taxi").TaxiEnv()
 
 
 class Lake:
@@ -101,53 +80,6 @@ class Lake:
         rows = list(self._params.map)
         rows[row] = f"{rows[row][:column]}P{rows[row][column + 1 :]}"
         return "\n".join(rows)
-
-    def useful(self, engine: Any, state: int) -> tuple[str, ...]:  # noqa: ARG002
-        """Return the words that may change something now."""
-        return self.words  # slippery ice may carry anywhere
-
-
-class Taxi:
-    """Taxi-v4 from a given state."""
-
-    words: tuple[str, ...] = ("south", "north", "east", "west", "pick up", "drop off")
-    rules = (
-        "You drive a taxi on a grid of five rows and five columns, numbered from 0 at the top left. Red is at row 0, column 0; "
-        "green at row 0, column 4; yellow at row 4, column 0; blue at row 4, column 3. Walls (|) stand between some columns. "
-        "You can go south, north, east or west, pick up the passenger where they wait, and drop off at the destination."
-    )
-    kind = "taxi"
-
-    def __init__(self, params: TaxiParams) -> None:
-        self._params = params
-        self.instruction = (
-            f"Pick up the passenger at {params.passenger} and drop them off at {params.destination}, "
-            f"within {params.horizon} moves."
-        )
-
-    def engine(self) -> Any:
-        return copy(_taxi())
-
-    def start(self, engine: Any, seed: int) -> int:
-        engine.reset(seed=seed)
-        row, column = self._params.taxi
-        there = _COLOURS.index(self._params.passenger)
-        engine.s = engine.encode(row, column, there, _COLOURS.index(self._params.destination))
-        return int(engine.s)
-
-    def draw(self, state: int) -> str:
-        rest, goal = divmod(state, 4)
-        rest, passenger = divmod(rest, 5)
-        row, column = divmod(rest, 5)
-        rows = list(import_module("gymnasium.envs.toy_text.taxi").MAP)
-        rows[row + 1] = f"{rows[row + 1][: 2 * column + 1]}T{rows[row + 1][2 * column + 2 :]}"
-        where = "in the taxi" if passenger == _IN_TAXI else f"at {_COLOURS[passenger]}"
-        facts = f"The taxi (T) is at row {row}, column {column}. The passenger is {where}."
-        return "\n".join([*rows, f"{facts} The destination is {_COLOURS[goal]}."])
-
-    def useful(self, engine: Any, state: int) -> tuple[str, ...]:
-        mask = engine.action_mask(state)
-        return tuple(word for word, some in zip(self.words, mask, strict=True) if some)
 
 
 class Bandit:
@@ -186,19 +118,14 @@ class Bandit:
     def draw(self, state: int) -> str:  # noqa: ARG002
         return f"Machines: {', '.join(self.words)}"
 
-    def useful(self, engine: Any, state: int) -> tuple[str, ...]:  # noqa: ARG002
-        return self.words
 
-
-Game = Lake | Taxi | Bandit
-Given = LakeParams | TaxiParams | BanditParams
+Game = Lake | Bandit
+Given = LakeParams | BanditParams
 
 
 def game_of(params: Given) -> Game:
     """Return the game of checked parameters."""
-    if isinstance(params, BanditParams):
-        return Bandit(params)
-    return Lake(params) if isinstance(params, LakeParams) else Taxi(params)
+    return Lake(params) if isinstance(params, LakeParams) else Bandit(params)
 
 
 def check(params: Given) -> None:
@@ -207,12 +134,6 @@ def check(params: Given) -> None:
         if params.arms[0] == params.arms[1] or params.chance == params.sure:
             raise InputError(
                 "toy_text params: field arms: expected two names, and a chance other than sure: neither arm is the better one"
-            )
-        return
-    if isinstance(params, TaxiParams):
-        if params.passenger == params.destination:
-            raise InputError(
-                "toy_text params: field destination: given the place of the passenger, expected another"
             )
         return
     marks = "".join(params.map)

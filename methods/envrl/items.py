@@ -23,7 +23,7 @@ def write_items(
     """Write chats that ask for both objectives on transitions of played episodes; return the number of chats.
 
     Args:
-        source: JSON lines, transcripts as `judge-items` reads them; labels are not needed.
+        source: JSON lines, transcripts as `demo.demonstrations` writes them; labels are not needed.
         target: JSON lines `{"messages": [...]}`, as `supervised` reads them.
         count: transitions at most, drawn evenly over the transcripts; each gives a chat an objective.
         options: of `[methods.envrl]` of the run: wording, history, texts and share of steps in which nothing happened.

@@ -1,4 +1,4 @@
-"""`python -m services.reward api | judge-worker | judge-items`: the only wiring of this service."""
+"""`python -m services.reward api | judge-worker`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -112,10 +111,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("api", help="serve POST /v1/judge")
     worker = commands.add_parser("judge-worker", help="work on the queue judge")
     worker.add_argument("--concurrency", type=int, default=_JOBS, help="jobs at a time")
-    convert = commands.add_parser("judge-items", help="labelled transcripts to supervised chats")
-    convert.add_argument("--in", dest="source", type=Path, required=True, help="JSON lines")
-    convert.add_argument("--out", dest="target", type=Path, required=True, help="JSON lines")
-    convert.add_argument("--prompt", choices=("rubric", "terse"), default="rubric")
     return parser
 
 
@@ -126,13 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if options.command == "api":
             return api()
-        if options.command == "judge-worker":
-            return judge_worker(options.concurrency)
-        from services.reward.items import write_items
-
-        count = write_items(options.source, options.target, prompt=options.prompt)
-        sys.stdout.write(f"{count} items in {options.target}\n")
-        return 0
+        return judge_worker(options.concurrency)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2

@@ -125,7 +125,11 @@ class JudgeWorker:
         try:
             async with asyncio.timeout(task.deadline_s):
                 score: StepScorer = scorer_of(task.scorer)
-                votes = await self._insist(lambda: score(trajectory, task, self._generate_many))
+                votes = _expect_votes(
+                    await self._insist(lambda: score(trajectory, task, self._generate_many)),
+                    trajectory,
+                    task,
+                )
         except (TimeoutError, TriforgeError) as error:
             limit = f"no votes within {task.deadline_s:g} s; the judge's policy service is too slow or hangs; reward.deadline_s sets the limit"
             votes = TrajectoryVotes(steps=(), error=_as_data(error, limit), **names)
@@ -146,6 +150,7 @@ class JudgeWorker:
             async with self._turn, asyncio.timeout(task.deadline_s):
                 sandbox = self._sandbox
                 judged = await self._insist(lambda: scorer.judge(sandbox, played, reply))
+                _expect(judged, GroupJudgement, task.scorer)
         except (TimeoutError, TriforgeError) as error:
             limit = (
                 f"the group was not judged within {task.deadline_s:g} s; the judge's policy service is too slow or hangs, "
@@ -167,6 +172,34 @@ class JudgeWorker:
             raise
         except Exception as error:
             raise RewardError(f"judging raised {type(error).__name__}: {error}") from error
+
+
+def _expect_votes(votes: object, trajectory: Trajectory, task: JudgeTask) -> TrajectoryVotes:
+    """Return the result of a scorer; raise RewardError unless it is votes on steps of this trajectory, `task.votes` or none each."""
+    judged = _expect(votes, TrajectoryVotes, task.scorer)
+    if (judged.trajectory_id, judged.group_id) != (trajectory.id, trajectory.group_id):
+        raise _bad_result(task.scorer, f"votes on {judged.trajectory_id}", trajectory.id)
+    known = {step.index for step in trajectory.steps}
+    for step in judged.steps:
+        if step.step not in known:
+            raise _bad_result(task.scorer, f"votes on step {step.step}", "each step once at most")
+        known.remove(step.step)
+        if len(step.votes) not in (0, task.votes):
+            given = f"{len(step.votes)} votes on step {step.step}"
+            raise _bad_result(task.scorer, given, f"{task.votes} or none (reward.votes)")
+    return judged
+
+
+def _expect(result: object, kind: type[_T], scorer: str) -> _T:
+    if not isinstance(result, kind):
+        raise _bad_result(scorer, f"a {type(result).__name__}", kind.__name__)
+    return result
+
+
+def _bad_result(scorer: str, given: str, expected: str) -> RewardError:
+    error = RewardError(f"reward.kind = {scorer!r} returned {given}, expected {expected}")
+    error.retryable = False  # it would return the same again
+    return error
 
 
 def _as_data(error: TimeoutError | TriforgeError, limit: str) -> ErrorInfo:

@@ -30,8 +30,7 @@ CASES: list[tuple[str, Params, Params]] = [
     ("sokoban", {"answer": "last_line", "guide": False}, {"moves": [1, 4]}),
     ("toy_text", {}, {}),
     ("toy_text", {"answer": "boxed"}, {"slippery": True, "size": 6}),
-    ("toy_text", {"guide": False}, {"games": ["taxi"]}),
-    ("toy_text", {}, {"games": ["bandit"]}),
+    ("toy_text", {"guide": False}, {"games": ["bandit"]}),
 ]
 
 

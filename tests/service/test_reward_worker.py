@@ -26,11 +26,13 @@ from triforge.types import (
     Sampling,
     Segment,
     Step,
+    StepVotes,
     Task,
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
     VersionSpan,
+    Vote,
 )
 
 PolicyUrl = Callable[..., str]
@@ -281,6 +283,43 @@ async def test_a_judge_that_stays_broken_leaves_an_error_and_the_group_completes
     assert (votes.error.kind, votes.steps) == (kind, ())
     assert str(error) in votes.error.detail
     assert await announced(played) == ["g"]
+
+
+async def of_another_type(*_: object) -> list[int]:
+    return [1, 1]
+
+
+async def of_another_count(played: Trajectory, *_: object) -> TrajectoryVotes:
+    vote = Vote(value=1, text="", ids=(), logprobs=(), versions=())
+    steps = tuple(StepVotes(step=n, prompt_ids=(), votes=(vote,)) for n in range(2))
+    return TrajectoryVotes(trajectory_id=played.id, group_id=played.group_id, steps=steps)
+
+
+async def of_another_trajectory(played: Trajectory, *_: object) -> TrajectoryVotes:
+    return TrajectoryVotes(trajectory_id="g-07", group_id=played.group_id, steps=())
+
+
+async def of_an_unknown_step(played: Trajectory, *_: object) -> TrajectoryVotes:
+    steps = (StepVotes(step=9, prompt_ids=(), votes=()),)
+    return TrajectoryVotes(trajectory_id=played.id, group_id=played.group_id, steps=steps)
+
+
+@pytest.mark.parametrize(
+    "scorer", [of_another_type, of_another_count, of_another_trajectory, of_an_unknown_step]
+)
+async def test_a_scorer_with_a_bad_result_fails_at_once_by_name(
+    played: Broker, scorer: Callable[..., object]
+) -> None:
+    judge, name = worker(played, Service()), f"{__name__}:{scorer.__name__}"
+    for index in (0, 1):
+        await judge.judge(job(index, scorer=name))
+    assert await announced(played) == ["g"]
+    for votes in (await votes_of(played)).values():
+        assert votes.steps == ()
+        assert votes.error is not None
+        assert (votes.error.kind, votes.error.retryable) == ("reward", False)
+        assert name in votes.error.detail
+        assert (votes.seconds or 0.0) < 1.0
 
 
 async def test_a_judge_that_stays_away_leaves_an_error_when_the_patience_ends(

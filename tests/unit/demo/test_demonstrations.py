@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from environments.household.demonstrations import Demonstration, demonstrations
+from demo.demonstrations import Demonstration, demonstrations
 from environments.household.family import FAMILY
 from environments.household.wording import vocabulary
 from triforge.types import Task
