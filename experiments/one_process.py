@@ -38,7 +38,6 @@ from triforge.broker import (
     JUDGE_TASK,
     ROLLOUT_QUEUE,
     ROLLOUT_TASK,
-    UNIT_TEST_TASK,
     MemoryBroker,
     SessionLog,
 )
@@ -63,7 +62,6 @@ from triforge.types import (
     RunState,
     RunStep,
     TaskOutcome,
-    UnitTestTask,
 )
 
 _ENDED = ("finished", "failed", "stopped")
@@ -203,11 +201,7 @@ class OneProcess:
             broker=self.broker, adapter=adapter, settings=RunSettings(self._database).read
         )
         self.broker.serve(ROLLOUT_QUEUE, Job(ROLLOUT_TASK, GroupTask, rollouts.play))
-        self.broker.serve(
-            JUDGE_QUEUE,
-            Job(JUDGE_TASK, JudgeTask, judge.judge),
-            Job(UNIT_TEST_TASK, UnitTestTask, judge.write_tests),
-        )
+        self.broker.serve(JUDGE_QUEUE, Job(JUDGE_TASK, JudgeTask, judge.judge))
         # one at a time, in order: the same run gives the same tasks
         self.broker.serve(
             ADAPT_QUEUE, Job(ADAPT_TASK, TaskOutcome, self._adapt_tasks), concurrency=1
