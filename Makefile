@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-tools test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-adaptation experiment-envrl experiment-table1 experiment-votes experiment-judges experiment-diagnosis experiment-methods experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-tools test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -46,26 +46,11 @@ demo-smollm2: $(VENV)/.stamp-demo ## the same loop with SmolLM2-135M-Instruct, t
 demo-agent: $(VENV)/.stamp-demo ## an agent of ten lines is trained through a session's URL; AGENT=in_langgraph: one of LangGraph, in .venv-langgraph
 	@$(BIN)/python -m demo.agent $(AGENT)
 
-experiment-adaptation: setup ## arms that change tasks and weigh votes, five seeds (an hour); goes on where it stopped
-	@$(BIN)/python -m experiments
-
-experiment-envrl: setup ## policy gradient alone, with state prediction and inverse dynamics, and with placebo; five seeds
-	@$(BIN)/python -m experiments envrl
-
 experiment-table1: setup ## the paper's order: outcome only, step scores, trained reward model, adapted tasks; goes on where it stopped
 	@$(BIN)/python -m experiments table1
 
 experiment-votes: setup ## credit rules with planted votes, three learning rates, five seeds (hours); goes on where it stopped
 	@$(BIN)/python -m experiments votes
-
-experiment-judges: setup ## what a reward model learns from: seven targets beside a policy that does not listen, five seeds (hours)
-	@$(BIN)/python -m experiments judges
-
-experiment-diagnosis: setup ## what a rewriter proposes with the diagnosis, with another task's and with none; trains nothing
-	@$(BIN)/python -m experiments diagnosis
-
-experiment-methods: setup ## each method's curve beside its baseline, tables of numbers and the household's tiny policy, three seeds (under two hours)
-	@$(BIN)/python -m experiments methods
 
 experiment-outgrown: setup ## a pool that the policy soon solves, with and without rewrites, six seeds (an hour); goes on where it stopped
 	@$(BIN)/python -m experiments outgrown
@@ -98,7 +83,7 @@ chart: setup ## write the templates of the Helm chart in k8s/helm from the overl
 	@$(BIN)/python -m scripts.helm_chart
 
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
-	@$(BIN)/python -m bench.serving --soak
+	@$(BIN)/python -m bench.gateway --soak
 
 docs: setup ## write docs/reference/ and the table of families in docs/environments.md
 	@$(BIN)/python -m scripts.gen_docs

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
@@ -22,7 +22,7 @@ from environments.household.planner import Expert
 from environments.household.wording import announce, vocabulary
 from environments.household.world import TREATMENTS, Command, Goal, Verb
 from services.reward.prompts import Episode as JudgedEpisode
-from services.reward.prompts import PromptKind, build_prompt
+from services.reward.prompts import build_prompt
 from services.reward.requests import StepText
 from triforge.environments.kit import parse_model
 from triforge.errors import TriforgeError
@@ -146,14 +146,12 @@ def write_demonstrations(
     generate: Params,
     options: Params,
     flip_rate: float,
-    prompt: PromptKind = "terse",
-    reference: bool = False,
     **rates: float,
 ) -> dict[str, float]:
     """Play `count` generated tasks and write `policy.jsonl`, `judge.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
 
     Return the number of chats and the share of successes. `rates` are those of `demonstrations`; `flip_rate` of the transcripts'
-    labels are wrong, `prompt` is the judge's, and with `reference` each transcript has a solution of its task.
+    labels are wrong.
     """
     terse = parse_model(PlayOptions, options, "household options").wording == "terse"
     words = vocabulary(options) if terse else []
@@ -163,12 +161,8 @@ def write_demonstrations(
     # a chat ends with its last response: the observation after it trains nothing
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
-    if reference:
-        for shown, transcript in zip(played, transcripts, strict=True):
-            play = parse_model(PlayOptions, options, "household options")
-            transcript["reference"] = FAMILY.solution(world_of(shown.params), play)
     folder.mkdir(parents=True, exist_ok=True)
-    judged = (chat for transcript in transcripts for chat in judge_chats(transcript, prompt))
+    judged = (chat for transcript in transcripts for chat in judge_chats(transcript))
     for name, lines in (
         ("policy.jsonl", chats),
         ("judge.jsonl", (json.dumps({"messages": c}, ensure_ascii=False) for c in judged)),
@@ -195,23 +189,17 @@ def _transcript(shown: Demonstration, flips: Random, flip_rate: float) -> dict[s
     return {"instruction": shown.instruction, "system": system, "steps": steps}
 
 
-def judge_chats(
-    transcript: dict[str, Any], prompt: PromptKind
-) -> Iterator[list[dict[str, object]]]:
-    """Yield a chat for each step: the judge's prompt and the right vote; a second one with the reference in the prompt."""
+def judge_chats(transcript: dict[str, Any]) -> Iterator[list[dict[str, object]]]:
+    """Yield a chat for each step: the judge's terse prompt and the right vote."""
     labels = [step["label"] for step in transcript["steps"]]
     fields = StepText.model_fields
     steps = [StepText(**{k: v for k, v in s.items() if k in fields}) for s in transcript["steps"]]
-    plain = JudgedEpisode(
+    episode = JudgedEpisode(
         instruction=transcript["instruction"], steps=steps, system=transcript["system"]
     )
-    episodes = [plain]
-    if reference := transcript.get("reference"):
-        episodes.append(replace(plain, reference=reference))
     for index, label in enumerate(labels):
-        for episode in episodes:
-            asked = [message.model_dump() for message in build_prompt(prompt, episode, index)]
-            yield [*asked, {"role": "assistant", "content": ANSWERS[label]}]
+        prompt = [message.model_dump() for message in build_prompt("terse", episode, index)]
+        yield [*prompt, {"role": "assistant", "content": ANSWERS[label]}]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -225,8 +213,6 @@ def main(arguments: Sequence[str]) -> int:
     add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
-    add("--prompt", choices=("terse", "rubric"), default="terse", help="of the judge")
-    add("--reference", action="store_true", help="a solution with each transcript")
     add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))

@@ -31,19 +31,11 @@ class Demonstrations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Referenced(Demonstrations):
-    """Demonstrations with a reference solution: the judge is trained with and without it in sight."""
-
-    reference: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge.
 
     The demonstrator forgets the treatment in most episodes that need one, so that a policy which imitates it has something
-    to learn from outcomes and votes. With `auxiliary` the policy also answers the prompts of state prediction and inverse
-    dynamics, in terse wording, on so many transitions of the demonstrations: for runs that train these objectives.
+    to learn from outcomes and votes.
     """
 
     hidden: int = 64
@@ -56,24 +48,8 @@ class WarmStart:
     judge_data: Demonstrations = Demonstrations(
         count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2, flip_rate=0.05
     )
-    auxiliary: int = 0
     policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
     judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=1800)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Joined(WarmStart):
-    """The policy also imitates chats about so many services that a module writes: `python -m MODULE --out FILE --count N --seed S`."""
-
-    chats_of: str
-    chats: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pretrained(WarmStart):
-    """SmolLM2-135M-Instruct learns from the demonstrations, where a model without a past does otherwise; its judge reads `prompt`."""
-
-    prompt: str = "rubric"
 
 
 def _games() -> dict[str, Any]:

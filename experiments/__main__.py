@@ -1,4 +1,4 @@
-"""`make experiment-adaptation`, `-envrl`, `-table1`, `-votes`, `-judges`, `-diagnosis`, `-methods` and `-outgrown`: every arm on every seed, then the report."""
+"""`make experiment-table1`, `-votes` and `-outgrown`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -16,48 +16,18 @@ from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
-from experiments import toys
 from experiments.archive import pack, unpack
-from experiments.diagnosis import STUDY as DIAGNOSIS
-from experiments.envrl import STUDY as ENVRL
-from experiments.frontier import FRONTIER
 from experiments.jobs import Job, Tell, finished, run_all
-from experiments.judges import STUDY as JUDGES
-from experiments.judges import WEAK
-from experiments.methods import STUDY as METHODS
 from experiments.outgrown import BROAD, OUTGROWN
-from experiments.reach import REACH
 from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import ADAPTATION, Study, files_of, is_toy, judges_of, lender_of
+from experiments.study import Study, files_of, judges_of, lender_of
 from experiments.table1 import STUDY as TABLE1
-from experiments.table1_smollm2 import FULL, SHORT
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
-from triforge.methods import load_part
 
-_PAGE = ROOT / "experiments" / "results"
-STUDIES = {
-    study.name: study
-    for study in (
-        ADAPTATION,
-        ENVRL,
-        TABLE1,
-        VOTES,
-        JUDGES,
-        WEAK,
-        DIAGNOSIS,
-        METHODS,
-        REACH,
-        FRONTIER,
-        OUTGROWN,
-        BROAD,
-    )
-}
-
-
-PRETRAINED = {TABLE1.name: {"smollm2": (FULL, SHORT)}}
-"""Settings, and short ones, of studies that can have a larger model."""
+_RECORD = ROOT / "experiments" / "results" / "runs"
+STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
@@ -80,13 +50,6 @@ def _parser(study: Study) -> argparse.ArgumentParser:
         help="results; what is on file is not run again",
     )
     add(
-        "--model",
-        choices=("tiny", *PRETRAINED.get(study.name, {})),
-        default="tiny",
-        help="models of policy and judge; its report lies in a folder of its name",
-    )
-    add("--device", default="cpu", help="where they serve and learn: cpu, cuda")
-    add(
         "--docs",
         type=Path,
         default=None,
@@ -100,12 +63,13 @@ def _parser(study: Study) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a run failed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    study = STUDIES[given[0]] if given and given[0] in STUDIES else ADAPTATION
-    named = given[1:] if given and given[0] in STUDIES else given
-    options = _parser(study).parse_args(named)
+    if not given or given[0] not in STUDIES:
+        sys.stderr.write(f"usage: python -m experiments {{{','.join(STUDIES)}}} [options]\n")
+        return 2
+    study = STUDIES[given[0]]
+    options = _parser(study).parse_args(given[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run is left behind
-    full, quick = PRETRAINED.get(study.name, {}).get(options.model, (study.full, study.quick))
-    settings = quick if options.quick else full
+    settings = study.quick if options.quick else study.full
     if options.one:
         return _one(study, Job(options.one[0], int(options.one[1])), settings, options)
     started = time.monotonic()
@@ -122,10 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fewer = study.further if seeds == list(study.seeds) else {}
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     failed: list[Job] = []
-    tiny = options.model == "tiny"
-    page = options.state if tiny else options.state / options.model
-    docs = options.docs or (None if options.quick else page)
-    record = _PAGE / "runs" if tiny and not options.quick else None
+    docs = options.docs or (None if options.quick else options.state)
+    record = None if options.quick else _RECORD
     state, only = options.state.resolve(), options.report_only
     unpack(record, state / study.name)
     files = files_of(state, study, settings, jobs, finished=only)
@@ -137,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(import_module(study.report).table(finished(files)))
         elif docs is not None:
             tell(
-                f"report: {_report(study, finished(files), settings, seeds, options, docs, named)}"
+                f"report: {_report(study, finished(files), settings, seeds, options, docs, given)}"
             )
     except TriforgeError as error:
         tell(f"failed: {error.detail}")
@@ -158,9 +120,7 @@ def _play(
     if all(path.is_file() for path in files.values()):
         tell("all runs are on file")
         return []
-    if options.device != "cpu":
-        import_module("services.local_engine.model").place(options.device, "float32")
-    for seed in dict.fromkeys(job.seed for job in files if not is_toy(study.arms[job.arm])):
+    for seed in dict.fromkeys(job.seed for job in files):
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)()
@@ -168,8 +128,7 @@ def _play(
             tiny_models(strong, tell)
     quick = ["--quick"] if options.quick else []
     state = ["--state", str(options.state.resolve())]
-    where = ["--model", options.model, "--device", options.device]
-    base = ["-m", "experiments", study.name, *quick, *state, *where, "--one"]
+    base = ["-m", "experiments", study.name, *quick, *state, "--one"]
     failed: list[Job] = []
     for later in (False, True):  # who has the judge of another arm comes after it
         part = {j: f for j, f in files.items() if later == bool(lender_of(study.arms[j.arm]))}
@@ -185,12 +144,9 @@ def _play(
 def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace) -> int:
     """Play one run in this process and print its lines."""
     arm, quick, state = study.arms[job.arm], options.quick, options.state
-    if is_toy(arm):
-        toys.play(job.arm, arm, job.seed, tell=_print)
-        return 0
     import torch
 
-    from experiments.loop import Run, play
+    from experiments.loop import play
     from experiments.record import Models
 
     torch.set_num_threads(1)
@@ -198,13 +154,12 @@ def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace
     policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
     reward, keep = judges_of(state, study, settings, job, warm)
     strong = settings.strong()
-    models = Models(policy, reward, None, keep=keep, device=options.device)
+    models = Models(policy, reward, None, keep=keep)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
         models.rewrites = policy if quick else smollm2(_silent)()
         if strong is not None:
             models.strong = policy if quick else tiny_models(strong, _silent)[0]
-    kind: type[Run] = load_part(study.run, "run")
-    play(job.arm, arm, job.seed, settings, models, tell=_print, make=kind)
+    play(job.arm, arm, job.seed, settings, models, tell=_print)
     return 0
 
 
@@ -226,12 +181,9 @@ def _report(
     given: list[str],
 ) -> Path:
     seconds = sum(result["seconds"] for result in wanted.values())
-    command = f"make experiment-{study.name}"
-    if given:
-        command = f"python -m experiments {study.name} {' '.join(given)}"
     page = Page(
         seeds=seeds,
-        command=command,
+        command=f"python -m experiments {' '.join(given)}",
         minutes=seconds / 60 / options.processes,
         machine=f"{options.processes} processes of one thread on {os.cpu_count()} cores, no GPU",
         pictures=import_module(study.plots).draw(wanted, docs),

@@ -27,21 +27,13 @@ from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.loop.measures import VoteHistory
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
-from triforge.config import LearnerSection, parse
+from triforge.config import parse
 from triforge.errors import TrainerError
 from triforge.methods import Method
 from triforge.rollout.episode import judge_task, run_group
-from triforge.rollout.protocols import GenerateMany, TaskDraft
+from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
-from triforge.types import (
-    GroupTask,
-    JudgedGroup,
-    Task,
-    TrainBatch,
-    TrainedRole,
-    TrainRow,
-    WeightVersion,
-)
+from triforge.types import GroupTask, JudgedGroup, Task, TrainRow
 
 _LATE = 5  # training steps at the end over which step measures are averaged
 _ALL = 1_000_000
@@ -123,16 +115,15 @@ class Run(LoopHooks):
             {role: Path(path) for role, path in folders.items()},
             rewriter=self._rewriter,
             rows=128,
-            device=self._models.device,
         )
         async with self._deployment:
             request = pool_request(self._settings, self._seed)
             self._pool = (await self._deployment.create_pool(request)).id
-            names = await self._measure()
+            await self._train()
+            await self._measure()
         self._result.seconds = time.monotonic() - started
-        self._tell(
-            {name: getattr(self._result, name) for name in ("arm", "seed", *names, "seconds")}
-        )
+        known = ("arm", "seed", "late", "judge", "judged", "tasks", "seconds")
+        self._tell({name: getattr(self._result, name) for name in known})
         return self._result
 
     async def _train(self) -> None:
@@ -145,9 +136,8 @@ class Run(LoopHooks):
         if run.status != "finished":
             raise TrainerError(f"the run is {run.status}, expected finished: {run.reason}")
 
-    async def _measure(self) -> Sequence[str]:
-        """Fill the result; return the names of its parts that are known only now."""
-        await self._train()
+    async def _measure(self) -> None:
+        """Fill the parts of the result that are known only at the end."""
         result = self._result
         result.judged = await self._judge_again()
         result.judge = {
@@ -163,8 +153,8 @@ class Run(LoopHooks):
             result.tasks["solved"] = await self._solved(self._models.strong, tasks)
         if self._models.keep:
             shutil.rmtree(self._models.keep, ignore_errors=True)  # of a run that did not end
-            shutil.copytree(await self._weights("reward"), self._models.keep)
-        return ("late", "judge", "judged", "tasks")
+            serving = await self._deployment.models["reward"].weights()
+            shutil.copytree(serving.uri.removeprefix("file://"), self._models.keep)
 
     # ---- hooks ----
 
@@ -175,10 +165,10 @@ class Run(LoopHooks):
         samples: Samples,  # noqa: ARG002
     ) -> tuple[list[TrainRow], Measures]:
         """Add no rows; keep the groups of the first and the last step, and measure votes."""
-        own = [group for group in groups if group.played.group.purpose != "method"]
-        self._played = {"first": own} | self._played | {"last": own}
-        self._votes.measure(step, own)
-        return [], measures_of(own)
+        played = [*groups]
+        self._played = {"first": played} | self._played | {"last": played}
+        self._votes.measure(step, played)
+        return [], measures_of(played)
 
     async def evaluates(self, step: int) -> bool:
         """Return whether the settings ask for an evaluation after the step."""
@@ -220,49 +210,26 @@ class Run(LoopHooks):
         """Return a task version."""
         return self._deployment.tasks.task(task_id)
 
-    # ---- parts of subclasses ----
+    # ---- measuring ----
 
-    async def _weights(self, role: TrainedRole) -> Path:
-        """Return the folder of the weights that a model serves."""
-        return Path((await self._deployment.models[role].weights()).uri.removeprefix("file://"))
-
-    def _batch(
-        self, role: TrainedRole, step: int, rows: list[TrainRow], section: LearnerSection
-    ) -> TrainBatch:
-        """Return the batch of a learner that the run does not have."""
-        model = getattr(self._config.models, role)
-        return TrainBatch(
-            batch_id=f"{self._name}-{self._seed}-{step:05d}-{role}", run_id=self._name, role=role, step=step,
-            initial=WeightVersion(number=0, folder=model.path), uri="memory", num_rows=len(rows),
-            start=WeightVersion(number=0, folder=model.path), num_tokens=sum(len(row.ids) for row in rows),
-            algorithm=self._config.algorithm_of(role), learner=section,
-            temperature=model.temperature, seed=self._config.run.seed,
-        )  # fmt: skip
-
-    async def _voted(self, group: JudgedGroup, ask: GenerateMany, **changes: Any) -> JudgedGroup:
-        """Return the same episodes with other votes; `changes` are of the group's task."""
-        task = group.played.group.model_copy(update=changes)
+    async def _voted(self, group: JudgedGroup, ask: GenerateMany) -> JudgedGroup:
+        """Return the same episodes with other votes."""
+        task = group.played.group
         score, played = scorer_of(task.reward.kind), group.played.trajectories
         votes = [score(one, judge_task(task, one.index), ask) for one in played]
         return group.model_copy(update={"votes": tuple(await asyncio.gather(*votes))})
 
-    async def rate(self, task: Task, rollouts: int, policy: LocalModel | None = None) -> list[int]:
-        """Return (successes, measured) of fresh rollouts of a policy, by default the run's own."""
+    async def _rate(self, task: Task, policy: LocalModel) -> list[int]:
+        """Return (successes, measured) of fresh rollouts of a policy."""
         config = self._config
         group = GroupTask(
             group_id=f"{self._name}-{self._seed}-{task.id}", run_id=self._name, step=0, task_id=task.id,
-            purpose="evaluate", rollouts=rollouts, votes=0, seed=derive_seed(self._seed, task.id),
+            purpose="evaluate", rollouts=self._settings.rollouts, votes=0, seed=derive_seed(self._seed, task.id),
             sampling=config.models.policy.sampling(), env_adapter=config.env_adapter, reward=config.reward,
         )  # fmt: skip
-        played = await run_group(
-            lambda: FAMILY.make(config.env_adapter.options),
-            policy or self._deployment.models["policy"],
-            task,
-            group,
-        )
+        options = config.env_adapter.options
+        played = await run_group(lambda: FAMILY.make(options), policy, task, group)
         return list(accuracy([t.outcome.value for t in played.trajectories]))
-
-    # ---- measuring ----
 
     async def _judge_again(self) -> dict[str, list[Row]]:
         """Return the votes of the first and the last weights on the episodes of the first and the last step.
@@ -273,7 +240,7 @@ class Run(LoopHooks):
             return {}
         last, first = self._deployment.models["reward"], Path(self._config.models.reward.path)
         trained = (await last.weights()).version > 0
-        model = LocalModel(first, rows=128, device=self._models.device)
+        model = LocalModel(first, rows=128)
         rows: dict[str, list[Row]] = {}
         try:
             for weights, judge in (("first", model), ("last", last)):
@@ -299,15 +266,15 @@ class Run(LoopHooks):
     async def _solved(
         self, folder: Path, accepted: Mapping[str, Task]
     ) -> dict[str, dict[str, list[int]]]:
-        """Return the `rate` of another policy on the accepted tasks and on those that they began as."""
-        model = LocalModel(folder, rows=128, device=self._models.device)
+        """Return `_rate` of another policy on the accepted tasks and on those that they began as."""
+        model = LocalModel(folder, rows=128)
         solved: dict[str, dict[str, list[int]]] = {}
         try:
             for name, ids in (
                 ("accepted", accepted),
                 ("roots", dict.fromkeys(task.slot for task in accepted.values())),
             ):
-                rates = [self.rate(self.task(one), self._settings.rollouts, model) for one in ids]
+                rates = [self._rate(self.task(one), model) for one in ids]
                 solved[name] = dict(zip(ids, await asyncio.gather(*rates), strict=True))
         finally:
             model.stop()
@@ -338,12 +305,6 @@ def heldout(groups: Sequence[JudgedGroup], mode: str) -> Iterator[tuple[int, Jud
             yield int(number), group
 
 
-def rewritten(task: Task, draft: TaskDraft, number: int) -> Task:
-    """Return the task that a rewrite proposes."""
-    changes = {"params": draft.params, "instruction": draft.instruction, "kind": draft.kind}
-    return task.model_copy(update={"id": f"{task.id}-{number}", **changes})
-
-
 def success(groups: Sequence[JudgedGroup]) -> float:
     """Return the share of the measured episodes that succeed."""
     wins, measured = accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
@@ -358,9 +319,8 @@ def play(
     models: Models,
     *,
     tell: Tell = silent,
-    make: type[Run] = Run,
 ) -> Result:
-    """Play one run in this process; `make` may be a run that measures more."""
+    """Play one run in this process."""
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(make(name, arm, seed, settings, models, Path(folder), tell).play())
+        return asyncio.run(Run(name, arm, seed, settings, models, Path(folder), tell).play())

@@ -15,7 +15,7 @@ from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.kv_cache import StepBatch
 from services.local_engine.llama import LlamaModel
-from services.local_engine.model import load_model, stage_tensors, stage_weights
+from services.local_engine.model import load_model, stage_weights
 from services.local_engine.request import Prompt, SamplingParams, parse_sampling
 from services.local_engine.sampler import sample
 from services.local_engine.scheduler import Limits
@@ -47,9 +47,7 @@ class LocalModel:
     Args:
         folder: model folder.
         role: name of the model.
-        version: weight version of what lies there.
         rows: samples decoded side by side.
-        device: where it serves.
     """
 
     def __init__(
@@ -57,19 +55,17 @@ class LocalModel:
         folder: Path,
         *,
         role: str = "policy",
-        version: int = 0,
         rows: int = 64,
-        device: str = "cpu",
     ) -> None:
         self._role, self._uri = role, str(folder)
         self._renderer = Renderer.from_folder(folder)
         self._appended: dict[tuple[tuple[int, ...], tuple[ChatMessage, ...]], list[int]] = {}
         self._params: dict[Sampling, SamplingParams] = {}
         self._rids = count()
-        model, config = load_model(folder, device=torch.device(device))
+        model, config = load_model(folder)
         self._config = config
         self._engine = Engine(
-            model, config, TextCodec(folder), folder, version=str(version),
+            model, config, TextCodec(folder), folder, version="0",
             limits=Limits(max_running=rows),
         )  # fmt: skip
         self._engine.start()
@@ -168,8 +164,7 @@ class LocalModel:
     async def many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         """Answer requests, in order, side by side; those of one token, as votes of one word are, in one pass."""
         model = self._engine.model
-        tiny = isinstance(model, LlamaModel) and model.device.type == "cpu"
-        if not tiny or not all(map(_is_a_word, requests)):
+        if not isinstance(model, LlamaModel) or not all(map(_is_a_word, requests)):
             return list(await asyncio.gather(*(self(request) for request in requests)))
         prompts = [self._framed(request) for request in requests]
         sequences = [self._sequences(*pair) for pair in zip(requests, prompts, strict=True)]
@@ -220,14 +215,6 @@ class LocalModel:
             torch.from_numpy(mask)[None, None], wanted=torch.tensor(ends),
         )  # fmt: skip
         return self._engine.model.forward(batch, self._cells)
-
-    async def serve(self, module: torch.nn.Module, version: int) -> None:
-        """Serve the present weights of a module under a new version."""
-        tensors: dict[str, Tensor] = {
-            name: tensor.detach().clone() for name, tensor in module.state_dict().items()
-        }
-        checked = stage_tensors(tensors, self._engine.model, "the learner's weights")
-        await self._engine.swap(checked, str(version))
 
     async def weights(self) -> WeightsState:
         """Return the version that serves."""

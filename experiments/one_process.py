@@ -38,7 +38,6 @@ from triforge.broker import (
     JUDGE_TASK,
     ROLLOUT_QUEUE,
     ROLLOUT_TASK,
-    UNIT_TEST_TASK,
     MemoryBroker,
     SessionLog,
 )
@@ -63,7 +62,6 @@ from triforge.types import (
     RunState,
     RunStep,
     TaskOutcome,
-    UnitTestTask,
 )
 
 _ENDED = ("finished", "failed", "stopped")
@@ -99,7 +97,6 @@ class OneProcess:
         document: TOML document that runs start from.
         rewriter: rewrites tasks in the place of a model `rewriter`.
         rows: samples that an engine decodes side by side.
-        device: the device of engines and learners.
         concurrency: episodes in flight.
     """
 
@@ -111,11 +108,10 @@ class OneProcess:
         document: Path | None = None,
         rewriter: Generate | None = None,
         rows: int = 64,
-        device: str = "cpu",
         concurrency: int = 64,
     ) -> None:
         self._folders, self._concurrency = models, concurrency
-        self._rewriter, self._rows, self._device = rewriter, rows, device
+        self._rewriter, self._rows = rewriter, rows
         further = models.keys() - {"policy", "reward", "rewriter"}
         self.settings = Settings(
             models=",".join(f"{name}=http://{name}.invalid" for name in sorted(further)),
@@ -132,7 +128,7 @@ class OneProcess:
 
     async def __aenter__(self) -> Self:
         self.models = {
-            role: LocalModel(path, role=role, rows=self._rows, device=self._device)
+            role: LocalModel(path, role=role, rows=self._rows)
             for role, path in self._folders.items()
         }
         self.broker = MemoryBroker()
@@ -174,7 +170,7 @@ class OneProcess:
         self._database.close()
 
     def _trainer(self) -> BatchTrainer:
-        return BatchTrainer(self.artifacts, Ranks(torch.device(self._device)))
+        return BatchTrainer(self.artifacts, Ranks(torch.device("cpu")))
 
     def _serve_pools(self) -> None:
         parts = PoolParts(
@@ -205,11 +201,7 @@ class OneProcess:
             broker=self.broker, adapter=adapter, settings=RunSettings(self._database).read
         )
         self.broker.serve(ROLLOUT_QUEUE, Job(ROLLOUT_TASK, GroupTask, rollouts.play))
-        self.broker.serve(
-            JUDGE_QUEUE,
-            Job(JUDGE_TASK, JudgeTask, judge.judge),
-            Job(UNIT_TEST_TASK, UnitTestTask, judge.write_tests),
-        )
+        self.broker.serve(JUDGE_QUEUE, Job(JUDGE_TASK, JudgeTask, judge.judge))
         # one at a time, in order: the same run gives the same tasks
         self.broker.serve(
             ADAPT_QUEUE, Job(ADAPT_TASK, TaskOutcome, self._adapt_tasks), concurrency=1

@@ -11,32 +11,12 @@ import matplotlib
 matplotlib.use("Agg")  # no screen
 from matplotlib import pyplot as plt
 
-from experiments.report import Results, Value, arms_of, at_end, difference, summary
-from experiments.settings import BASELINES, Family
+from experiments.report import Results, at_end, summary
 from experiments.statistics import mean
 
 Draw = Callable[[Any], None]
 """Draws into axes."""
 _SIZE = (7.0, 3.2)
-_TITLES: dict[Family, str] = {
-    "tasks": "Held-out success, difference to fixed tasks",
-    "votes": "Held-out success, difference to outcome only",
-}
-
-
-def draw(results: Results, folder: Path) -> dict[str, str]:
-    """Draw the pictures of the experiment on tasks and votes; see `drawn`."""
-    pictures: dict[str, tuple[str, Draw]] = {}
-    for family, title in _TITLES.items():
-        names = [n for n in arms_of(family) if n != BASELINES[family]]
-        pairs = [(n, BASELINES[family]) for n in names]
-        pictures[title] = (f"adaptation-{family}", differences(results, pairs))
-    for family, title in (
-        ("tasks", "Success on training tasks, by arm"),
-        ("votes", "The same, by weight of the votes"),
-    ):
-        pictures[title] = (f"adaptation-{family}-steps", curves(results, arms_of(family)))
-    return drawn(folder, pictures)
 
 
 def drawn(folder: Path, pictures: Mapping[str, tuple[str, Draw]]) -> dict[str, str]:
@@ -68,26 +48,6 @@ def ends(results: Results, arms: Sequence[str], measures: Mapping[str, str]) -> 
         axes.set_xticks(range(len(arms)), labels=arms)
         axes.set(ylabel="success, 95 % interval over seeds", ylim=(0, None))
         axes.legend(fontsize=8, ncols=len(measures), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-
-    return drawing
-
-
-def differences(results: Results, pairs: Sequence[tuple[str, str]]) -> Draw:
-    """Return the difference of each arm to another one, sampled and greedy."""
-
-    def drawing(axes: Any) -> None:
-        for shift, mode in ((0.12, "sampled"), (-0.12, "greedy")):
-            value: Value = at_end(mode)
-            points = [(i, difference(results, *pair, value)) for i, pair in enumerate(pairs)]
-            known = [(i, d) for i, d in points if d is not None]
-            axes.errorbar(
-                [d.value for _, d in known], [-i + shift for i, _ in known],
-                xerr=[min(d.half, 1.0) for _, d in known], fmt="o", markersize=4, capsize=3, label=mode,
-            )  # fmt: skip
-        axes.axvline(0.0, color="0.6", linewidth=0.8)
-        axes.set_yticks([-i for i in range(len(pairs))], labels=[name for name, _ in pairs])
-        axes.set(xlabel="difference in success, mean over seeds and 95 % interval")
-        axes.legend(fontsize=8)
 
     return drawing
 

@@ -12,10 +12,8 @@ from experiments.vote_quality import GATE, Row
 KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "judge/within_label", "judge/within_outcome",
         "judge/unanimous", "judge/alarm", "votes/trained_share", "theory/mu_within", "theory/mu",
         "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
-        "policy/aux/sp/nll", "policy/aux/id/nll", "policy/aux/sp/weight", "policy/aux/grad_ratio", "aux/drawn",
         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
-        "votes/positive_failed", "tasks/accepted", "reward/pairs_right", "recycled/pointwise/right", "recycled/pairwise/right", "recycled/reflection/right",
-        *GATE)  # fmt: skip
+        "votes/positive_failed", "tasks/accepted", *GATE)  # fmt: skip
 """Of a step's measures."""
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -33,7 +31,6 @@ class Models:
         policy, reward, rewrites: model folders; no model rewrites without the last one.
         strong: a policy that is no part of the run; at the end it plays the tasks that were accepted.
         keep: the folder where the trained reward model is left.
-        device: where all of them serve and learn.
     """
 
     policy: Path
@@ -41,7 +38,6 @@ class Models:
     rewrites: Path | None
     strong: Path | None = None
     keep: Path | None = None
-    device: str = "cpu"
 
 
 @dataclass(slots=True)

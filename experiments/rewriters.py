@@ -22,15 +22,9 @@ async def first_choice(request: GenerateRequest) -> GenerateReply:
     return _reply(lines[number % len(lines)] for number in range(request.n))
 
 
-async def last_choice(request: GenerateRequest) -> GenerateReply:
-    """Take the last choice: of the choices that keep the goal, what changes a task most."""
-    return _reply(_offered(request)[-1:] * request.n)
-
-
 REWRITERS: dict[str, Generate] = {
     "deterministic": first_choice,
     "random": random_choice,
-    "boldest": last_choice,
 }
 
 

@@ -1,23 +1,12 @@
-"""Settings and arms of the experiment on adaptation and votes. All settings were chosen on `TUNING_SEEDS`."""
+"""Settings that experiments share, and the parts of an arm."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-
-SEEDS = (1, 2, 3, 4, 5)
-TUNING_SEEDS = (901,)  # none of the reported ones
-
-Family = Literal["tasks", "votes"]
-BASELINES: dict[Family, str] = {"tasks": "fixed", "votes": "outcome"}
-BESIDES: dict[Family, tuple[tuple[str, str], ...]] = {
-    "tasks": (("llm_rewrite", "null"), ("ladder", "llm_rewrite")),
-    "votes": (("trust", "lambda_1"), ("trust", "fixed")),
-}
-"""Pairs that are compared in addition to each arm with its baseline."""
 
 _SERVICE: dict[str, Any] = {
     "lamps": 0.0,
@@ -64,59 +53,19 @@ class Arm:
 
     Attributes:
         title: for people.
-        families: which comparisons it is part of; an arm of `tasks` and `votes` is run once.
         config: what it changes in the run's document.
         rewrites: whether a language model rewrites tasks.
         planted: the judge; None asks the reward model.
     """
 
     title: str
-    families: tuple[Family, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     rewrites: bool = False
     planted: Planted | None = None
 
 
-_DEFAULT = {"lam": 1.0, "std_floor": 0.5}  # of the preset
-_DEMO = {"lam": 0.15, "std_floor": 1.0}  # of the demo
+_DEMO = {"lam": 0.15, "std_floor": 1.0, "train_on_pairs": "parent"}
 _ADAPT = {"max_pending": 4, "max_rollouts": 64, "pairs_on_top": False}  # equal episodes in all arms
-ARMS: dict[str, Arm] = {
-    "fixed": Arm(title="fixed tasks, constant lambda 0.15", families=("tasks", "votes")),
-    "lambda_1": Arm(
-        title="constant lambda 1",
-        families=("votes",),
-        config={"algorithm": {"overrides": _DEFAULT}},
-    ),
-    "llm_rewrite": Arm(
-        title="rewrites by a language model",
-        families=("tasks",),
-        config={"adaptation": {"controller": "llm_rewrite"}},
-        rewrites=True,
-    ),
-    "ladder": Arm(
-        title="ladder",
-        families=("tasks",),
-        config={
-            "adaptation": {"controller": "rlve"},
-            "methods": {"rlve": {"start": 3, "options": SHOWN}},
-        },
-    ),
-    "null": Arm(
-        title="null rewriter (unchanged task as candidate)",
-        families=("tasks",),
-        config={"adaptation": {"controller": "llm_rewrite", "null_control": 1.0}},
-    ),
-    "trust": Arm(
-        title="votes weighed by trust",
-        families=("votes",),
-        config={"algorithm": {"overrides": _DEFAULT | {"vote_weight": "trust"}}},
-    ),
-    "outcome": Arm(
-        title="outcome only",
-        families=("votes",),
-        config={"algorithm": {"overrides": _DEFAULT | {"use_votes": False}}},
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -158,10 +107,8 @@ class Settings:
 
     def pool(self) -> tuple[Kind, ...]:
         """Return what the pool consists of."""
-        names = ("easy", "hard") if self.kinds == (EASY, HARD) else ("",) * len(self.kinds)
         return tuple(
-            Kind(name, options, self.train_tasks, self.heldout_tasks)
-            for name, options in zip(names, self.kinds, strict=True)
+            Kind("", options, self.train_tasks, self.heldout_tasks) for options in self.kinds
         )
 
     def warm_start(self, seed: int) -> DemoSettings:
@@ -173,13 +120,12 @@ class Settings:
         return None
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
-        """Return the run's configuration, as `triforge.config.parse` reads it."""
-        overrides = (
-            _DEMO
-            | {"train_on_pairs": "parent"}
-            | dict(arm.config.get("algorithm", {}).get("overrides", {}))
-        )
-        document: dict[str, Any] = {
+        """Return the configuration of an arm's run, as `triforge.config.parse` reads it."""
+        raise NotImplementedError
+
+    def shared_document(self, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
+        """Return the part of the configuration that all arms share."""
+        return {
             "run": {"name": "experiment", "seed": seed, "steps": self.steps,
                     "groups_per_step": self.groups},
             "models": {
@@ -189,15 +135,14 @@ class Settings:
             },
             "env_adapter": {"rollouts": self.rollouts, "max_steps": 14, "options": dict(self.options)},
             "adaptation": {"controller": "none", "candidates": 2, "diagnosis_tokens": 24, "notes": 1,
-                           **_ADAPT, **arm.config.get("adaptation", {})},
+                           **_ADAPT},
             "reward": {"votes": 3, "prompt": "terse"},
             "trainer": {
                 "policy": {"learning_rate": 5e-4, "token_budget": 8192, "max_tokens": 1024},
                 "reward": {"learning_rate": 2e-4, "token_budget": 8192, "max_tokens": 1024},
             },
-            "algorithm": {"preset": "rlanything", "overrides": overrides},
+            "algorithm": {"preset": "rlanything", "overrides": dict(_DEMO)},
         }  # fmt: skip
-        return document
 
 
 QUICK = Settings(
@@ -210,12 +155,3 @@ QUICK = Settings(
         judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=3),
     ),
 )  # fmt: skip
-
-
-_S = TypeVar("_S", bound=Settings)
-
-
-def shortened(full: _S, **changes: Any) -> _S:
-    """Return the settings of a run that shows that everything runs, of those of a full one."""
-    names = ("steps", "groups", "rollouts", "train_tasks", "heldout_tasks", "late_evals", "warm")
-    return replace(full, **({name: getattr(QUICK, name) for name in names} | changes))

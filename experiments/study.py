@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from experiments.jobs import Job
-from experiments.settings import ARMS, QUICK, SEEDS, Arm, Settings
+from experiments.settings import Arm, Settings
 from triforge.errors import ConfigError
 
 _LOOP = "-2"  # the second loop that plays experiments
@@ -25,7 +25,6 @@ class Study:
         seeds: that are reported.
         full: how much is played.
         quick: as little as shows that everything runs.
-        run: path of the run, an `experiments.loop.Run`.
         report: module whose `write` makes the page; without `plots`, one whose `table` is printed.
         plots: module whose `draw` draws its pictures into a folder.
         smoke: the arms of `quick`; all if empty.
@@ -37,28 +36,18 @@ class Study:
     seeds: Sequence[int]
     full: Settings
     quick: Settings
-    run: str = "experiments.loop:Run"
     report: str
     plots: str = ""
     smoke: Sequence[str] = ()
     further: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-ADAPTATION = Study(
-    name="adaptation",
-    arms=ARMS,
-    seeds=SEEDS,
-    full=Settings(),
-    quick=QUICK,
-    report="experiments.report",
-    plots="experiments.plots",
-)
-
-
 def digest(settings: Settings, arm: Arm) -> str:
     """Return the short name of settings and arm, in the name of a run's file; runs of others are never mixed in."""
-    played = {"eval_rollouts": 1, **asdict(settings)}  # an option of the recorded runs
-    parts = {"settings": played, "arm": asdict(arm)}
+    # with the options that recorded runs had and that are gone
+    played = {"eval_rollouts": 1, **asdict(settings)}
+    played["warm"] |= {"auxiliary": 0}
+    parts = {"settings": played, "arm": {"families": (), **asdict(arm)}}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
@@ -69,9 +58,8 @@ def file_of(
 
     Runs `recorded` before the experiments were played by the product's own loop have names without its mark.
     """
-    arm = study.arms[job.arm]
-    mark = "" if recorded or is_toy(arm) else _LOOP
-    name = f"{job.arm}-{job.seed}-{digest(settings, arm)}{mark}.jsonl"
+    mark = "" if recorded else _LOOP
+    name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}{mark}.jsonl"
     return folder / study.name / name
 
 
@@ -84,7 +72,7 @@ def files_of(
     """
     new = {job: file_of(folder, study, settings, job) for job in jobs}
     old = {job: file_of(folder, study, settings, job, recorded=True) for job in jobs}
-    newer = [path for job, path in new.items() if path != old[job] and path.is_file()]
+    newer = [path for path in new.values() if path.is_file()]
     if all(path.is_file() for path in old.values()):
         return new if all(path.is_file() for path in new.values()) else old
     return old if finished and not newer else new
@@ -93,11 +81,6 @@ def files_of(
 def lender_of(arm: Arm) -> str:
     """Return the arm whose last reward model judges, if it is not that of the warm start."""
     return str(arm.config.get("judge_of", ""))
-
-
-def is_toy(arm: Arm) -> bool:
-    """Whether an arm's world is a module of `experiments.toys`, which needs no model."""
-    return "toy" in arm.config
 
 
 def judges_of(

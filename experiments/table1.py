@@ -212,7 +212,7 @@ class Table1Settings(Settings):
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: what all arms share, then what the arm has."""
-        document, tuned, has = super().document(arm, seed, models), self.tuned, arm.config
+        document, tuned, has = self.shared_document(seed, models), self.tuned, arm.config
         document["env_adapter"]["max_steps"] = self.horizon
         document["trainer"]["policy"]["learning_rate"] = tuned.policy_rate
         document["trainer"]["reward"] |= {"learning_rate": tuned.judge_rate, "max_rows": 0}

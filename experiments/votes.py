@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-from experiments.settings import HARD, QUICK, SHOWN, Arm, Asks, Planted, Settings, shortened
+from experiments.settings import HARD, QUICK, SHOWN, Arm, Asks, Planted, Settings
 from experiments.study import Study
 
 SEEDS = (901, 902, 903, 904, 905)  # all of them for tuning; none is reported by another experiment
@@ -109,7 +109,7 @@ class VotesSettings(Settings):
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: the arm's rule and learning rate, the policy trained alone, no KL term, no floor."""
-        document = super().document(arm, seed, models)
+        document = self.shared_document(seed, models)
         base = {"std_floor": 0.0, "kl_beta": 0.0, "train_reward_model": False}
         document["algorithm"]["overrides"] = base | dict(arm.config["options"])
         document["trainer"]["policy"]["learning_rate"] = arm.config["rate"]
@@ -124,7 +124,7 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=shortened(_FULL),
+    quick=replace(_FULL, steps=1, groups=4, rollouts=2, train_tasks=8, heldout_tasks=4, late_evals=(0,), warm=QUICK.warm),
     report="experiments.votes_report",
     smoke=["-".join([rule, *list(_JUDGES.get(rule, ()))[:1]]) + "@5e-4" for rule in RULES],
 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from methods.cure.arithmetic import count_unit_tests, total
-from services.trainer.credit.judged_groups import accepted
+from methods.cure.written import accepted
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures
 from triforge.types import JudgedGroup, TrainRow
@@ -43,7 +43,7 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     )
     rows = [row for g in asked for row in accepted(g)]
     shares = [t.outcome.passed for g in asked for t in g.played.trajectories]
-    failed = sum(g.tests is not None and g.tests.error is not None for g in asked)
+    failed = sum(g.judgement is not None and g.judgement.error is not None for g in asked)
     measures = {"written": float(len(rows)), "failed": float(failed)}
     means: dict[str, list[float]] = {
         "invalid": [float(row is None) for row in rows],

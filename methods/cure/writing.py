@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from prometheus_client import Counter
+
+from methods.cure.written import WrittenTest, extra_of_group
 from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
 from triforge.event_loop import together
@@ -21,12 +24,16 @@ from triforge.types import (
     ChatMessage,
     GenerateReply,
     GenerateRequest,
-    GroupTests,
+    GroupJudgement,
+    JudgeTask,
+    JudgeText,
     ProgramLimits,
     Trajectory,
     TrajectoryGroup,
-    UnitTest,
-    UnitTestTask,
+)
+
+UNIT_TESTS = Counter(
+    "triforge_reward_unit_tests_total", "Tests written, by whether they could be read.", ["value"]
 )
 
 _RULES: Final = """You design tests for programming problems. A program reads standard input and writes standard output; your test is one input and the exact output that every right program prints for it. The better test is one that programs with a likely mistake do not pass.
@@ -47,7 +54,7 @@ class UnitTests:
 
     @staticmethod
     async def ask(
-        generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
+        generate_many: GenerateMany, task: JudgeTask, played: TrajectoryGroup
     ) -> GenerateReply:
         """Sample the tests."""
         return await ask_for_tests(generate_many, task, played)
@@ -55,29 +62,29 @@ class UnitTests:
     @staticmethod
     async def judge(
         sandbox: Sandbox | None, played: TrajectoryGroup, reply: GenerateReply
-    ) -> GroupTests:
+    ) -> GroupJudgement:
         """Run the group's programs on the tests."""
         return await run_tests(sandbox, played, reply)
 
 
 async def ask_for_tests(
-    generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
+    generate_many: GenerateMany, task: JudgeTask, played: TrajectoryGroup
 ) -> GenerateReply:
     """Return the tests that were asked for, as the model wrote them; raise RewardError if the answer has the wrong shape."""
     request = GenerateRequest(
         messages=build_test_prompt(played.task.instruction),
-        n=task.tests,
+        n=task.votes,
         sampling=task.sampling.model_copy(update={"seed": task.seed}),
         affinity=task.group_id,
     )
     (reply,) = await generate_many([request])
-    demand_samples(reply, task.tests, f"tests of {task.group_id}")
+    demand_samples(reply, task.votes, f"tests of {task.group_id}")
     return reply
 
 
 async def run_tests(
     sandbox: Sandbox | None, played: TrajectoryGroup, reply: GenerateReply
-) -> GroupTests:
+) -> GroupJudgement:
     """Read the tests and run the group's measured programs on them.
 
     Raises:
@@ -90,19 +97,17 @@ async def run_tests(
     measured = [t for t in played.trajectories if t.measured]
     cases = [read_case(output.text) for output in reply.outputs]
     rows = await run_matrix(sandbox, [_program(t) for t in measured], cases, played.programs)
-    return GroupTests(
+    texts = []
+    for output, case, row in zip(reply.outputs, cases, rows, strict=True):
+        UNIT_TESTS.labels("invalid" if case is None else "parsed").inc()
+        given = (None, None) if case is None else (case.input, case.output)
+        test = WrittenTest(input=given[0], output=given[1], accepts=row)
+        texts.append(JudgeText(extra=test.extra, **dict(output)))
+    return GroupJudgement(
         group_id=group_id,
-        programs=tuple(t.id for t in measured),
         prompt_ids=reply.prompt_ids,
-        tests=tuple(
-            UnitTest(
-                input=None if case is None else case.input,
-                output=None if case is None else case.output,
-                accepts=row,
-                **dict(output),
-            )
-            for output, case, row in zip(reply.outputs, cases, rows, strict=True)
-        ),
+        texts=tuple(texts),
+        extra=extra_of_group([t.id for t in measured]),
     )
 
 

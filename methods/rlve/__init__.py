@@ -10,5 +10,6 @@ METHOD = Method(
     name="rlve",
     options=RlveOptions,
     presets={"rlve": {**OUTCOME, **HIGHER, "kl_beta": 0.0, "off_policy": "tis", "refills": 10}},
+    loop="methods.rlve.loop:Rlve",
     controller=Controller(part="methods.rlve.controller:LadderController", needs_levels=True),
 )

@@ -31,10 +31,11 @@ from triforge.errors import InputError
 from triforge.rollout.adapting import Kinds, Levels
 from triforge.rollout.protocols import TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
+from triforge.store.tables import NoteRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Proposal, Task
 
 _DRAWS: Final = 8  # of level and seed before the slot is left as it is
+_NAME: Final = "rlve"
 _MADE = Closed("this group led to a task already")
 
 
@@ -124,8 +125,8 @@ class LadderController:
 
 def _take(session: Session, proposal: Proposal, fresh: _Fresh) -> Proposal:
     parent = session.get_one(TaskRow, proposal.parent_id)
-    before = session.get(LevelRow, parent.id)
-    easier = before and before.kind == fresh.kind and fresh.level < before.level
+    kind, level = _made(session, parent.id)
+    easier = level is not None and kind == fresh.kind and fresh.level < level
     manual = session.get_one(PoolRow, parent.pool_id).approval == "manual"
     withdraw(session, ProposalRow.slot == parent.slot, "the ladder made another task")
     candidate = successor(session, parent, fresh.draft, state="awaiting" if manual else "pending")
@@ -133,7 +134,8 @@ def _take(session: Session, proposal: Proposal, fresh: _Fresh) -> Proposal:
     session.flush()
     if not manual:
         replace(session, parent, candidate)
-    session.add(LevelRow(task_id=candidate.id, level=fresh.level, kind=fresh.kind))
+    made = {"kind": fresh.kind, "level": fresh.level}
+    session.add(NoteRow(method=_NAME, subject=candidate.id, key="", value=made))
     return proposal.model_copy(
         update={
             "state": "awaiting" if manual else "accepted",
@@ -158,20 +160,25 @@ def _of(kind: str) -> str:
 def _ladders(session: Session, outcome: RunOutcome) -> dict[str, Ladder]:
     """Return the run's ladders by kind, those that counted a group."""
     rule = _options(outcome)
-    rows = session.scalars(select(LadderRow).where(LadderRow.run_id == outcome.run_id))
-    return {row.kind: Ladder(rule, row.high, row.counted, row.correct) for row in rows}
+    notes = select(NoteRow).where(NoteRow.method == _NAME, NoteRow.subject == outcome.run_id)
+    return {note.key: Ladder(rule, **note.value) for note in session.scalars(notes)}
+
+
+def _made(session: Session, task_id: str) -> tuple[str, int | None]:
+    """Return the kind and level of a task; no level of a task that no ladder made."""
+    note = session.get(NoteRow, (_NAME, task_id, ""))
+    return (note.value["kind"], note.value["level"]) if note else ("", None)
 
 
 def _count(session: Session, outcome: RunOutcome) -> str:
     """Count this group on the ladder of its kind, store the ladder, and describe it."""
-    played = session.get(LevelRow, outcome.task_id)
-    kind, level = (played.kind, played.level) if played else ("", None)
+    kind, level = _made(session, outcome.task_id)
     before = _ladders(session, outcome).get(kind, Ladder(_options(outcome)))
     ladder = before.after(level, outcome.successes, outcome.measured)
     if level is None:
         return "ladder: no ladder made the task, so its group counts nothing"
     stands = {"high": ladder.high, "counted": ladder.counted, "correct": ladder.correct}
-    session.merge(LadderRow(run_id=outcome.run_id, kind=kind, pool_id=outcome.pool_id, **stands))
+    session.merge(NoteRow(method=_NAME, subject=outcome.run_id, key=kind, value=stands))
     return (
         f"ladder: the window{_of(kind)} is {ladder.low} to {ladder.high}, "
         f"{ladder.correct} of {ladder.counted} at its top"

@@ -21,7 +21,7 @@ import redis
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from triforge.broker import ADAPT_QUEUE, JUDGE_QUEUE, QUEUES, outcome_job, unit_tests_id
+from triforge.broker import ADAPT_QUEUE, JUDGE_QUEUE, QUEUES, group_judgement_id, outcome_job
 from triforge.store.tables import (
     Base,
     MeasurementRow,
@@ -67,7 +67,7 @@ def job_of(message: str) -> dict[str, str]:
     group, trajectory = str(job["group_id"]), job.get("trajectory_id")
     name = outcome_job(group) if queue == ADAPT_QUEUE else group
     if queue == JUDGE_QUEUE:
-        name = str(trajectory or unit_tests_id(group))
+        name = str(trajectory or group_judgement_id(group))
     due = str((document.get("headers") or {}).get("eta") or "")
     return {"queue": queue, "run_id": str(job["run_id"]), "group_id": group, "job": name, "due": due}  # fmt: skip
 

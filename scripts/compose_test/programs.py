@@ -6,6 +6,7 @@ known: a sandbox that refuses, or runs something else, is seen in the record.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def wrong_with(steps: Sequence[Mapping[str, Any]], records: Path) -> list[str]:
         ]
     rows = pq.read_table(records).to_pylist()
     by_id = {row["trajectory_id"]: row for row in rows}
-    groups = [row for row in rows if row["tests"]]
+    groups = [row for row in rows if row["texts"]]
     if (len(by_id), len(groups)) != (STEPS * GROUPS * ROLLOUTS, STEPS * GROUPS):
         wrong.append(f"{len(by_id)} programs and {len(groups)} groups with tests are on record")
     for row in by_id.values():
@@ -53,8 +54,8 @@ def wrong_with(steps: Sequence[Mapping[str, Any]], records: Path) -> list[str]:
         if row["share"] != right / len(_HIDDEN):
             wrong.append(f"{row['action']!r} passed {row['share']} of its tests, expected {right} of {len(_HIDDEN)}")  # fmt: skip
     for group in groups:
-        programs = [by_id[name]["action"] for name in group["programs"]]
-        for test in group["tests"]:
+        programs = [by_id[name]["action"] for name in json.loads(group["extra"])["cure"]]
+        for test in (json.loads(text["extra"])["cure"] for text in group["texts"]):
             expected_verdicts = [_printed(program, test["input"]) == test["output"].strip() for program in programs]  # fmt: skip
             if test["accepts"] != expected_verdicts:
                 wrong.append(f"group {group['group_id']}: a test accepted {test['accepts']}, expected {expected_verdicts}")  # fmt: skip

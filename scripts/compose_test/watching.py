@@ -28,7 +28,7 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 EVENTS = frozenset(
     {
         "ALERTS", "triforge_env_adapter_endless_answers_total", "triforge_env_adapter_malformed_actions_total",
-        "triforge_env_adapter_rewrites_total", "triforge_policy_engine_failures_total", "triforge_reward_unit_tested_groups_total",
+        "triforge_env_adapter_rewrites_total", "triforge_policy_engine_failures_total", "triforge_reward_judged_groups_total",
         "triforge_reward_unit_tests_total", "triforge_trainer_learner_skipped_updates_total",
     }
 )  # fmt: skip

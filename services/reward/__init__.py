@@ -1,5 +1,4 @@
-"""The reward service: trajectories enter, votes leave; for problems that programs solve, groups enter and tests leave.
+"""The reward service: trajectories enter, votes leave; a scorer may judge a group as a whole.
 
-It never decides what a vote or a test is worth (the trainer does), plays no episode, guesses at no answer that it cannot
-read, and shows no program to the model that writes tests.
+It never decides how votes are rewarded (the trainer does), plays no episode, and guesses at no answer that it cannot read.
 """

@@ -77,11 +77,11 @@ def api() -> int:
 def judge_worker(concurrency: int) -> int:
     """Work on the queue `judge` until SIGTERM."""
     from services.reward.worker import JudgeWorker, scorer_of
-    from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, UNIT_TEST_TASK, RedisBroker, Worker
+    from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, RedisBroker, Worker
     from triforge.clients.policy import ModelClients
     from triforge.metrics import serve_metrics
     from triforge.sandbox.client import shared
-    from triforge.types import JudgeTask, UnitTestTask
+    from triforge.types import JudgeTask
 
     settings = Settings.from_env()
     settings.require_secret()
@@ -101,7 +101,6 @@ def judge_worker(concurrency: int) -> int:
 
     judge = worker.run(build())
     worker.register(JUDGE_TASK, JudgeTask, judge.judge)
-    worker.register(UNIT_TEST_TASK, UnitTestTask, judge.write_tests)
     worker.serve(concurrency=concurrency)
     return 0
 

@@ -1,10 +1,11 @@
-"""The jobs of the queue `judge`: votes on a trajectory, and tests for a group."""
+"""The jobs of the queue `judge`: votes on a trajectory, or the judgement of a group as a whole."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from prometheus_client import Counter, Histogram
@@ -19,31 +20,29 @@ from triforge.sandbox.client import Sandbox
 from triforge.telemetry import stamp
 from triforge.types import (
     ErrorInfo,
-    GroupTests,
+    GroupJudgement,
     JudgeTask,
+    Message,
     StepVotes,
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
-    UnitTestTask,
 )
 
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
 
 VOTES = Counter("triforge_reward_votes_total", "Votes cast, by what was read from them.", ["value"])
 JUDGED = Counter(
     "triforge_reward_judged_trajectories_total", "Trajectories judged, by result.", ["result"]
 )
-UNIT_TESTS = Counter(
-    "triforge_reward_unit_tests_total", "Tests written, by whether they could be read.", ["value"]
-)
-UNIT_TESTED = Counter(
-    "triforge_reward_unit_tested_groups_total", "Groups that got tests, by result.", ["result"]
+JUDGED_GROUPS = Counter(
+    "triforge_reward_judged_groups_total", "Groups judged as a whole, by result.", ["result"]
 )
 JUDGE_SECONDS = Histogram(
     "triforge_reward_judge_seconds",
-    "Seconds from taking up a trajectory to its votes, or a group to its tests.",
+    "Seconds from taking up a trajectory to its votes, or a group to its judgement.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300),
 )
 _VALUES = {1: "plus", -1: "minus", 0: "invalid"}
@@ -90,32 +89,35 @@ class JudgeWorker:
         self._turn = asyncio.Semaphore(1)  # one group runs at a time; its time is its own
 
     async def judge(self, task: JudgeTask) -> None:
-        """Judge the trajectory if no worker has and none does, and announce its group if that completes it.
+        """Judge the trajectory or the group if no worker has and none does, and announce the group if that completes it.
 
         Raises:
             UnavailableError: the broker does not answer; deliver the job again later.
         """
-        async with self._broker.claim_trajectory(task) as claim:
-            if claim.state == "open" and claim.payload is not None:
-                votes = await self._votes(task, claim.payload)
-                await retry(lambda: self._broker.put_payload(votes), self._waiting)
-            await self._announce(task.group_id, task.trajectory_id, claim)
-
-    async def write_tests(self, task: UnitTestTask) -> None:
-        """Write and run the group's tests if no worker has and none does, and announce the group; raises like `judge`."""
-        async with self._broker.claim_group(task) as claim:
-            if claim.state == "open" and claim.payload is not None:
-                tests = await self._tests(task, claim.payload)
-                await retry(lambda: self._broker.put_payload(tests), self._waiting)
-            await self._announce(task.group_id, task.group_id, claim)
-
-    async def _announce(self, group_id: str, name: str, claim: JobClaim[Any]) -> None:
-        if claim.state == "open" and claim.payload is None:
-            _log.info("%s is gone: its group is done", name)
-        elif claim.granted:
-            await retry(lambda: self._broker.announce_if_complete(group_id), self._waiting)
+        if task.trajectory_id:
+            await self._take(task, self._broker.claim_trajectory(task), self._votes)
         else:
-            _log.debug("%s is dropped: %s", name, claim.state)
+            await self._take(task, self._broker.claim_group(task), self._judgement)
+
+    async def _take(
+        self,
+        task: JudgeTask,
+        claiming: AbstractAsyncContextManager[JobClaim[_M]],
+        judge: Callable[[JudgeTask, _M], Awaitable[TrajectoryVotes | GroupJudgement]],
+    ) -> None:
+        name = task.trajectory_id or task.group_id
+        async with claiming as claim:
+            if claim.state == "open" and claim.payload is not None:
+                result = await judge(task, claim.payload)
+                await retry(lambda: self._broker.put_payload(result), self._waiting)
+            elif claim.state == "open":
+                _log.info("%s is gone: its group is done", name)
+                return
+            if claim.granted:
+                announce = self._broker.announce_if_complete
+                await retry(lambda: announce(task.group_id), self._waiting)
+            else:
+                _log.debug("%s is dropped: %s", name, claim.state)
 
     async def _votes(self, task: JudgeTask, trajectory: Trajectory) -> TrajectoryVotes:
         names = {"trajectory_id": task.trajectory_id, "group_id": task.group_id}
@@ -138,8 +140,8 @@ class JudgeWorker:
         count_votes(votes.steps)
         return votes.model_copy(update={"seconds": seconds, **stamp()})
 
-    async def _tests(self, task: UnitTestTask, played: TrajectoryGroup) -> GroupTests:
-        """Give writing and running the deadline each; waiting for the programs of other groups counts against neither."""
+    async def _judgement(self, task: JudgeTask, played: TrajectoryGroup) -> GroupJudgement:
+        """Give asking and judging the deadline each; waiting for the turn of other groups counts against neither."""
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):
@@ -147,23 +149,20 @@ class JudgeWorker:
                 reply = await self._insist(lambda: scorer.ask(self._generate_many, task, played))
             async with self._turn, asyncio.timeout(task.deadline_s):
                 sandbox = self._sandbox
-                tests = await self._insist(lambda: scorer.judge(sandbox, played, reply))
-                _expect(tests, GroupTests, task.scorer)
+                judged = await self._insist(lambda: scorer.judge(sandbox, played, reply))
+                _expect(judged, GroupJudgement, task.scorer)
         except (TimeoutError, TriforgeError) as error:
             limit = (
-                f"tests were not written, or not run, within {task.deadline_s:g} s; the judge's policy service is too slow or hangs, "
-                "or the programs take too long; reward.deadline_s sets the limit of each"
+                f"the group was not judged within {task.deadline_s:g} s; the judge's policy service is too slow or hangs, "
+                "or programs take too long; reward.deadline_s sets the limit of asking and of running"
             )
-            tests = GroupTests(
-                group_id=task.group_id, programs=(), prompt_ids=(), tests=(), error=_as_data(error, limit),
-            )  # fmt: skip
-            _log.warning("%s got no tests: %s", task.group_id, tests.error)
+            info = _as_data(error, limit)
+            judged = GroupJudgement(group_id=task.group_id, prompt_ids=(), texts=(), error=info)
+            _log.warning("%s was not judged: %s", task.group_id, info)
         seconds = asyncio.get_running_loop().time() - started
         JUDGE_SECONDS.observe(seconds)
-        UNIT_TESTED.labels("tests" if tests.error is None else tests.error.kind).inc()
-        for test in tests.tests:
-            UNIT_TESTS.labels("invalid" if test.input is None else "parsed").inc()
-        return tests.model_copy(update={"seconds": seconds, **stamp()})
+        JUDGED_GROUPS.labels("judged" if judged.error is None else judged.error.kind).inc()
+        return judged.model_copy(update={"seconds": seconds, **stamp()})
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Await `call`, again when it fails in a way that may pass; in each try a service that is away is waited for."""

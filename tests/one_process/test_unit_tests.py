@@ -6,6 +6,7 @@ right or wrong. What counts is that every program met every test, and that the r
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +74,22 @@ async def test_programs_and_tests_train_each_other_for_two_steps(
 
 def _check(records: list[dict[str, Any]]) -> None:
     """Every verdict is what the programs print, and every reward follows from the verdicts."""
-    groups = [record for record in records if record["tests"]]
+    groups = [record for record in records if record["texts"]]
     assert len(groups) == 2 * GROUPS
     by_id = {record["trajectory_id"]: record for record in records}
     for group in groups:
-        programs = [by_id[name] for name in group["programs"]]
+        programs = [by_id[name] for name in json.loads(group["extra"])["cure"]]
         assert len(programs) == ROLLOUTS
-        for test in group["tests"]:
+        tests = [json.loads(text["extra"])["cure"] for text in group["texts"]]
+        for test in tests:
             outputs = [_printed(program["action"], test["input"]) for program in programs]
             assert test["accepts"] == [text == test["output"].strip() for text in outputs]
         good = [program["outcome"] == 1 for program in programs]
-        rewards = generated_test_rewards(good, [test["accepts"] for test in group["tests"]])
+        rewards = generated_test_rewards(good, [test["accepts"] for test in tests])
         if rewards is None:
-            assert {test["reason"] for test in group["tests"]} == {NO_GOOD_PROGRAM}
+            assert {text["reason"] for text in group["texts"]} == {NO_GOOD_PROGRAM}
         else:
-            assert [test["reward"] for test in group["tests"]] == rewards
+            assert [text["reward"] for text in group["texts"]] == rewards
         for program in programs:
             right = [_printed(program["action"], test["input"]) == "1" for test in HIDDEN]
             assert program["reward"] == program["share"] == sum(right) / len(right)

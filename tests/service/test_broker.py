@@ -22,14 +22,14 @@ from triforge.broker import (
     MemoryBroker,
     RedisBroker,
     batches_stream,
+    group_judgement_id,
     outcome_job,
-    unit_tests_id,
     unjudged,
 )
 from triforge.broker.protocol import key
 from triforge.errors import UnavailableError
 from triforge.retry import RetryPolicy
-from triforge.rollout.episode import judge_task, unit_test_task
+from triforge.rollout.episode import judge_task
 from triforge.types import (
     ErrorInfo,
     GroupTask,
@@ -185,7 +185,7 @@ async def test_a_job_is_taken_up_with_all_that_is_known_of_it(any_broker: Broker
             assert (second.state, second.granted) == ("held", False)
     async with any_broker.claim_group(GROUP.played.group) as found:
         assert (found.state, found.payload) == ("open", GROUP.played)
-    async with any_broker.claim_group(unit_test_task(GROUP.played.group)) as tests:
+    async with any_broker.claim_group(judge_task(GROUP.played.group)) as tests:
         assert (tests.state, tests.payload) == ("open", GROUP.played)
     assert GROUP.votes[0] is not None
     await any_broker.put_payload(GROUP.votes[0])
@@ -204,7 +204,7 @@ async def test_a_job_is_taken_up_with_all_that_is_known_of_it(any_broker: Broker
 
 
 async def test_the_status_of_a_group_says_who_is_at_what(any_broker: Broker) -> None:
-    parts = (unit_tests_id("g"), "g-00", "g-01")
+    parts = (group_judgement_id("g"), "g-00", "g-01")
     await put(any_broker, GROUP)
     await any_broker.forget_votes("g", ["g-01"])
     for name in ("g", "g-00"):

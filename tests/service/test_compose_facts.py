@@ -13,7 +13,7 @@ from scripts.compose_test.facts import deliveries, job_of
 from tests.service.test_rollout_worker import JUDGE_SAMPLING, group
 from tests.unit.env_adapter.adaptation.test_adapt_worker import outcome
 from triforge.broker import QUEUES, Broker
-from triforge.types import JudgeTask, UnitTestTask
+from triforge.types import JudgeTask
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def send_one_of_each(broker: Broker) -> None:
         JudgeTask(trajectory_id="g/0", group_id="g", run_id="r", votes=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
     )  # fmt: skip
     await broker.send(
-        UnitTestTask(scorer="cure", group_id="g", run_id="r", tests=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
+        JudgeTask(scorer="cure", group_id="g", run_id="r", votes=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
     )  # fmt: skip
     await broker.send(outcome())
 

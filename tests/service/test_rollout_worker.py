@@ -23,15 +23,14 @@ from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
+    GroupJudgement,
     GroupTask,
-    GroupTests,
     JudgeTask,
     Params,
     ProgramLimits,
     Sampling,
     Task,
     TrajectoryVotes,
-    UnitTestTask,
     VersionSpan,
 )
 
@@ -379,29 +378,25 @@ class Programs(Family):
         return self.limits
 
 
-def unit_test_jobs(redis_url: str) -> list[UnitTestTask]:
-    return sent(redis_url, kind=UnitTestTask)
-
-
 async def test_a_group_of_programs_is_sent_for_tests_once_it_is_whole(
     broker: Broker, redis_url: str
 ) -> None:
     family, task = Programs(), group(reward_kind="cure")
     await worker(broker, family).play(task)
-    expected = UnitTestTask(scorer="cure",
-        group_id="g", run_id="r", tests=2, seed=derive_seed(5, "judge"), sampling=JUDGE_SAMPLING,
-        deadline_s=40.0,
+    expected = JudgeTask(
+        scorer="cure", group_id="g", run_id="r", votes=2, seed=derive_seed(5, "judge"), sampling=JUDGE_SAMPLING,
+        deadline_s=40.0, prompt="terse",
     )  # fmt: skip
-    assert unit_test_jobs(redis_url) == [expected]
+    assert sent(redis_url, kind=JudgeTask) == [expected]
     played = await broker.group("g")
     assert played is not None
     assert played.programs == family.limits
     assert await announced(broker) == []
     await worker(broker, family).play(task)  # delivered again: the tests are not there yet
-    assert unit_test_jobs(redis_url) == [expected] * 2
-    await broker.put_payload(GroupTests(group_id="g", programs=(), prompt_ids=(), tests=()))
+    assert sent(redis_url, kind=JudgeTask) == [expected] * 2
+    await broker.put_payload(GroupJudgement(group_id="g", prompt_ids=(), texts=()))
     await worker(broker, family).play(task)
-    assert len(unit_test_jobs(redis_url)) == 2
+    assert len(sent(redis_url, kind=JudgeTask)) == 2
     assert await announced(broker) == ["g"]
 
 
@@ -412,5 +407,5 @@ async def test_a_group_without_programs_is_complete_without_tests(
     if isinstance(family, Programs):
         family.limits = None
     await worker(broker, family).play(group(reward_kind="cure"))
-    assert unit_test_jobs(redis_url) == []
+    assert sent(redis_url, kind=JudgeTask) == []
     assert await announced(broker) == ["g"]

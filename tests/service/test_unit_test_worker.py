@@ -12,7 +12,7 @@ import pytest
 
 from services.reward.worker import JudgeWorker
 from tests.sections import flat_group
-from triforge.broker import Broker, unit_tests_id, unjudged
+from triforge.broker import Broker, group_judgement_id, unjudged
 from triforge.errors import PolicyError, SandboxError
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult
@@ -20,7 +20,8 @@ from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
-    GroupTests,
+    GroupJudgement,
+    JudgeTask,
     Outcome,
     ProgramLimits,
     Sampling,
@@ -29,7 +30,6 @@ from triforge.types import (
     Task,
     Trajectory,
     TrajectoryGroup,
-    UnitTestTask,
     VersionSpan,
 )
 
@@ -39,12 +39,12 @@ GROUP = flat_group(
 )  # fmt: skip
 TASK = Task(id="t", pool_id="p", slot="t", family="code", instruction="Say yes.")
 DEFAULT = Limits()
-NAME = unit_tests_id("g")
-JOB = UnitTestTask(
+NAME = group_judgement_id("g")
+JOB = JudgeTask(
     scorer="cure",
     group_id="g",
     run_id="r",
-    tests=2,
+    votes=2,
     seed=7,
     sampling=Sampling(max_new_tokens=4),
     deadline_s=20.0,
@@ -124,12 +124,12 @@ async def played(broker: Broker) -> Broker:
     return broker
 
 
-async def stored_tests(broker: Broker) -> GroupTests:
+async def stored_tests(broker: Broker) -> GroupJudgement:
     judged = await broker.judged_group("g")
     assert judged is not None
     assert judged.votes == (None,) * 4
-    assert judged.tests is not None
-    return judged.tests
+    assert judged.judgement is not None
+    return judged.judgement
 
 
 async def announced(broker: Broker) -> list[str]:
@@ -139,15 +139,15 @@ async def announced(broker: Broker) -> list[str]:
 async def test_tests_are_written_run_stored_and_announced(played: Broker) -> None:
     service, sandbox = Service(), Echo()
     assert await played.judged_group("g") is None
-    await worker(played, service, sandbox).write_tests(JOB)
+    await worker(played, service, sandbox).judge(JOB)
     assert await announced(played) == ["g"]
     tests = await stored_tests(played)
-    assert tests.programs == ("g-00", "g-01", "g-02")  # the fourth was not measured
-    assert [(t.input, t.output, t.accepts) for t in tests.tests] == [
-        ("1\n", "yes\n", (True, False, False)),
-        (None, None, ()),
+    assert tests.extra == {"cure": ["g-00", "g-01", "g-02"]}  # the fourth was not measured
+    assert [t.extra["cure"] for t in tests.texts] == [
+        {"input": "1\n", "output": "yes\n", "accepts": [True, False, False]},
+        {"input": None, "output": None, "accepts": []},
     ]
-    assert [t.text for t in tests.tests] == list(TEXTS)
+    assert [t.text for t in tests.texts] == list(TEXTS)
     assert sandbox.runs == 2
     (request,) = service.asked
     assert (request.n, request.sampling.seed) == (2, 7)
@@ -159,18 +159,18 @@ async def test_tests_are_written_run_stored_and_announced(played: Broker) -> Non
 async def test_an_job_delivered_twice_is_done_once(played: Broker) -> None:
     service, sandbox = Service(), Echo()
     writer = worker(played, service, sandbox)
-    await asyncio.gather(writer.write_tests(JOB), writer.write_tests(JOB))
-    await writer.write_tests(JOB)
+    await asyncio.gather(writer.judge(JOB), writer.judge(JOB))
+    await writer.judge(JOB)
     assert (len(service.asked), sandbox.runs) == (1, 2)
     assert await announced(played) == ["g"]
 
 
 async def test_what_another_worker_stored_first_counts_and_is_announced(played: Broker) -> None:
-    first = GroupTests(group_id="g", programs=(), prompt_ids=(), tests=(), seconds=77.0)
+    first = GroupJudgement(group_id="g", prompt_ids=(), texts=(), seconds=77.0)
     assert await played.put_payload(first)
     assert not await played.put_payload(first.model_copy(update={"seconds": 1.0}))
     service = Service()
-    await worker(played, service, Echo()).write_tests(JOB)
+    await worker(played, service, Echo()).judge(JOB)
     assert service.asked == []
     assert await stored_tests(played) == first
     assert await announced(played) == ["g"]
@@ -182,12 +182,12 @@ async def test_an_job_that_another_holds_or_whose_run_ended_or_whose_group_is_go
     service = Service()
     writer = worker(played, service, Echo())
     async with played.lease(NAME):
-        await writer.write_tests(JOB)
+        await writer.judge(JOB)
     await played.end_run("r")
-    await writer.write_tests(JOB)
+    await writer.judge(JOB)
     await played.begin_run("r")
     await played.forget_group("g", ())
-    await writer.write_tests(JOB)
+    await writer.judge(JOB)
     assert service.asked == []
     assert await played.voted([NAME]) == set()
 
@@ -196,25 +196,24 @@ async def test_a_sandbox_that_recovers_gives_verdicts_and_the_tests_are_not_writ
     played: Broker,
 ) -> None:
     service, sandbox = Service(), Echo(errors=[SandboxError("no namespace"), SandboxError("again")])
-    await worker(played, service, sandbox).write_tests(JOB)
+    await worker(played, service, sandbox).judge(JOB)
     assert len(service.asked) == 1
-    assert (await stored_tests(played)).tests[0].accepts == (True, False, False)
+    (first, _) = (await stored_tests(played)).texts
+    assert "[True, False, False]" in str(first.extra)
 
 
 async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(played: Broker) -> None:
     broken = Echo(errors=[SandboxError("bubblewrap is not installed")] * 99)
-    await worker(played, Service(), broken).write_tests(JOB)
+    await worker(played, Service(), broken).judge(JOB)
     tests = await stored_tests(played)
     assert tests.error is not None
-    assert (tests.error.kind, tests.tests) == ("sandbox", ())
+    assert (tests.error.kind, tests.texts) == ("sandbox", ())
     assert "bubblewrap" in tests.error.detail
     assert await announced(played) == ["g"]
 
 
 async def test_a_model_that_stays_broken_is_an_error_too(played: Broker) -> None:
-    await worker(played, Service(errors=[PolicyError("engine says 500")] * 9), Echo()).write_tests(
-        JOB
-    )
+    await worker(played, Service(errors=[PolicyError("engine says 500")] * 9), Echo()).judge(JOB)
     tests = await stored_tests(played)
     assert tests.error is not None
     assert tests.error.kind == "policy"
@@ -226,9 +225,7 @@ async def test_programs_that_do_not_end_meet_the_deadline(played: Broker) -> Non
             await asyncio.Event().wait()
             return await super().run(program, stdin, limits)
 
-    await worker(played, Service(), Hangs()).write_tests(
-        JOB.model_copy(update={"deadline_s": 0.05})
-    )
+    await worker(played, Service(), Hangs()).judge(JOB.model_copy(update={"deadline_s": 0.05}))
     tests = await stored_tests(played)
     assert tests.error is not None
     assert tests.error.kind == "deadline"
@@ -261,17 +258,17 @@ async def test_the_programs_of_one_group_run_at_a_time(broker: Broker) -> None:
         await broker.put_payload(played.model_copy(update={"group": task}))
     writer = worker(broker, Tells(), sandbox)
     jobs = [JOB, JOB.model_copy(update={"group_id": "h"})]
-    await asyncio.gather(*(writer.write_tests(job) for job in jobs))
+    await asyncio.gather(*(writer.judge(job) for job in jobs))
     assert (sandbox.runs, sandbox.peak) == (4, 2)
-    assert await broker.voted([NAME, unit_tests_id("h")]) == {NAME, unit_tests_id("h")}
+    assert await broker.voted([NAME, group_judgement_id("h")]) == {NAME, group_judgement_id("h")}
 
 
 async def test_forgotten_tests_are_written_again(played: Broker) -> None:
     service = Service()
-    await worker(played, service, Echo()).write_tests(JOB)
+    await worker(played, service, Echo()).judge(JOB)
     await played.forget_votes("g", (NAME,))
     assert await played.judged_group("g") is None
-    await worker(played, service, Echo()).write_tests(JOB)
+    await worker(played, service, Echo()).judge(JOB)
     assert len(service.asked) == 2
     assert await announced(played) == ["g", "g"]
 

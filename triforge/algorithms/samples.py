@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sample:
-    """A text that a model wrote, with its credit: a response of a rollout, a vote on one, or a unit test.
+    """A text that a model wrote, with its credit: a response of a rollout, a vote on one, or a text on the whole group.
 
     Attributes:
         role: the model that wrote it.
-        trajectory: the id of its rollout (of a test, of its group); `step` is the response's index, `number` the vote's or test's.
+        trajectory: the id of its rollout, or of its group; `step` is the response's index, `number` that of the judge's text.
         start, end: its tokens `[start, end)` in its row; `versions` are the weights that sampled each of them.
         value: +1 or -1 of a vote, 0 if it could not be parsed.
         reward: None where nothing was measured.
         reason: why it is not trained on; empty if it is, by `advantage` and with `weight` in the loss for each token.
     """
 
-    kind: Literal["response", "vote", "test"] = "response"
+    kind: Literal["response", "vote", "text"] = "response"
     role: str = "policy"
     trajectory: str = ""
     step: int = 0

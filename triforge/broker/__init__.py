@@ -21,15 +21,14 @@ from triforge.broker.protocol import (
     QUEUES,
     ROLLOUT_QUEUE,
     ROLLOUT_TASK,
-    UNIT_TEST_TASK,
     WEIGHTS_STREAM,
     Broker,
     GroupStatus,
     JobClaim,
     Queued,
     batches_stream,
+    group_judgement_id,
     outcome_job,
-    unit_tests_id,
     unjudged,
 )
 from triforge.broker.redis import RedisBroker

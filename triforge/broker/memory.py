@@ -4,9 +4,7 @@ The services' own classes run on it as on Redis; only their `__main__` modules n
 
     broker = MemoryBroker()
     broker.serve(ROLLOUT_QUEUE, Job(ROLLOUT_TASK, GroupTask, RolloutWorker(broker=broker, ...).play))
-    judge = JudgeWorker(broker=broker, ...)
-    broker.serve(JUDGE_QUEUE, Job(JUDGE_TASK, JudgeTask, judge.judge),
-                 Job(UNIT_TEST_TASK, UnitTestTask, judge.write_tests))
+    broker.serve(JUDGE_QUEUE, Job(JUDGE_TASK, JudgeTask, JudgeWorker(broker=broker, ...).judge))
     adapt = AdaptWorker(broker=broker, ...)
     broker.serve(ADAPT_QUEUE, Job(ADAPT_TASK, TaskOutcome, adapt.handle))
     create_task(adapt.watch())                                       # sends lost outcomes again

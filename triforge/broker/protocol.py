@@ -1,8 +1,7 @@
 """`Broker`: everything in flight, typed. An implementation provides the operations of the first half; the rest uses them.
 
     queue rollout   GroupTask     orchestrator -> env_adapter
-    queue judge     JudgeTask     env_adapter  -> reward      (of a trajectory)
-    queue judge     UnitTestTask  env_adapter  -> reward      (of a group)
+    queue judge     JudgeTask     env_adapter  -> reward      (of a trajectory, or of a group)
     queue adapt     TaskOutcome   orchestrator -> env_adapter
     stream judged   group id      env_adapter, reward -> orchestrator
     stream batches  TrainBatch    orchestrator -> learner of the model
@@ -30,8 +29,8 @@ from pydantic import ValidationError
 from triforge.telemetry import tracing
 from triforge.types import (
     Event,
+    GroupJudgement,
     GroupTask,
-    GroupTests,
     JudgedGroup,
     JudgeTask,
     Message,
@@ -41,17 +40,15 @@ from triforge.types import (
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
-    UnitTestTask,
     WeightsReady,
 )
 
 ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE = "rollout", "judge", "adapt"
 QUEUES: Final = (ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE)
-ROLLOUT_TASK, JUDGE_TASK, UNIT_TEST_TASK, ADAPT_TASK = "rollout", "judge", "unit_tests", "adapt"
+ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "rollout", "judge", "adapt"
 QUEUE_OF: Final[Mapping[str, str]] = {
     ROLLOUT_TASK: ROLLOUT_QUEUE,
     JUDGE_TASK: JUDGE_QUEUE,
-    UNIT_TEST_TASK: JUDGE_QUEUE,
     ADAPT_TASK: ADAPT_QUEUE,
 }
 JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
@@ -65,12 +62,11 @@ _OUTCOME_RESENDS: Final = 8
 _TASK_OF: Final[Mapping[type[Message], str]] = {
     GroupTask: ROLLOUT_TASK,
     JudgeTask: JUDGE_TASK,
-    UnitTestTask: UNIT_TEST_TASK,
     TaskOutcome: ADAPT_TASK,
 }
 
-Queued = GroupTask | JudgeTask | UnitTestTask | TaskOutcome
-Payload = Trajectory | TrajectoryGroup | TrajectoryVotes | GroupTests
+Queued = GroupTask | JudgeTask | TaskOutcome
+Payload = Trajectory | TrajectoryGroup | TrajectoryVotes | GroupJudgement
 _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
 
@@ -81,7 +77,7 @@ class JobClaim(Generic[_M]):
 
     Attributes:
         state: `ended`: the run has ended; `committed`: the step of the group is; `held`: another worker holds the job;
-            `judged`: its votes or tests are stored; `open`: all other cases.
+            `judged`: its votes or texts are stored; `open`: all other cases.
         payload: the stored trajectory or group of an open job, None if nothing is stored.
     """
 
@@ -96,13 +92,13 @@ class JobClaim(Generic[_M]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupStatus:
-    """The status of a group in flight. Its jobs are its own, its trajectories' and its tests'.
+    """The status of a group in flight. Its jobs are its own, and the judge's on it and on its trajectories.
 
     Attributes:
         played: all trajectories are stored.
         begun: jobs that a worker held at some time.
         held: jobs that a worker holds now.
-        judged: jobs whose votes or tests are stored; looked up only for jobs that were begun and are not held.
+        judged: jobs whose votes or texts are stored; looked up only for jobs that were begun and are not held.
     """
 
     played: bool
@@ -213,16 +209,16 @@ class Broker(Protocol):
         return self._claim(job.trajectory_id, job, key("trajectory", job.trajectory_id), Trajectory)
 
     def claim_group(
-        self, job: GroupTask | UnitTestTask
+        self, job: GroupTask | JudgeTask
     ) -> AbstractAsyncContextManager[JobClaim[TrajectoryGroup]]:
-        """Claim the job of a group or of its tests, likewise."""
-        tests = isinstance(job, UnitTestTask)
-        name = unit_tests_id(job.group_id) if tests else job.group_id
+        """Claim the job of a group or of its judgement, likewise."""
+        judged = isinstance(job, JudgeTask)
+        name = group_judgement_id(job.group_id) if judged else job.group_id
         return self._claim(name, job, key("group", job.group_id), TrajectoryGroup)
 
     @contextlib.asynccontextmanager
     async def _claim(
-        self, name: str, job: GroupTask | JudgeTask | UnitTestTask, payload: str, kind: type[_M]
+        self, name: str, job: GroupTask | JudgeTask, payload: str, kind: type[_M]
     ) -> AsyncIterator[JobClaim[_M]]:
         ended, committed = key("ended", job.run_id), key("committed", job.group_id)
         marks = await self.exists(ended, committed, key("votes", name))
@@ -248,7 +244,7 @@ class Broker(Protocol):
     # ---- payloads ----
 
     async def put_payload(self, payload: Payload) -> bool:
-        """Store a trajectory, a played group, votes or tests; return False if it was stored before."""
+        """Store a trajectory, a played group, votes or a judgement; return False if it was stored before."""
         if isinstance(payload, TrajectoryGroup):
             wanted = {"run_id": payload.group.run_id, "names": unjudged(payload, set())}
             await self.put(key("wanted", payload.group.group_id), json.dumps(wanted))
@@ -268,7 +264,7 @@ class Broker(Protocol):
         return None if text is None else kind.model_validate_json(text)
 
     async def voted(self, names: Sequence[str]) -> set[str]:
-        """Return the trajectories that have votes and, by `unit_tests_id`, the groups that have tests."""
+        """Return the trajectories that have votes and, by `group_judgement_id`, the groups that have a judgement."""
         return await self._marked("votes", names)
 
     async def _marked(self, kind: str, names: Sequence[str]) -> set[str]:
@@ -276,23 +272,26 @@ class Broker(Protocol):
         return {name for name in names if key(kind, name) in marks}
 
     async def forget_votes(self, group_id: str, judged_ids: Sequence[str]) -> None:
-        """Delete the votes on some of a group's trajectories, or its tests, so that they are judged again."""
+        """Delete the votes on some of a group's trajectories, or its judgement, so that they are judged again."""
         await self.delete(*keys("votes", judged_ids), key("announced", group_id))
 
     async def judged_group(self, group_id: str) -> JudgedGroup | None:
-        """Return the group with its votes or tests if all that were requested are stored, else None."""
+        """Return the group with its votes or its judgement if all that were requested are stored, else None."""
         played = await self.group(group_id)
         if played is None:
             return None
-        names = [*(trajectory.id for trajectory in played.trajectories), unit_tests_id(group_id)]
+        names = [
+            *(trajectory.id for trajectory in played.trajectories),
+            group_judgement_id(group_id),
+        ]
         texts = await self.get(*keys("votes", names))
         if unjudged(played, {name for name, text in zip(names, texts, strict=True) if text}):
             return None
-        *votes, tests = texts
+        *votes, judgement = texts
         return JudgedGroup(
             played=played,
             votes=tuple(v if v is None else TrajectoryVotes.model_validate_json(v) for v in votes),
-            tests=None if tests is None else GroupTests.model_validate_json(tests),
+            judgement=judgement and GroupJudgement.model_validate_json(judgement),
         )
 
     async def announce_if_complete(self, group_id: str) -> bool:
@@ -314,7 +313,7 @@ class Broker(Protocol):
 
     async def forget_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
         """Delete a group's payloads; it may be played again."""
-        jobs = (group_id, unit_tests_id(group_id), *trajectory_ids)
+        jobs = (group_id, group_judgement_id(group_id), *trajectory_ids)
         await self.delete(
             key("group", group_id), key("wanted", group_id), key("announced", group_id),
             *keys("trajectory", trajectory_ids), *keys("votes", jobs), *keys("started", jobs),
@@ -486,25 +485,27 @@ def _place(payload: Payload) -> str:
             return key("group", payload.group.group_id)
         case TrajectoryVotes():
             return key("votes", payload.trajectory_id)
-        case GroupTests():
-            return key("votes", unit_tests_id(payload.group_id))
+        case GroupJudgement():
+            return key("votes", group_judgement_id(payload.group_id))
 
 
-def unit_tests_id(group_id: str) -> str:
-    """Return the name of the job for a group's tests, of its lease and of its result."""
-    return f"{group_id}-tests"
+def group_judgement_id(group_id: str) -> str:
+    """Return the name of the judge's job on a group as a whole, of its lease and of its result."""
+    return f"{group_id}-judgement"
 
 
 def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
     """Return the jobs that still wait for the judge, if the group asked for one.
 
-    They are ids of measured trajectories that wait for votes, or `unit_tests_id` if measured programs wait for tests.
+    They are ids of measured trajectories that wait for votes, or `group_judgement_id` if the scorer judges groups as a whole.
     """
     if played.group.votes == 0:
         return ()
-    if played.group.reward.chosen.by_group:
-        name = unit_tests_id(played.group.group_id)
-        wanted = played.programs is not None and any(t.measured for t in played.trajectories)
+    scorer = played.group.reward.chosen
+    if scorer.by_group:
+        name = group_judgement_id(played.group.group_id)
+        can = played.programs is not None or not scorer.needs_programs
+        wanted = can and any(t.measured for t in played.trajectories)
         return (name,) if wanted and name not in voted else ()
     return tuple(t.id for t in played.trajectories if t.measured and t.id not in voted)
 

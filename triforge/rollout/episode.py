@@ -38,7 +38,6 @@ from triforge.types import (
     Task,
     Trajectory,
     TrajectoryGroup,
-    UnitTestTask,
 )
 
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
@@ -50,14 +49,15 @@ _AGENT: Final[Mapping[str, Any]] = {"gen_ai.operation.name": "invoke_agent"}  # 
 _log = logging.getLogger(__name__)
 
 
-def judge_task(group: GroupTask, index: int) -> JudgeTask:
-    """Make the judge's job on rollout `index` of a group; it is the same each time, so it can be sent again."""
+def judge_task(group: GroupTask, index: int | None = None) -> JudgeTask:
+    """Make the judge's job on rollout `index` of a group, or on the whole group; it is the same each time, so it can be sent again."""
+    rollout = () if index is None else (index,)
     return JudgeTask(
-        trajectory_id=trajectory_id(group.group_id, index),
+        trajectory_id="" if index is None else trajectory_id(group.group_id, index),
         group_id=group.group_id,
         run_id=group.run_id,
         votes=group.votes,
-        seed=derive_seed(group.seed, "judge", index),
+        seed=derive_seed(group.seed, "judge", *rollout),
         sampling=group.judge_sampling,
         deadline_s=group.reward.deadline_s,
         prompt=group.reward.prompt,
@@ -65,19 +65,6 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
         accuracy=group.reward.accuracy,
         extra=group.extra,
         judges=group.judges,
-    )
-
-
-def unit_test_task(group: GroupTask) -> UnitTestTask:
-    """Make the judge's job on a group that tests judge; it is the same each time."""
-    return UnitTestTask(
-        group_id=group.group_id,
-        run_id=group.run_id,
-        scorer=group.reward.kind,
-        tests=group.votes,
-        seed=derive_seed(group.seed, "judge"),
-        sampling=group.judge_sampling,
-        deadline_s=group.reward.deadline_s,
     )
 
 

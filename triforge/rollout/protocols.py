@@ -11,7 +11,7 @@ from triforge.types import (
     Direction,
     GenerateReply,
     GenerateRequest,
-    GroupTests,
+    GroupJudgement,
     ImageRef,
     JudgeTask,
     Params,
@@ -20,7 +20,6 @@ from triforge.types import (
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
-    UnitTestTask,
 )
 
 
@@ -53,13 +52,13 @@ class GroupScorer(Protocol):
     """Judges a played group as a whole. Each of its two phases has the deadline of the job and is tried again."""
 
     async def ask(
-        self, generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
+        self, generate_many: GenerateMany, task: JudgeTask, played: TrajectoryGroup
     ) -> GenerateReply:
         """Sample the texts of the judge."""
 
     async def judge(
         self, sandbox: Any, played: TrajectoryGroup, reply: GenerateReply
-    ) -> GroupTests:
+    ) -> GroupJudgement:
         """Evaluate the texts; `sandbox` is a `triforge.sandbox.client.Sandbox`, or None where programs cannot run."""
 
 
@@ -215,7 +214,7 @@ class EnvironmentFamily(Protocol):
 
 @runtime_checkable
 class ProgramFamily(Protocol):
-    """An `EnvironmentFamily` whose actions are programs: the reward model may write tests for them."""
+    """An `EnvironmentFamily` whose actions are programs: they can run on other inputs than the task's own."""
 
     def program_limits(self, task: Task) -> ProgramLimits | None:
         """Return the limits of one run of a program; None for a task whose programs have no input and output."""

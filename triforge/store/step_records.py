@@ -32,9 +32,7 @@ _WRITTEN: list[tuple[str, pa.DataType]] = [
     ("reason", pa.string()),
 ]
 _VOTE: pa.DataType = pa.struct([("value", pa.int8()), *_WRITTEN])
-_TEST: pa.DataType = pa.struct(
-    [("input", pa.string()), ("output", pa.string()), ("accepts", pa.list_(pa.bool_())), *_WRITTEN]
-)
+_TEXT: pa.DataType = pa.struct([("extra", pa.string()), *_WRITTEN])
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("run_id", pa.string()),
@@ -75,8 +73,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("share", pa.float64()),
     ("score", pa.float64()),
     ("env_reward", pa.float64()),
-    ("programs", pa.list_(pa.string())),
-    ("tests", pa.list_(_TEST)),
+    ("texts", pa.list_(_TEXT)),
     ("finish", pa.string()),
     ("admissible", pa.list_(pa.string())),
     ("agent_id", pa.string()),
@@ -101,8 +98,8 @@ success where the environment gives none; `outcome` is null next to a score with
 environment's reward of the step. `step_score` replaces the mean vote where the scorer casts no votes; `step_score_version` is
 the version of its model.
 
-Where the judge wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in
-`programs` the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer was unreadable.
+Where a scorer judged a group as a whole, the group's first row has the judge's `texts`, with their prompt in `judge_prompt_ids`
+and the fields of the method in `extra`, as JSON; each text has an `extra` of its own.
 
 `finish` is the end of the response (stop, length, abort), `admissible` the actions that the environment accepts, if it lists
 them. `model` wrote the response, `policy_versions` are its versions, `agent_id` is its agent where an environment has several.

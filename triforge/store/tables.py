@@ -150,25 +150,14 @@ class MeasurementRow(Base):
     scored: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
 
 
-class LadderRow(Base):
-    """The top level of a run's ladder of a kind of task, and the counts at that level since the last decision."""
+class NoteRow(Base):
+    """A note that the controller of a method keeps on a run or a task, by `key` where it keeps several."""
 
-    __tablename__ = "ladders"
-    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(64), primary_key=True)  # empty: all tasks
-    pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
-    high: Mapped[int]
-    counted: Mapped[int]
-    correct: Mapped[int]
-
-
-class LevelRow(Base):
-    """The level of a task version on the ladder of its kind."""
-
-    __tablename__ = "levels"
-    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
-    level: Mapped[int]
-    kind: Mapped[str] = mapped_column(String(64), default="", server_default="")
+    __tablename__ = "controller_notes"
+    method: Mapped[str] = mapped_column(String(64), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(64), primary_key=True)  # the id of the run or task
+    key: Mapped[str] = mapped_column(String(64), primary_key=True, default="")
+    value: Mapped[dict[str, Any]]
 
 
 class RunRow(Base):

@@ -314,7 +314,7 @@ class _Checks(_Player):
     async def levels_are_sound(self) -> None:
         family: object = self.family
         if not isinstance(family, Levels):
-            raise _NothingToCheckError("the family has no `at_level`, so no ladder")
+            raise _NothingToCheckError("the family has no `at_level`, so no difficulty levels")
         for level in range(LEVELS_TRIED):
             options = family.at_level(level, self.generator_options)
             try:

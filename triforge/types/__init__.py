@@ -70,10 +70,11 @@ from triforge.types.policy import (
     VersionSpan,
 )
 from triforge.types.rollout import (
+    GroupJudgement,
     GroupTask,
-    GroupTests,
     JudgedGroup,
     JudgeTask,
+    JudgeText,
     Outcome,
     PlannedGroup,
     Player,
@@ -85,8 +86,6 @@ from triforge.types.rollout import (
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
-    UnitTest,
-    UnitTestTask,
     Vote,
 )
 from triforge.types.sessions import (

@@ -177,8 +177,7 @@ class DiagnosisNote(Message):
     """A trajectory and its judgement, for the diagnosis of a proposal. `steps` are (action, observation, votes).
 
     `judged` are (step, texts of its votes) for the steps with a negative vote. If the trajectory's result is a program,
-    `hidden` is the share of the task's own tests that it passes, and `written` are the number of the judge's tests that it
-    passes and the number of them all.
+    `hidden` is the share of the task's own tests that it passes; `judgement` says what it passes of a judgement of its group.
     """
 
     trajectory_id: str
@@ -186,7 +185,7 @@ class DiagnosisNote(Message):
     steps: tuple[tuple[str, str, tuple[int, ...]], ...]
     judged: tuple[tuple[int, tuple[str, ...]], ...] = ()
     hidden: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    written: tuple[int, int] | None = None
+    judgement: str = ""
 
 
 class TaskOutcome(Measurement):
@@ -228,7 +227,7 @@ class AcceptanceTest(Message):
 class Proposal(Message):
     """A change of a task with its history. Produced by: adapt worker. Consumed by: store, people.
 
-    `controller` made it; the ladder replaces tasks without a diagnosis, a prompt or a measurement. `drift` is the candidate's
+    `controller` made it; one that rewrites nothing gives no diagnosis, prompt or measurement. `drift` is the candidate's
     distance from the slot's root, 0 to 1. `discarded` are the reasons of pairs that were played but not counted.
     `decided_step` is the step whose measurement led to the verdict.
     `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is the acceptance

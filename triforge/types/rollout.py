@@ -62,7 +62,7 @@ class Player(Message):
 class GroupTask(Message):
     """A job: K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
 
-    `votes` is m, the judge's samples: votes a step, or with `reward.kind` "cure" tests a group; 0 plays without
+    `votes` is m, the judge's samples: votes a step, or texts a group if the scorer judges groups as a whole; 0 plays without
     judging. `env_adapter` has the options of playing, `reward` those of judging. `agents` are those of the environment that other
     models play; the policy plays all others with `sampling`. `judges` judge the steps of these agents; the reward model judges
     those of all others with `judge_sampling`.
@@ -198,13 +198,13 @@ class Trajectory(_Work):
 
 
 class JudgeTask(Message):
-    """A job: m votes on every step of one trajectory. Produced by: rollout worker. Consumed by: judge (queue `judge`).
+    """A job: m votes on every step of one trajectory, or with an empty `trajectory_id` m texts on the whole group.
 
-    `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `extra` the group's. `judges` judge the steps of these
+    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `extra` the group's. `judges` judge the steps of these
     agents, the reward model those of all others.
     """
 
-    trajectory_id: str
+    trajectory_id: str = ""
     group_id: str
     run_id: str
     votes: Annotated[int, Field(ge=1, le=64)]
@@ -264,7 +264,7 @@ class ProgramLimits(Message):
 class TrajectoryGroup(Message):
     """The K rollouts of one task version. Produced by: rollout worker. Consumed by: reward, orchestrator.
 
-    `programs` is set where tests are wanted and a valid last action is a program that reads standard input and writes standard
+    `programs` is set where the scorer needs programs and a valid last action is a program that reads standard input and writes standard
     output: its limits on such a test.
     """
 
@@ -275,53 +275,32 @@ class TrajectoryGroup(Message):
     programs: ProgramLimits | None = None
 
 
-class UnitTestTask(Message):
-    """A job: tests for the problem of a played group, and the runs of its programs on them.
+class JudgeText(GenerateOutput):
+    """One text that the judge wrote on a group as a whole; `extra` holds the fields of the method that reads it."""
 
-    Produced by: rollout worker. Consumed by: judge (queue `judge`). `tests` is the number of samples.
+    extra: Extra = Field(default_factory=dict)
+
+
+class GroupJudgement(_Work):
+    """The judge's texts on a group as a whole; all share `prompt_ids`. Produced by: judge worker. Consumed by: orchestrator.
+
+    `error` is set, and there are no texts, when judging failed: a sandbox that fails is no verdict.
     """
 
     group_id: str
-    run_id: str
-    scorer: str
-    tests: Annotated[int, Field(ge=1, le=64)]
-    seed: int
-    sampling: Sampling
-    deadline_s: Annotated[float, Field(gt=0)]
-
-
-class UnitTest(GenerateOutput):
-    """One sampled test. `input` and `output` are None when the text could not be parsed; then nothing was run.
-
-    `accepts[j]`: the j-th program of the group's tests passed it.
-    """
-
-    input: str | None
-    output: str | None
-    accepts: tuple[bool, ...]
-
-
-class GroupTests(_Work):
-    """The tests written for one group; all share `prompt_ids`. Produced by: judge worker. Consumed by: orchestrator.
-
-    `programs` are the ids of the measured trajectories, in the order of `UnitTest.accepts`. `error` is set, and there are no
-    tests, when they could not be written or run: a sandbox that fails is no verdict.
-    """
-
-    group_id: str
-    programs: tuple[str, ...]
     prompt_ids: tuple[int, ...]
-    tests: tuple[UnitTest, ...]
+    texts: tuple[JudgeText, ...]
+    extra: Extra = Field(default_factory=dict)
     error: ErrorInfo | None = None
 
 
 class JudgedGroup(Message):
     """A played group with its votes, aligned with `played.trajectories` (None where judging was not wanted or failed).
 
-    With `reward.kind` "cure" there are no votes, but `tests` (None where the task has no programs or nothing was
-    measured). Produced by: reward (stream `judged`). Consumed by: orchestrator.
+    If the scorer judges groups as a whole, there are no votes, but a `judgement` (None where there was nothing to judge).
+    Produced by: reward (stream `judged`). Consumed by: orchestrator.
     """
 
     played: TrajectoryGroup
     votes: tuple[TrajectoryVotes | None, ...]
-    tests: GroupTests | None = None
+    judgement: GroupJudgement | None = None

@@ -146,8 +146,8 @@ def _tested(note: DiagnosisNote) -> list[str]:
     passed = []
     if note.hidden is not None:
         passed.append(f"{note.hidden:.0%} of the task's own tests")
-    if note.written is not None:
-        passed.append(f"{note.written[0]} of {note.written[1]} tests that a judge wrote")
+    if note.judgement:
+        passed.append(note.judgement)
     return [f"Its program passes {' and '.join(passed)}."] if passed else []
 
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 from prometheus_client import Counter, Histogram
 
 from services.env_adapter.sessions.groups import SessionGroups
-from triforge.broker import Broker, unit_tests_id, unjudged
+from triforge.broker import Broker, group_judgement_id, unjudged
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
-from triforge.rollout.episode import Ended, judge_task, run_group, unit_test_task
+from triforge.rollout.episode import Ended, judge_task, run_group
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.live import environment_of
 from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
@@ -84,7 +84,7 @@ class RolloutWorker:
             if claim.payload is not None:
                 await self._send_missing(claim.payload)
             elif (played := await self._played(group)) is not None:
-                await self._send_tests(played)
+                await self._send_group(played)
             await self._retry(lambda: self.broker.announce_if_complete(group.group_id))
 
     async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
@@ -144,14 +144,14 @@ class RolloutWorker:
             return ()
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
-        """Return the limits of the task's programs, if tests are written; a task that raises here was not played either."""
+        """Return the limits of the task's programs, if the scorer needs them; a task that raises here was not played either."""
         if not group.reward.chosen.needs_programs:
             return None
         try:
             family = self.family(task.family)
             return family.program_limits(task) if isinstance(family, ProgramFamily) else None
         except TriforgeError as error:
-            _log.warning("%s gets no tests: %s", group.group_id, error.detail)
+            _log.warning("%s has no program limits: %s", group.group_id, error.detail)
             return None
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
@@ -176,7 +176,7 @@ class RolloutWorker:
         return trajectory
 
     async def _send_missing(self, played: TrajectoryGroup) -> None:
-        await self._send_tests(played)
+        await self._send_group(played)
         names = [trajectory.id for trajectory in played.trajectories]
         missing = unjudged(played, await self.broker.voted(names))
         for trajectory in played.trajectories:
@@ -185,13 +185,13 @@ class RolloutWorker:
                 await self.broker.put_payload(trajectory)
                 await self._send_judge(played.group, trajectory)
 
-    async def _send_tests(self, played: TrajectoryGroup) -> None:
-        """Send the job that writes tests for a group without them; its programs must be stored."""
-        name = unit_tests_id(played.group.group_id)
+    async def _send_group(self, played: TrajectoryGroup) -> None:
+        """Send the judge's job on a stored group as a whole, unless it is judged."""
+        name = group_judgement_id(played.group.group_id)
         if name in unjudged(played, set()) and not await self._retry(
             lambda: self.broker.voted([name])
         ):
-            task = unit_test_task(played.group)
+            task = judge_task(played.group)
             await self._retry(lambda: self.broker.send(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from services.trainer.credit.judged_groups import (
+    group_credit,
     models_of,
     stale_votes,
     step_votes,
@@ -19,8 +20,7 @@ from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import credit_steps, credit_votes
 from triforge.algorithms.penalties import charge
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample, Tally
-from triforge.methods import load_part
-from triforge.types import JudgedGroup, Purpose, Trajectory, TrajectoryVotes, UnitTest, Vote
+from triforge.types import GenerateOutput, JudgedGroup, Purpose, Trajectory, TrajectoryVotes
 
 EVALUATION = "evaluation"
 MEASURES = "measures a rewrite"
@@ -34,19 +34,6 @@ NOT_WHOLE = "trajectory is not whole"
 _NONE: Final = Tally(0, 0, 0.0)
 
 
-class GroupCredit(Protocol):
-    """The credit of groups that a scorer judges as a whole (`triforge.methods.Scorer.credit`)."""
-
-    def score(self, trajectory: Trajectory) -> float | None:
-        """Return the score of a trajectory that is compared with others."""
-
-    def rules(self, algorithm: Algorithm) -> Algorithm:
-        """Return the algorithm by which responses are credited."""
-
-    def credit(self, texts: Sequence[Sample], group: JudgedGroup, algorithm: Algorithm) -> None:
-        """Annotate the texts of the judge."""
-
-
 @dataclass(slots=True)
 class CreditedGroup:
     """A group with its samples, in rollouts as they were played and in rows as they would be trained on.
@@ -57,7 +44,7 @@ class CreditedGroup:
 
     group: JudgedGroup
     rollouts: list[Rollout] = field(default_factory=list)
-    tests: list[Sample] = field(default_factory=list)
+    texts: list[Sample] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     tally: Tally = _NONE
     blocked: str = ""
@@ -70,15 +57,15 @@ class CreditedGroup:
         made = cls(group)
         for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
             made._add_rollout(trajectory, votes)
-        if tests := group.tests:
-            name = tests.group_id
+        if judgement := group.judgement:
+            name = judgement.group_id
             row = Row(
-                key=f"{name}/tests", role="reward", task_id=group.played.task.id, trajectory=name, group=name,
-                prompt=tests.prompt_ids,
+                key=f"{name}/texts", role="reward", task_id=group.played.task.id, trajectory=name, group=name,
+                prompt=judgement.prompt_ids,
             )  # fmt: skip
-            made.tests = [
-                made._added(row, test, kind="test", number=number)
-                for number, test in enumerate(tests.tests)
+            made.texts = [
+                made._added(row, text, kind="text", number=number)
+                for number, text in enumerate(judgement.texts)
             ]
         return made
 
@@ -123,8 +110,8 @@ class CreditedGroup:
                     for n, vote in enumerate(judged.votes)
                 ]
             steps.append(made)
-        outcome = trajectory.outcome
-        score = self.by_group.score(trajectory) if self.by_group else trajectory.score
+        outcome, by_group = trajectory.outcome, group_credit(self.group)
+        score = by_group.score(trajectory) if by_group else trajectory.score
         self.rollouts.append(
             Rollout(
                 outcome=outcome.value,
@@ -134,8 +121,8 @@ class CreditedGroup:
             )
         )
 
-    def _added(self, row: Row, text: Vote | UnitTest, **about: Any) -> Sample:
-        """Add a vote or a test in a row of its own, like `row`."""
+    def _added(self, row: Row, text: GenerateOutput, **about: Any) -> Sample:
+        """Add a text of the judge in a row of its own, like `row`."""
         start, number = len(row.prompt), about["number"]
         versions = versions_of(text.versions, len(text.ids))
         sample = Sample(
@@ -150,30 +137,23 @@ class CreditedGroup:
         )  # fmt: skip
         return sample
 
-    @property
-    def by_group(self) -> GroupCredit | None:
-        """The credit of a group that is judged as a whole; None if its steps are judged."""
-        path = self.group.played.group.reward.chosen.credit
-        part: GroupCredit | None = load_part(path, "reward.kind") if path else None
-        return part
-
     def responses(self) -> Iterator[Sample]:
         """Yield the responses of all rollouts."""
         return (step.response for rollout in self.rollouts for step in rollout.steps)
 
     def judgements(self) -> Iterator[Sample]:
-        """Yield the votes on all rollouts, and the tests of the group."""
+        """Yield the votes on all rollouts, and the texts on the whole group."""
         votes = (step.votes for rollout in self.rollouts for step in rollout.steps)
-        return chain(chain.from_iterable(votes), self.tests)
+        return chain(chain.from_iterable(votes), self.texts)
 
 
 def credit(group: JudgedGroup, options: SampleOptions) -> CreditedGroup:
     """Return a group with the rewards and advantages of its samples; without its votes if they are too old."""
     algorithm, made = options.algorithm, CreditedGroup.of(group)
     charge(made.rollouts, algorithm)
-    if by_group := made.by_group:
+    if by_group := group_credit(group):
         made.tally = credit_steps(made.rollouts, by_group.rules(algorithm))
-        by_group.credit(made.tests, group, algorithm)
+        by_group.credit(made.texts, group, algorithm)
     else:
         oldest = {role: version - at.bound for role, (version, at) in options.judging.items()}
         made.voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))

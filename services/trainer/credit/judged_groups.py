@@ -1,11 +1,15 @@
-"""Questions about a judged group: its votes and tests as values, and the versions of the models that played and judged it."""
+"""Questions about a judged group: its votes as values, and the versions of the models that played and judged it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from triforge.broker import unit_tests_id
+from triforge.algorithms.algorithm import Algorithm
+from triforge.algorithms.samples import Sample
+from triforge.broker import group_judgement_id
 from triforge.config import RunConfig
+from triforge.methods import load_part
 from triforge.types import (
     JudgedGroup,
     Player,
@@ -17,6 +21,29 @@ from triforge.types import (
 )
 
 UNKNOWN = -1  # the version of a token that no model sampled, or an unknown one
+
+
+class GroupCredit(Protocol):
+    """The credit of groups that a scorer judges as a whole (`triforge.methods.Scorer.credit`)."""
+
+    def score(self, trajectory: Trajectory) -> float | None:
+        """Return the score of a trajectory that is compared with others."""
+
+    def rules(self, algorithm: Algorithm) -> Algorithm:
+        """Return the algorithm by which responses are credited."""
+
+    def credit(self, texts: Sequence[Sample], group: JudgedGroup, algorithm: Algorithm) -> None:
+        """Annotate the texts of the judge."""
+
+    def note(self, group: JudgedGroup, trajectory: Trajectory) -> str:
+        """Return what a trajectory passed of the judgement, for the diagnosis; empty for nothing."""
+
+
+def group_credit(group: JudgedGroup) -> GroupCredit | None:
+    """Return the credit of a group that is judged as a whole; None if its steps are judged."""
+    path = group.played.group.reward.chosen.credit
+    part: GroupCredit | None = load_part(path, "reward.kind") if path else None
+    return part
 
 
 def step_votes(votes: TrajectoryVotes | None) -> dict[int, StepVotes]:
@@ -31,12 +58,6 @@ def vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[l
         [vote.value for vote in judged[step.index].votes] if step.index in judged else []
         for step in trajectory.steps
     ]
-
-
-def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:
-    """Return, for each test, whether it accepts each measured program; None for a test that could not be parsed."""
-    tests = group.tests.tests if group.tests else ()
-    return [None if test.input is None else test.accepts for test in tests]
 
 
 def versions_of(spans: Sequence[VersionSpan], length: int) -> list[int]:
@@ -84,20 +105,20 @@ def models_of(group: JudgedGroup, trajectory: Trajectory) -> list[TrainedRole]:
 
 
 def judged_by(group: JudgedGroup) -> set[tuple[TrainedRole, int]]:
-    """Return the models and versions that voted on a group, scored it or wrote its tests."""
-    tests = group.tests.tests if group.tests else ()
-    written = {("reward", span.version) for test in tests for span in test.versions}
+    """Return the models and versions that voted on a group, scored it or judged it as a whole."""
+    texts = group.judgement.texts if group.judgement else ()
+    written = {("reward", span.version) for text in texts for span in text.versions}
     return written.union(*_voted_by(group))
 
 
 def stale_votes(group: JudgedGroup, oldest: Mapping[TrainedRole, int]) -> tuple[str, ...]:
-    """Return the ids of trajectories with votes, or of the tests, by a version older than the `oldest` of its model."""
+    """Return the ids of trajectories with votes, or of the judgement, by a version older than the `oldest` of its model."""
 
     def stale(judges: Iterable[tuple[TrainedRole, int]]) -> bool:
         return any(version < oldest[role] for role, version in judges)
 
-    if group.tests is not None:
-        return (unit_tests_id(group.tests.group_id),) if stale(judged_by(group)) else ()
+    if judgement := group.judgement:
+        return (group_judgement_id(judgement.group_id),) if stale(judged_by(group)) else ()
     voted = zip(group.played.trajectories, _voted_by(group), strict=True)
     return tuple(trajectory.id for trajectory, judges in voted if stale(judges))
 

@@ -2,7 +2,7 @@
 
     judged groups -> samples with credit -> samples without a reason against them -> rows with a weight a token
 
-A sample is a text that a model wrote: a response, a vote or a unit test. It is annotated in place, by
+A sample is a text that a model wrote: a response or a text of the judge. It is annotated in place, by
 `triforge.algorithms.credit` and here, and goes on record (`step_records`) with either a weight in the loss or the reason why it
 has none.
 """
@@ -51,7 +51,7 @@ class Samples:
     records: list[dict[str, Any]]
     lines: list[dict[str, Any]]  # one a trajectory
     reasons: Counter[str]  # of the policy's responses
-    vote_reasons: Counter[str]  # of the reward model's votes and tests
+    vote_reasons: Counter[str]  # of the judge's texts
     ages: dict[TrainedRole, Counter[int]]  # trained tokens by how many versions they lag behind
     partial: int = 0  # groups with too few measured rollouts
     voteless: int = 0  # groups credited without their votes, which were too old
@@ -62,7 +62,7 @@ class Samples:
 
     @property
     def eligible_votes(self) -> int:
-        """Votes and tests that have an advantage: those trained on, and those that a limit alone left out."""
+        """Texts of the judge that have an advantage: those trained on, and those that a limit alone left out."""
         return sum(self.vote_reasons[why] for why in (TRAINED, OVER_BUDGET, TOO_LONG, STALE))
 
 

@@ -16,7 +16,8 @@ from services.trainer.credit.judged_groups import step_votes
 from triforge import __version__
 from triforge.algorithms.samples import Rollout, Sample
 from triforge.config import RunConfig
-from triforge.types import Trajectory, TrajectoryVotes, UnitTest, Vote
+from triforge.types import GenerateOutput, Trajectory, TrajectoryVotes
+from triforge.types.base import Extra
 
 _OF_STEP: Final = (
     "segment", "agent_id", "observation", "response", "action", "action_valid", "next_observation", "label", "finish", "state",
@@ -35,11 +36,7 @@ def origin_of(config: RunConfig, **steps: Mapping[str, float]) -> dict[str, Any]
 
 def records_of(credited: CreditedGroup, step: int | None = None) -> list[dict[str, Any]]:
     """Return the records of a group; `step` is the training step if that is not the group's own."""
-    group, task, tests = (
-        credited.group.played.group,
-        credited.group.played.task,
-        credited.group.tests,
-    )
+    group, task = credited.group.played.group, credited.group.played.task
     common = {
         "run_id": group.run_id,
         "step": group.step if step is None else step,
@@ -56,14 +53,14 @@ def records_of(credited: CreditedGroup, step: int | None = None) -> list[dict[st
         credited.group.played.trajectories, credited.group.votes, credited.rollouts, strict=True
     )
     records = [common | own for own in chain.from_iterable(_rollout_records(*p) for p in played)]
-    if tests is not None and records:  # tests belong to the whole group
+    judgement = credited.group.judgement
+    if judgement is not None and records:  # of the whole group, in its first row
         records[0] |= {
-            "judge_prompt_ids": list(tests.prompt_ids),
-            "programs": list(tests.programs),
-            "tests": [
-                {"input": test.input, "output": test.output, "accepts": list(test.accepts)}
-                | _written(test, sample)
-                for test, sample in zip(tests.tests, credited.tests, strict=True)
+            "judge_prompt_ids": list(judgement.prompt_ids),
+            "extra": _json(judgement.extra),
+            "texts": [
+                {"extra": _json(text.extra)} | _written(text, sample)
+                for text, sample in zip(judgement.texts, credited.texts, strict=True)
             ],
         }
     return records
@@ -96,7 +93,7 @@ def _rollout_records(
             "next_images": [image.id for image in step.next_images],
             "admissible": list(step.admissible),
             "chosen": step.chosen if step.state else None,
-            "step_extra": json.dumps(step.extra) if step.extra else "",
+            "step_extra": _json(step.extra),
             "judge_prompt_ids": list(judged.prompt_ids) if judged else [],
             "votes": [
                 {"value": vote.value} | _written(vote, of)
@@ -105,14 +102,17 @@ def _rollout_records(
             "judge_images": [placed.image.id for placed in judged.images] if judged else [],
             "step_score": judged.score if judged else None,
             "step_score_version": judged.score_version if judged else None,
-            "extra": json.dumps(judged.extra) if judged and judged.extra else "",
-            "programs": [],
-            "tests": [],
+            "extra": _json(judged.extra) if judged else "",
+            "texts": [],
             **_credit(sample),
         }
 
 
-def _written(text: Vote | UnitTest, sample: Sample) -> dict[str, Any]:
+def _json(extra: Extra) -> str:
+    return json.dumps(extra) if extra else ""
+
+
+def _written(text: GenerateOutput, sample: Sample) -> dict[str, Any]:
     return {
         "text": text.text,
         "ids": list(text.ids),

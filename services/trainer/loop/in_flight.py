@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from services.trainer.credit.judged_groups import judged_by, played_by
 from services.trainer.loop.gauges import LANDED, PROGRESS, REPLAYED, RESENT
 from services.trainer.loop.lost import Submissions, Survey, judged_parts
-from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, unit_tests_id
+from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, group_judgement_id
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.event_loop import end_task, together
 from triforge.rollout.episode import judge_task
@@ -303,8 +303,8 @@ class InFlight:
 
     async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:
         """Send lost jobs of the judge again."""
-        if unit_tests_id(task.group_id) in dead:
-            # a worker that takes the group's job has tests written for its programs
+        if group_judgement_id(task.group_id) in dead:
+            # a worker that takes the group's job sends the judge's job on the group
             await self._broker.send(task)
         for index in range(task.rollouts):
             if trajectory_id(task.group_id, index) in dead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from triforge.broker import GroupStatus, unit_tests_id
+from triforge.broker import GroupStatus, group_judgement_id
 from triforge.rollout.transcript import trajectory_id
 from triforge.types import GroupTask
 
@@ -37,9 +37,9 @@ class Submissions:
 
 
 def judged_parts(task: GroupTask) -> tuple[str, ...]:
-    """Return the judge's jobs of a group: for its tests, and on each of its trajectories."""
+    """Return the judge's jobs of a group: on the whole, and on each of its trajectories."""
     parts = (trajectory_id(task.group_id, index) for index in range(task.rollouts))
-    return (unit_tests_id(task.group_id), *parts)
+    return (group_judgement_id(task.group_id), *parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

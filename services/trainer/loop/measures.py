@@ -191,16 +191,6 @@ def sample_measures(samples: Samples) -> dict[str, float]:
     return measures | {f"steps/{reason}": float(n) for reason, n in samples.reasons.items()}
 
 
-def level_measures(tops: Mapping[str, int]) -> dict[str, float]:
-    """Return the top of each kind's window as `level/<kind>` (`level` if all tasks share one), `levels/mean`, `/lowest`, `/highest`."""
-    if not tops:
-        return {}
-    high = [float(top) for top in tops.values()]
-    found = {f"level/{kind}" if kind else "level": float(top) for kind, top in tops.items()}
-    ends = {"lowest": min(high), "highest": max(high), "mean": math.fsum(high) / len(high)}
-    return found | {f"levels/{name}": value for name, value in ends.items()}
-
-
 def reward_histogram(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the shares of turns by reward, `rewards/below_-1` to `rewards/from_1`; each bin ends below its bound."""
     turns = (record for record in records if record["purpose"] in _OF_POOL)

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from services.trainer.credit.judged_groups import accepted, judges, played_by, players
-from services.trainer.loop.measures import level_measures
+from services.trainer.credit.judged_groups import group_credit, judges, played_by, players
 from services.trainer.loop.parts import Parts
 from triforge.algorithms.credit import accuracy
 from triforge.config import RunConfig
@@ -131,13 +130,6 @@ class TaskSource:
             if outcome.measured or outcome.proposal_id  # a lost half of a pair is on record
         )
 
-    async def levels(self) -> dict[str, float]:
-        """Measure the run's windows of difficulty levels as far as adaptation has come; nothing without levels."""
-        if not self._config.adaptation.chosen.needs_levels:
-            return {}
-        tops = await asyncio.to_thread(self._parts.store.ladders, self._run.id)
-        return level_measures(tops)
-
 
 def task_outcome(
     group: JudgedGroup, offer: Offer, *, run: RunState, config: RunConfig
@@ -181,6 +173,7 @@ def diagnosis_notes(group: JudgedGroup) -> tuple[DiagnosisNote, ...]:
 def _note(
     group: JudgedGroup, trajectory: Trajectory, votes: TrajectoryVotes | None
 ) -> DiagnosisNote:
+    by_group = group_credit(group)
     by_step = {one.step: one.votes for one in (votes.steps if votes else ())}
     return DiagnosisNote(
         trajectory_id=trajectory.id,
@@ -195,14 +188,5 @@ def _note(
             if any(vote.value == -1 for vote in cast)
         ),
         hidden=trajectory.outcome.share,
-        written=_written(group, trajectory),
+        judgement=by_group.note(group, trajectory) if by_group else "",
     )
-
-
-def _written(group: JudgedGroup, trajectory: Trajectory) -> tuple[int, int] | None:
-    """Return how many of the readable tests a program passes; None if it ran on none of them."""
-    programs = group.tests.programs if group.tests else ()
-    rows = [row for row in accepted(group) if row is not None]
-    if not rows or trajectory.id not in programs:
-        return None
-    return sum(row[programs.index(trajectory.id)] for row in rows), len(rows)

@@ -149,7 +149,6 @@ class TrainLoop:
                     versions = await self._engines.update_weights(trained)
             with phase("adapt", measures):
                 await self._tasks.adapt(groups, self._collector.offers)
-                measures |= await self._tasks.levels()
             with phase("record", measures):
                 origin = origin_of(self._config, **{str(step): options.numbers})
                 artifacts = await self._record.write(step, samples.records, origin)

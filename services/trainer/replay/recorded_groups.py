@@ -16,10 +16,11 @@ from services.trainer.credit.judged_groups import UNKNOWN, judges, players
 from triforge.config import RunConfig, Sampling
 from triforge.types import (
     ErrorInfo,
+    GroupJudgement,
     GroupTask,
-    GroupTests,
     ImageRef,
     JudgedGroup,
+    JudgeText,
     Outcome,
     PlacedImage,
     Segment,
@@ -29,7 +30,6 @@ from triforge.types import (
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
-    UnitTest,
     VersionSpan,
     Vote,
 )
@@ -63,7 +63,7 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
     return JudgedGroup(
         played=TrajectoryGroup(group=group, task=task, trajectories=trajectories),
         votes=tuple(map(_votes, played)),
-        tests=_tests(first) if config.reward.chosen.by_group else None,
+        judgement=_judgement(first) if config.reward.chosen.by_group else None,
     )
 
 
@@ -97,7 +97,7 @@ def _step(record: Record, start: int, end: int) -> Step:
     return Step(
         **known, index=record["step_index"], start=start, end=end, reward=record["env_reward"],
         chosen=record.get("chosen") is not False,
-        extra=json.loads(record.get("step_extra") or "{}"),
+        extra=_extra(record, "step_extra"),
         images=_images(record["images"]), next_images=_images(record["next_images"]),
     )  # fmt: skip
 
@@ -115,7 +115,7 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
             ),
             score=record.get("step_score"),
             score_version=record.get("step_score_version"),
-            extra=json.loads(record.get("extra") or "{}"),
+            extra=_extra(record),
         )
         for record in records
         if record["votes"] or record.get("step_score") is not None
@@ -126,20 +126,21 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
     return judged if steps else None
 
 
-def _tests(first: Record) -> GroupTests:
-    return GroupTests(
+def _judgement(first: Record) -> GroupJudgement:
+    return GroupJudgement(
         group_id=first["group_id"],
-        programs=tuple(first["programs"]),
         prompt_ids=tuple(first["judge_prompt_ids"]),
-        tests=tuple(
-            UnitTest(input=t["input"], output=t["output"], accepts=t["accepts"], **_written(t))
-            for t in first["tests"]
-        ),
+        texts=tuple(JudgeText(extra=_extra(t), **_written(t)) for t in first["texts"] or ()),
+        extra=_extra(first),
     )
 
 
+def _extra(record: Record, name: str = "extra") -> Any:
+    return json.loads(record.get(name) or "{}")
+
+
 def _written(text: Record) -> dict[str, Any]:
-    """Return the fields that votes and tests have in common."""
+    """Return the fields that all texts of a judge have in common."""
     return {
         "text": text["text"],
         "ids": tuple(text["ids"]),

@@ -21,8 +21,8 @@ from triforge.config import AlgorithmSection
 from triforge.errors import ConfigError, ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import (
-    LadderRow,
     MeasurementRow,
+    NoteRow,
     RunRow,
     StepRow,
     TrajectoryRow,
@@ -253,11 +253,11 @@ class RunStore:
                 if session.get(MeasurementRow, outcome.group_id) is None:
                     session.add(MeasurementRow(**outcome.model_dump(include=columns)))
 
-    def ladders(self, run_id: str) -> dict[str, int]:
-        """Return the top of each window of difficulty levels of a run, by kind."""
-        query = select(LadderRow.kind, LadderRow.high).where(LadderRow.run_id == run_id)
+    def controller_notes(self, run_id: str, method: str) -> dict[str, dict[str, Any]]:
+        """Return the notes of a method's controller on a run, by key."""
+        query = select(NoteRow).where(NoteRow.method == method, NoteRow.subject == run_id)
         with self._db.read() as session:
-            return {row[0]: row[1] for row in session.execute(query.order_by(LadderRow.kind))}
+            return {row.key: row.value for row in session.scalars(query.order_by(NoteRow.key))}
 
     def steps(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ SHARES = [1.0, 0.0, 0.5]  # of the tests that a 1 is printed, whatever is read
 STEP = [{"step": n, "metrics": MEASURES} for n in range(1, STEPS + 1)]
 
 
+def text_of(accepts: list[bool]) -> dict[str, str]:
+    return {"extra": json.dumps({"cure": {"input": "1\n", "output": "1\n", "accepts": accepts}})}
+
+
 def records() -> list[dict[str, Any]]:
     """Return the records that runs of every program leave: the group's tests stand in the row of its first rollout."""
     rows: list[dict[str, Any]] = []
@@ -25,11 +30,11 @@ def records() -> list[dict[str, Any]]:
         accepts = [
             n % 3 != 1 for n in range(ROLLOUTS)
         ]  # given 1, a 2 is printed by the second only
-        test = {"input": "1\n", "output": "1\n", "accepts": accepts}
+        test = text_of(accepts)
         rows += [
             {
                 "trajectory_id": name, "group_id": str(group), "action": PROGRAMS[n % 3], "share": SHARES[n % 3],
-                "tests": [] if n else [test] * TESTS, "programs": [] if n else names,
+                "texts": [] if n else [test] * TESTS, "extra": "" if n else json.dumps({"cure": names}),
             }
             for n, name in enumerate(names)
         ]  # fmt: skip
@@ -58,7 +63,7 @@ def test_a_program_that_came_to_something_else_is_seen(
 
 def test_a_test_that_accepted_something_else_is_seen(tmp_path: Path) -> None:
     rows = records()
-    rows[0]["tests"] = [{**rows[0]["tests"][0], "accepts": [True] * ROLLOUTS}] * TESTS
+    rows[0]["texts"] = [text_of([True] * ROLLOUTS)] * TESTS
     assert len(wrong(tmp_path, rows, STEP)) == TESTS
 
 

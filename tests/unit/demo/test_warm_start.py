@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo.demonstrations import write_demonstrations
-from environments.household.family import FAMILY
-from environments.household.params import PlayOptions
 from services.reward.prompts import Episode, build_prompt
 from services.reward.requests import StepText
 from triforge.rollout.verdicts import parse_vote
@@ -19,13 +16,11 @@ from triforge.rollout.verdicts import parse_vote
 CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissible_share": 0.3}
 
 
-def written(
-    folder: Path, *, flip_rate: float = 0.0, reference: bool = False, **options: Any
-) -> tuple[Any, Any, Any]:
+def written(folder: Path, *, flip_rate: float = 0.0, **options: Any) -> tuple[Any, Any, Any]:
     """Write demonstrations; return their counts, chats and transcripts."""
     counts = write_demonstrations(
         folder, count=40, seed=3, generate={"goals": ["clean", "place"]}, options=options,
-        flip_rate=flip_rate, reference=reference, **CARELESS,
+        flip_rate=flip_rate, **CARELESS,
     )  # fmt: skip
     chats, transcripts = (
         [json.loads(line) for line in (folder / name).read_text().splitlines()]
@@ -55,17 +50,6 @@ def test_a_transcript_has_the_chat_step_by_step(tmp_path: Path, options: dict[st
         assert following[:-1] == [observation for observation, _ in pairs[1:]]
 
 
-def test_the_reference_of_a_transcript_solves_its_task(tmp_path: Path) -> None:
-    _, chats, plain = written(tmp_path / "plain", wording="terse")
-    _, again, shown = written(tmp_path / "shown", wording="terse", reference=True)
-    assert chats == again
-    worlds = FAMILY.generate(count=40, seed=3, options={"goals": ["clean", "place"]})
-    for params, one, other in zip(worlds, plain, shown, strict=True):
-        reference = other.pop("reference")
-        assert one == other
-        assert reference == FAMILY.solution(FAMILY.read(params), PlayOptions(wording="terse"))
-
-
 def test_labels_are_flipped_at_their_rate_and_nothing_else_is(tmp_path: Path) -> None:
     _, chats, honest = written(tmp_path / "honest", wording="terse")
     _, again, flipped = written(tmp_path / "flipped", wording="terse", flip_rate=0.2)
@@ -82,7 +66,7 @@ def test_labels_are_flipped_at_their_rate_and_nothing_else_is(tmp_path: Path) ->
 
 
 def test_a_step_becomes_a_chat_of_the_judges_own_prompt_and_its_vote(tmp_path: Path) -> None:
-    _, _, transcripts = written(tmp_path, wording="terse", reference=True)
+    _, _, transcripts = written(tmp_path, wording="terse")
     lines = iter((tmp_path / "judge.jsonl").read_text().splitlines())
     for transcript in transcripts:
         steps = [{k: v for k, v in s.items() if k != "label"} for s in transcript["steps"]]
@@ -90,9 +74,8 @@ def test_a_step_becomes_a_chat_of_the_judges_own_prompt_and_its_vote(tmp_path: P
             instruction=transcript["instruction"], steps=[StepText(**step) for step in steps]
         )
         for index, step in enumerate(transcript["steps"]):
-            for reference in ((), transcript["reference"]):
-                asked, vote = json.loads(next(lines))["messages"]
-                (prompt,) = build_prompt("terse", replace(episode, reference=reference), index)
-                assert asked == prompt.model_dump()
-                assert (vote["role"], parse_vote(vote["content"])) == ("assistant", step["label"])
+            asked, vote = json.loads(next(lines))["messages"]
+            (prompt,) = build_prompt("terse", episode, index)
+            assert asked == prompt.model_dump()
+            assert (vote["role"], parse_vote(vote["content"])) == ("assistant", step["label"])
     assert next(lines, None) is None

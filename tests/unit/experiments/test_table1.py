@@ -10,13 +10,12 @@ import pytest
 
 from demo.warm_start import played_with
 from environments.household.params import world_of
-from experiments.__main__ import main
 from experiments.jobs import Job
 from experiments.loop import play
 from experiments.record import Models, Result
 from experiments.report import Page
 from experiments.rewriters import REWRITERS
-from experiments.study import digest, judges_of
+from experiments.study import judges_of
 from experiments.table1 import (
     ARMS,
     BASELINES,
@@ -27,7 +26,6 @@ from experiments.table1 import (
     Table1Settings,
 )
 from experiments.table1_report import MEASURES, draw, write
-from experiments.table1_smollm2 import FULL as PRETRAINED
 from experiments.vote_quality import GATE
 from triforge.config import parse
 from triforge.environments.registry import family
@@ -189,25 +187,3 @@ def test_the_report_tests_what_was_planned_and_says_what_fell(tmp_path: Path) ->
     # accepted tasks after each third of the steps, half of them solved by another policy
     shown = "| `E` |  |  | 3.000 ± 0.000 | 7.000 ± 0.000 | 11.000 ± 0.000 | 0.500 ± 0.000 | 1.000 ± 0.000 |"
     assert shown in text
-
-
-# ---- another model ----
-
-
-def test_a_larger_model_changes_what_follows_from_it_and_not_the_arms() -> None:
-    for name in MAIN:
-        mine, other = document(name), PRETRAINED.document(ARMS[name], 11, MODELS)
-        assert parse(other).env_adapter.options["wording"] == "alfworld"
-        for section in ("run", "algorithm", "adaptation"):
-            assert mine[section] == other[section]
-        assert mine["env_adapter"]["max_steps"] == other["env_adapter"]["max_steps"]
-    assert digest(PRETRAINED, ARMS["O"]) != digest(FULL, ARMS["O"])
-    assert PRETRAINED.warm_start(1).digest() != FULL.warm_start(1).digest()
-
-
-def test_a_device_that_is_not_there_is_refused_before_anything_is_made(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked = ["table1", "--quick", "--model", "smollm2", "--device", "cuda:99", "--arms", "O"]
-    assert main(asked) == 1
-    assert "--device: given 'cuda:99'" in capsys.readouterr().out

@@ -15,7 +15,7 @@ import pytest
 from environments.household.episode import Episode
 from environments.household.family import FAMILY
 from environments.household.generator import generate
-from environments.household.params import PlayOptions, params_of, world_of
+from environments.household.params import PlayOptions
 from environments.household.planner import plan
 from environments.household.wording import announce
 from environments.household.world import World
@@ -115,18 +115,6 @@ async def test_planted_votes_are_those_of_the_runs_on_file(asks: Asks, votes: st
     assert " ".join("".join("-0+"[v.value + 1] for v in s.votes) for s in found.steps) == votes
 
 
-async def test_a_planted_judge_votes_on_the_progress_of_what_was_played() -> None:
-    world, group = worlds()[0], group_task(votes=1)
-    assert world_of(params_of(world)) == world
-    commands = solution(world)
-    played = with_actions(
-        trajectory(group, 0, outcome=-1, lengths=[1] * 4), [*commands[:2], "sing", commands[2]]
-    )
-    judge = PlantedJudge("progress", world=lambda _: (world, {}))
-    votes = await judge(played, judge_task(group, 0), _NO_MODEL)
-    assert [step.votes[0].value for step in votes.steps] == [1, 1, -1, 1]
-
-
 def test_a_path_names_a_planted_judge() -> None:
     assert scorer_of("experiments.judging:best_75") == PlantedJudge("best", 0.75)
     with pytest.raises(ConfigError, match=r"reward\.kind"):
@@ -199,18 +187,6 @@ def test_a_run_records_what_its_table_reads(models: Models) -> None:
     # An untrained model never wins, so the votes have nothing to share out.
     assert (result.steps[0]["all_same"], result.steps[0]["rows/policy"]) == (1.0, 0.0)
     assert name in table({(name, 7): json.loads(json.dumps(asdict(result)))})
-
-
-def test_a_file_belongs_to_one_arm_seed_and_settings(tmp_path: Path) -> None:
-    names = {
-        file_of(tmp_path, STUDY, settings, Job(arm, seed), recorded=True).name
-        for settings in (STUDY.full, STUDY.quick)
-        for arm in ARMS
-        for seed in (901, 902)
-    }
-    assert len(names) == 2 * len(ARMS) * 2
-    assert "share_8-progress_100@5e-4-901-dcc9bdc2998d.jsonl" in names  # there are such runs
-    assert "returns-difference_100@1e-3-901-00f03e170a8c.jsonl" in names
 
 
 @pytest.mark.parametrize("name", [name for name in ARMS if name.endswith("@5e-4")])

@@ -7,12 +7,12 @@ from pathlib import Path
 import alembic.autogenerate
 import pytest
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from triforge.errors import ConfigError, StorageError, TriforgeError, UnavailableError
 from triforge.store.database import REVISIONS, Database, open_database, our_error
-from triforge.store.tables import Base, PoolRow, TenantRow
+from triforge.store.tables import Base, NoteRow, PoolRow, TenantRow
 
 
 def url_of(folder: Path) -> str:
@@ -45,11 +45,25 @@ def test_a_database_of_0_1_is_used_with_columns_and_tables_that_were_removed(
 ) -> None:
     database = open_database(url_of(tmp_path))
     with database.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE tenants ADD COLUMN max_pools INTEGER"))
-        connection.execute(text("CREATE TABLE audit (id INTEGER PRIMARY KEY, action VARCHAR(120))"))
+        for statement in (
+            "ALTER TABLE tenants ADD COLUMN max_pools INTEGER",
+            "CREATE TABLE audit (id INTEGER PRIMARY KEY, action VARCHAR(120))",
+            "DROP TABLE controller_notes",
+            "CREATE TABLE ladders (run_id, kind, pool_id, high, counted, correct)",
+            "CREATE TABLE levels (task_id, level, kind)",
+            "INSERT INTO ladders VALUES ('r', 'maze', 'p', 3, 16, 12)",
+            "INSERT INTO levels VALUES ('t', 2, 'maze')",
+            "UPDATE alembic_version SET version_num = '0012'",
+        ):
+            connection.execute(text(statement))
     database.upgrade()
     with database.write() as session:
         session.add(TenantRow(name="blue", created_at=0.0))
+        notes = {(n.method, n.subject, n.key): n.value for n in session.scalars(select(NoteRow))}
+    assert notes == {
+        ("rlve", "r", "maze"): {"high": 3, "counted": 16, "correct": 12},
+        ("rlve", "t", ""): {"kind": "maze", "level": 2},
+    }
     database.close()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.trainer.loop.lost import Submissions, Survey, judged_parts
 from tests.unit.trainer.played import group_task
-from triforge.broker import GroupStatus, unit_tests_id
+from triforge.broker import GroupStatus, group_judgement_id
 
 LEASE_S, RESEND_S = 10.0, 20.0
 
@@ -83,5 +83,5 @@ def test_a_judgement_that_dies_a_moment_after_its_sibling_does_not_wait_for_the_
 
 def test_the_judges_jobs_of_a_group_are_its_trajectories_and_its_tests() -> None:
     task = group_task()
-    expected = (unit_tests_id(task.group_id), *(f"{task.group_id}-{i:02d}" for i in range(task.rollouts)))  # fmt: skip
+    expected = (group_judgement_id(task.group_id), *(f"{task.group_id}-{i:02d}" for i in range(task.rollouts)))  # fmt: skip
     assert judged_parts(task) == expected

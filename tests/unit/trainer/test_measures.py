@@ -6,7 +6,6 @@ import pytest
 
 from services.trainer.loop.measures import (
     judge_measures,
-    level_measures,
     step_measures,
     success_rate,
 )
@@ -53,15 +52,6 @@ def test_scores_have_a_mean_in_addition_to_success_and_a_group_is_alike_when_the
     assert found["success"] == 0.5
     assert found["all_same"] == pytest.approx(1 / 3)
     assert "score" not in measures(judged(group_task(rollouts=1), [1], [[[]]]))
-
-
-def test_windows_are_measured_by_kind_and_over_all_kinds() -> None:
-    found = level_measures({"maze": 4, "way": 1, "sum": 1})
-    assert found == {
-        "level/maze": 4, "level/way": 1, "level/sum": 1, "levels/lowest": 1, "levels/highest": 4, "levels/mean": 2,
-    }  # fmt: skip
-    assert level_measures({"": 3})["level"] == 3
-    assert level_measures({}) == {}
 
 
 def test_without_a_threshold_there_are_scores_and_no_success() -> None:

@@ -26,7 +26,7 @@ from triforge.errors import ConfigError
 from triforge.methods import Controller, Method
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
-from triforge.store.tables import LadderRow, LevelRow
+from triforge.store.tables import NoteRow
 from triforge.testing.fakes import FakeGenerate
 from triforge.types import (
     GenerateRequest,
@@ -85,13 +85,13 @@ class Kitchen:
 
     def ladder(self, run: str = "r", kind: str = "") -> tuple[int, int, int] | None:
         with self.database.read() as session:
-            row = session.get(LadderRow, (run, kind))
-            return None if row is None else (row.high, row.counted, row.correct)
+            row = session.get(NoteRow, ("rlve", run, kind))
+            return None if row is None else tuple(row.value.values())
 
     def level(self, task_id: str) -> int | None:
         with self.database.read() as session:
-            row = session.get(LevelRow, task_id)
-            return None if row is None else row.level
+            row = session.get(NoteRow, ("rlve", task_id, ""))
+            return None if row is None else row.value["level"]
 
 
 @pytest.fixture

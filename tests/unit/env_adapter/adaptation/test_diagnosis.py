@@ -47,18 +47,18 @@ def stage(request: GenerateRequest) -> str:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "written", "line"),
+    ("hidden", "judgement", "line"),
     [
-        (0.25, (1, 3), "Its program passes 25% of the task's own tests and 1 of 3 tests that a judge wrote."),
-        (0.0, None, "Its program passes 0% of the task's own tests."),
-        (None, (3, 3), "Its program passes 3 of 3 tests that a judge wrote."),
-        (None, None, None),
+        (0.25, "1 of 3 tests that a judge wrote", "Its program passes 25% of the task's own tests and 1 of 3 tests that a judge wrote."),
+        (0.0, "", "Its program passes 0% of the task's own tests."),
+        (None, "3 of 3 tests that a judge wrote", "Its program passes 3 of 3 tests that a judge wrote."),
+        (None, "", None),
     ],
 )  # fmt: skip
 def test_the_diagnosis_reads_how_a_program_fared_on_tests(
-    hidden: float | None, written: tuple[int, int] | None, line: str | None
+    hidden: float | None, judgement: str, line: str | None
 ) -> None:
-    tried = note(()).model_copy(update={"hidden": hidden, "written": written})
+    tried = note(()).model_copy(update={"hidden": hidden, "judgement": judgement})
     lines = build_prompt(tried, "Add one.", "easier")[0].content.splitlines()
     assert [text for text in lines if text.startswith("Its program")] == ([line] if line else [])
 

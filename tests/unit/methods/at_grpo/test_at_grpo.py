@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.toys.agents import (
+from services.trainer.credit.samples import build_samples
+from services.trainer.replay.recorded_groups import groups_of
+from tests.unit.methods.at_grpo.players import (
     EVERYTHING,
     PRESETS,
     WORDS,
@@ -16,9 +18,7 @@ from experiments.toys.agents import (
     success,
     training,
 )
-from experiments.toys.softmax import Table
-from services.trainer.credit.samples import build_samples
-from services.trainer.replay.recorded_groups import groups_of
+from tests.unit.methods.at_grpo.softmax import Table
 from triforge.config import parse
 from triforge.types import Player, Sampling
 

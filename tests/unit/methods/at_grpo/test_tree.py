@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from environments.plan_path.family import FAMILY
-from experiments.toys.softmax import Table
 from methods.at_grpo.tree import candidate_reward
+from tests.unit.methods.at_grpo.softmax import Table
 from tests.unit.rollout.counting import TASK, Count, Parrot, group
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Environment, Forks, Observation, StepResult

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from methods.cure.arithmetic import NO_GOOD_PROGRAM
 from methods.cure.loop import unit_test_measures
+from methods.cure.written import WrittenTest, extra_of_group
 from services.trainer.credit.credited import NO_TOKENS, STALE, TOO_LONG
 from services.trainer.credit.judged_groups import judged_by, stale_votes
 from services.trainer.credit.options import Limits, SampleOptions
@@ -17,15 +19,15 @@ from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.loop.task_source import diagnosis_notes
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
-from triforge.broker import unit_tests_id
+from triforge.broker import group_judgement_id
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import write_step_records
 from triforge.types import (
     ErrorInfo,
-    GroupTests,
+    GroupJudgement,
     JudgedGroup,
+    JudgeText,
     TrajectoryGroup,
-    UnitTest,
     VersionSpan,
 )
 
@@ -37,12 +39,15 @@ Z = [1.511, 0.687, -0.137, -1.786, -0.137, -0.137]
 ROOMY = Limits(max_tokens=1000, max_rows=0)
 
 
-def written(pattern: str | None, *, version: int | None = 1, tokens: int = 2) -> UnitTest:
+def written(pattern: str | None, *, version: int | None = 1, tokens: int = 2) -> JudgeText:
     spans = () if version is None else (VersionSpan(version=version, start=0, end=tokens),)
-    return UnitTest(
+    test = WrittenTest(
         input=None if pattern is None else "1\n",
         output=None if pattern is None else "2\n",
         accepts=tuple(c == "1" for c in pattern or ""),
+    )
+    return JudgeText(
+        extra=test.extra,
         text=f"test {pattern}",
         ids=tuple(range(1, tokens + 1)),
         logprobs=(LOGPROB,) * tokens,
@@ -55,7 +60,7 @@ TESTS = tuple(written(pattern) for pattern in PATTERNS)
 
 def programs(
     shares: tuple[float | None, ...] = SHARES,
-    tests: tuple[UnitTest, ...] | None = TESTS,
+    tests: tuple[JudgeText, ...] | None = TESTS,
     error: ErrorInfo | None = None,
     purpose: str = "train",
 ) -> JudgedGroup:
@@ -69,9 +74,11 @@ def programs(
     given = None
     if tests is not None:
         ids = tuple(t.id for t in played if t.measured)
-        given = GroupTests(group_id="g", programs=ids, prompt_ids=PROMPT, tests=tests, error=error)
+        given = GroupJudgement(
+            group_id="g", prompt_ids=PROMPT, texts=tests, extra=extra_of_group(ids), error=error
+        )
     group = TrajectoryGroup(group=task, task=task_of(task), trajectories=tuple(played))
-    return JudgedGroup(played=group, votes=(None,) * len(played), tests=given)
+    return JudgedGroup(played=group, votes=(None,) * len(played), judgement=given)
 
 
 def keep(*groups: JudgedGroup, reward: Limits = ROOMY, **overrides: Any) -> Samples:
@@ -80,7 +87,7 @@ def keep(*groups: JudgedGroup, reward: Limits = ROOMY, **overrides: Any) -> Samp
 
 
 def recorded_tests(samples: Samples) -> list[dict[str, Any]]:
-    return [test for record in samples.records for test in record["tests"]]
+    return [text for record in samples.records for text in record["texts"]]
 
 
 def test_programs_are_rewarded_by_hidden_tests_and_tests_by_programs() -> None:
@@ -100,16 +107,19 @@ def test_the_diagnosis_learns_how_programs_fared_on_hidden_tests_and_on_those_of
     None
 ):
     failed = [note for note in diagnosis_notes(programs()) if not note.success]
-    assert [(note.hidden, note.written) for note in failed] == [(0.5, (2, 5)), (0.0, (3, 5))]
+    assert [(note.hidden, note.judgement.split(" tests")[0]) for note in failed] == [
+        (0.5, "2 of 5"),
+        (0.0, "3 of 5"),
+    ]
     untested = programs(tests=())
-    assert [note.written for note in diagnosis_notes(untested)[:1]] == [None]
+    assert [note.judgement for note in diagnosis_notes(untested)[:1]] == [""]
 
 
 def test_every_test_is_a_row_of_the_reward_model_with_its_advantage_on_its_own_tokens_only() -> (
     None
 ):
     samples = keep(programs())
-    assert [row.key for row in samples.rows["reward"]] == [f"g/tests/{j}" for j in range(6)]
+    assert [row.key for row in samples.rows["reward"]] == [f"g/texts/{j}" for j in range(6)]
     for row, wanted in zip(samples.rows["reward"], Z, strict=True):
         assert row.ids == (*PROMPT, 1, 2)
         assert row.logprobs == (0.0, 0.0, 0.0, LOGPROB, LOGPROB)
@@ -125,14 +135,12 @@ def test_the_matrix_is_on_record_once_and_comes_back_from_the_file(tmp_path: Pat
     store = ArtifactStore(str(tmp_path))
     write_step_records(store, "one.parquet", samples.records)
     first, *others = pq.read_table(tmp_path / "one.parquet").to_pylist()
-    assert first["programs"] == ["g-01", "g-02", "g-03", "g-04"]
+    assert json.loads(first["extra"]) == {"cure": ["g-01", "g-02", "g-03", "g-04"]}
     assert first["judge_prompt_ids"] == list(PROMPT)
-    rows = [
-        None if t["input"] is None else "".join("01"[ok] for ok in t["accepts"])
-        for t in first["tests"]
-    ]
+    tests = [json.loads(text["extra"])["cure"] for text in first["texts"]]
+    rows = [None if t["input"] is None else "".join("01"[ok] for ok in t["accepts"]) for t in tests]
     assert rows == list(PATTERNS)
-    assert all(other["tests"] == [] == other["programs"] for other in others)
+    assert all((other["texts"], other["extra"]) == ([], "") for other in others)
 
 
 def test_what_is_not_trained_on_says_why() -> None:
@@ -145,7 +153,7 @@ def test_what_is_not_trained_on_says_why() -> None:
     samples = keep(programs(tests=tests), reward=Limits(max_tokens=8, max_rows=0))
     reasons = [t["reason"] for t in recorded_tests(samples)]
     assert reasons == [STALE, STALE, TOO_LONG, ""]
-    assert [row.key for row in samples.rows["reward"]] == ["g/tests/3"]
+    assert [row.key for row in samples.rows["reward"]] == ["g/texts/3"]
     nothing = keep(programs(tests=(written("1100", version=None, tokens=0), written("1101"))))
     assert recorded_tests(nothing)[0]["reason"] == NO_TOKENS
 
@@ -173,7 +181,7 @@ def test_the_versions_of_tests_are_those_of_the_judge_and_old_ones_are_written_a
     group = programs(tests=(written("1100", version=3), written("1100", version=5)))
     assert judged_by(group) == {("reward", 3), ("reward", 5)}
     assert stale_votes(group, {"reward": 3}) == ()
-    assert stale_votes(group, {"reward": 4}) == (unit_tests_id("g"),)
+    assert stale_votes(group, {"reward": 4}) == (group_judgement_id("g"),)
     assert stale_votes(programs(tests=()), {"reward": 4}) == ()
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from experiments.toys.chain import curve
+from tests.unit.methods.istar.chain import curve
 
 ENOUGH, UPDATES = 0.8, 40
 

@@ -1,4 +1,4 @@
-"""PA-RL: the critic's loss, what is done with its values, and two policies that it improves over behaviour cloning."""
+"""PA-RL: the critic's loss, what is done with its values, and a policy that it improves over behaviour cloning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from experiments.toys.steering import SMALL, rounds
 from methods.pa_rl.critic import (
     CriticEnsemble,
     CriticOptions,
@@ -21,6 +20,8 @@ from methods.pa_rl.critic import (
 )
 from triforge.algorithms.jobs.imitation import best_of
 from triforge.errors import InputError
+
+SMALL = CriticOptions(members=3, hidden=16, learning_rate=0.01, tau=0.05, batch=32)
 
 # ---- the loss ----
 
@@ -117,17 +118,6 @@ def test_features_of_text_tell_actions_states_and_order_apart() -> None:
         assert not np.allclose(one, text_features(*other))
     assert (one == text_features("a red door", "go north")).all()
     assert not text_features("a", "").any()
-
-
-# ---- a Gaussian policy, with gradient steps ----
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_gaussian_policy_gains_over_cloning_offline_and_then_online(seed: int) -> None:
-    (cloned, _), (offline, _), *_, (online, over) = rounds(seed)
-    assert offline > cloned + 0.05
-    assert online > cloned + 0.15
-    assert abs(over) < 1.0, "the critic stays near what was returned"
 
 
 # ---- a policy that writes words, with edits ----

@@ -1,12 +1,9 @@
-"""The archive of a loop: imitated solutions, pass@k, forgetting, similarity; a toy in which loops keep more solutions than RL."""
+"""The archive of a loop: imitated solutions, pass@k, forgetting, similarity."""
 
 from __future__ import annotations
 
-from statistics import fmean
-
 import pytest
 
-from experiments.toys.maze import STEPS, curve
 from methods.rloop.archive import (
     Rollout,
     archive_measures,
@@ -77,10 +74,3 @@ def test_similarity_is_the_share_of_word_sequences_in_common() -> None:
     assert self_similarity(["a b c d e", "a b c d f"]) == pytest.approx(1 / 3)
     assert self_similarity(["a b", "a b"]) == 1.0
     assert self_similarity(["a"]) == 0.0
-
-
-def test_loops_solve_as_much_in_32_tries_as_plain_rl_with_as_many_samples() -> None:
-    ends = {loop: [[*curve(seed, loop=loop)][-1] for seed in range(3)] for loop in (0, STEPS)}
-    plain, looped = ([end["pass"] for end in ends[loop]] for loop in (0, STEPS))
-    assert fmean(looped) >= fmean(plain), (looped, plain)
-    assert all(0.0 <= end["forgotten"] <= 1.0 for found in ends.values() for end in found)

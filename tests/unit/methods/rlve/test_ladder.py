@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from statistics import fmean
 
 import pytest
 
-from experiments.toys.levels import curve
 from methods.rlve.ladder import Ladder, LadderRule
+from methods.rlve.loop import level_measures
 from triforge.errors import InputError
 
 
@@ -81,11 +80,15 @@ def test_a_ladder_that_is_put_down_and_taken_up_again_goes_on_the_same() -> None
     assert straight.high > 2
 
 
-def test_a_growing_learner_meets_more_undecided_groups_than_under_a_fixed_range() -> None:
-    window, *fixed = (fmean(curve(5, fixed=levels)) for levels in (None, (0, 1), (0, 20)))
-    assert window > 1.5 * max(fixed)
-
-
 def test_impossible_counts_are_refused() -> None:
     with pytest.raises(InputError):
         Ladder().after(0, 3, 2)
+
+
+def test_windows_are_measured_by_kind_and_over_all_kinds() -> None:
+    found = level_measures({"maze": 4, "way": 1, "sum": 1})
+    assert found == {
+        "level/maze": 4, "level/way": 1, "level/sum": 1, "levels/lowest": 1, "levels/highest": 4, "levels/mean": 2,
+    }  # fmt: skip
+    assert level_measures({"": 3})["level"] == 3
+    assert level_measures({}) == {}

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from experiments.toys.letters import (
+from methods.spark.environment import environment
+from methods.spark.loop import judge_measures, question_measures, question_of
+from methods.spark.questions import KINDS, Question
+from tests.unit.methods.spark.letters import (
     Judge,
     Letter,
     config,
@@ -16,9 +19,6 @@ from experiments.toys.letters import (
     samples_of,
     trained,
 )
-from methods.spark.environment import environment
-from methods.spark.loop import judge_measures, question_measures, question_of
-from methods.spark.questions import KINDS, Question
 from tests.unit.rollout.counting import TASK as COUNT
 from triforge.config import merge, parse
 from triforge.environments.trainable import demand_known_success

@@ -1,4 +1,4 @@
-"""`reward.kind = "vlm_rl"`: relabelling in batches, what a trajectory gets, and a learner that sees only images."""
+"""`reward.kind = "vlm_rl"`: relabelling in batches, and the scores of a trajectory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import asyncio
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
 
 from environments.gui.png import encode
-from experiments.toys.views import GOAL, GOALS, GREEN, IMAGES, RED, curve, scores
 from methods.vlm_rl.encoders import ColourEncoder, shared
 from methods.vlm_rl.options import VlmRlOptions
 from methods.vlm_rl.relabelling import Relabeller
@@ -25,6 +23,9 @@ from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, Trajectory
 from triforge.vision.files import describe
+
+GOALS = VlmRlOptions(positive=("all green",), negative=("all red",), form="weighted")
+GREEN, RED = (30, 180, 30), (220, 30, 30)
 
 
 class Shots:
@@ -178,14 +179,3 @@ async def test_the_colour_encoder_needs_little_memory_for_a_large_screenshot() -
     tracemalloc.stop()
     assert large == (await Relabeller(shots).rewards([shots.keep(striped(4))], GOALS))[0]
     assert peak < 2**26
-
-
-def test_a_learner_that_sees_images_gains_by_the_contrast() -> None:
-    for seed in range(5):
-        dense, sparse = (fmean([*curve(seed, contrast=on)][-20:]) for on in (True, False))
-        assert dense > sparse
-
-
-async def test_the_contrast_is_largest_at_the_goal() -> None:
-    found = await scores()
-    assert max(found, key=found.__getitem__) == IMAGES[GOAL]

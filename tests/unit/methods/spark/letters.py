@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def questions(groups: Sequence[JudgedGroup], step: int, **changes: Any) -> list[
 class Letter:
     """Question n is answered by its letter."""
 
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002 (the protocol)
+    async def reset(self, task: Task, *, seed: int) -> Reset:
         """Ask."""
         self.right = LETTERS[int(task.id) % len(LETTERS)]
         return Reset(observation=Observation(text=f"question {task.id}"))
@@ -172,12 +171,3 @@ async def trained(mode: str, seed: int, steps: int) -> AsyncIterator[tuple[Judge
         asked = [await play(policy, one) for one in tasks]
         policy.learn(samples_of(groups + asked).rows["policy"])
         yield policy, success(await played(policy, 9_000_000, rollouts=20, purpose="evaluate"))
-
-
-def curve(seed: int, *, mode: str, steps: int = 12) -> list[float]:
-    """Success after each update."""
-
-    async def found() -> list[float]:
-        return [one async for _, one in trained(mode, seed, steps)]
-
-    return asyncio.run(found())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 from environments.plan_path.family import FAMILY
-from experiments.toys.softmax import Table
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
+from tests.unit.methods.at_grpo.softmax import Table
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.config import EnvAdapterSection
 from triforge.rollout.episode import run_group
@@ -102,13 +101,3 @@ def options(algorithm: Algorithm) -> SampleOptions:
         algorithm=algorithm, players={"policy": (1, EVERYTHING)}, judging={"reward": (1, EVERYTHING)},
         seed=1,
     )  # fmt: skip
-
-
-def curve(seed: int, *, strategy: str, samples: int = 2_000, every: int = 100) -> list[float]:
-    """Success after each hundred sampled responses."""
-
-    async def found() -> list[float]:
-        players = Players(shared=True)
-        return [one async for one in training(strategy, 1_000 * seed, samples, every, players)]
-
-    return asyncio.run(found())

@@ -34,7 +34,7 @@ def _chances(table: Table, state: State) -> list[float]:
 
 
 def _play(table: Table, task: int, rng: Random) -> tuple[Path_, bool]:
-    way = Random(1_000 + task)  # noqa: S311 (a reproducible draw, not a secret)
+    way = Random(1_000 + task)
     turns = [way.sample(range(WORDS), 2) for _ in range(PLACES)]
     place, path_taken = 0, Path_()
     for _ in range(MOVES):
@@ -61,7 +61,7 @@ def curve(
     """Success in each update, and with an implicit reward model the share of pairs that it orders right before it learns from them."""
     changes = {"normalise": "others", "outcome": "binary"}  # RLOO's comparison of outcomes
     algorithm = resolve("istar", changes) if implicit else resolve("rloo")
-    rng, policy, judge = Random(seed), _table(), _table()  # noqa: S311 (a reproducible draw, not a secret)
+    rng, policy, judge = Random(seed), _table(), _table()
     for _ in range(updates):
         groups = [[_play(policy, task, rng) for _ in range(ROLLOUTS)] for task in range(TASKS)]
         taught, right = list[tuple[State, int, float]](), list[float]()
