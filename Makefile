@@ -83,7 +83,7 @@ chart: setup ## write the templates of the Helm chart in k8s/helm from the overl
 	@$(BIN)/python -m scripts.helm_chart
 
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
-	@$(BIN)/python -m bench.serving --soak
+	@$(BIN)/python -m bench.gateway --soak
 
 docs: setup ## write docs/reference/ and the table of families in docs/environments.md
 	@$(BIN)/python -m scripts.gen_docs

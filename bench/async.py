@@ -8,7 +8,7 @@ episodes of the same lengths.
 `wait` holds a step back for groups that would become too old; `mask` goes on and leaves out the responses over the bound.
 Staleness is read where a learner reads it: from the versions of the tokens with weight in the rows that it is given.
 
-Run: python -m bench.async [--steps N] [--json FILE]
+Run: python -m bench.async [--steps N]
 """
 
 # ruff: noqa: ARG002 - stand-ins, documented where the real ones are
@@ -17,10 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import math
-import os
-import platform
 import random
 import sys
 import tempfile
@@ -29,6 +26,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.machine import keep, machine
 from bench.virtual_time import run
 from services.trainer.loop.orchestrator import Orchestrator
 from services.trainer.loop.parts import Parts
@@ -324,21 +322,14 @@ def report(steps: list[RunStep], seconds: float, lags: Counter[int]) -> dict[str
 
 
 def main() -> int:
-    """Print the table, write JSON; 1 if a bound was broken."""
+    """Print the table and keep it; 1 if a bound was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--json", type=Path, default=Path("var/bench/async.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         train_s, rows = compare(options.steps, Path(name))
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    show(rows, train_s, options.steps, machine)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(
-        json.dumps(
-            {"train_s": train_s, "machine": machine, "wanted": TARGET, "rows": rows}, indent=1
-        )
-    )
+    show(rows, train_s, options.steps)
+    keep("async", {"train_s": train_s, "machine": machine(), "wanted": TARGET, "rows": rows})
     broken = any(r["staleness_max"] > r["bound"] or r["staleness_min"] < 0 for r in rows)
     return int(broken or max(r["ratio"] for r in rows if r["bound"] == WANTED_AT) < TARGET)
 
@@ -357,8 +348,8 @@ def compare(steps: int, folder: Path) -> tuple[float, list[dict[str, Any]]]:
     return train_s, rows
 
 
-def show(rows: list[dict[str, Any]], train_s: float, steps: int, machine: str) -> None:
-    print(f"{GROUPS} groups of {ROLLOUTS} a step, {steps} steps; training takes {train_s:.1f} s; virtual time ({machine})")  # fmt: skip
+def show(rows: list[dict[str, Any]], train_s: float, steps: int) -> None:
+    print(f"{GROUPS} groups of {ROLLOUTS} a step, {steps} steps; training takes {train_s:.1f} s; virtual time ({machine()})")  # fmt: skip
     print(
         "| bound | late_groups | groups/hour | over synchronous | wanted | trained responses over synchronous | seconds a step "
         "| staleness, mean | highest | responses over the bound | episodes judged again |"

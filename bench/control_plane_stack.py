@@ -7,14 +7,13 @@ import contextlib
 import dataclasses
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from bench.control_plane_environment import NAME
-from bench.machine import cpu_s, rss_mib
+from bench.machine import cpu_s
 from triforge.broker import Broker, RedisBroker, batches_stream
 from triforge.config import Settings, parse, write_document
 from triforge.supervisor.layout import Layout, plan_layout
@@ -25,7 +24,6 @@ from triforge.testing.fakes import offer_family
 from triforge.testing.model_folders import chatml_folder
 from triforge.types import TrainedRole, WeightsReady
 
-_SAMPLE_S = 0.5
 ROLES: Final[tuple[TrainedRole, ...]] = ("policy", "reward")
 _LEFT_OUT: Final = ("learner-policy", "learner-reward", "reward", "dashboard")
 
@@ -126,44 +124,20 @@ async def _announce(broker: Broker, role: TrainedRole, folder: str) -> None:
 # ---- what processes use up ----
 
 
-@dataclass
 class Meter:
-    """Processor time by process between its beginning and `stop`, and resident memory all the while."""
+    """Processor time by process while `running`."""
 
-    pids: Mapping[str, int]
-    seconds: float = 0.0
-    cpu: dict[str, float] = field(default_factory=dict)
-    memory: list[dict[str, float]] = field(default_factory=list)
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._cpu: dict[str, float] = {}
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Meter]:
-        before = {name: cpu_s(pid) for name, pid in self.pids.items()}
-        started = time.perf_counter()
-        sampling = asyncio.create_task(self._sample(started))
-        try:
-            yield self
-        finally:
-            sampling.cancel()
-            await asyncio.gather(sampling, return_exceptions=True)
-            self.seconds = time.perf_counter() - started
-            self.cpu = {name: cpu_s(pid) - before[name] for name, pid in self.pids.items()}
-
-    async def _sample(self, started: float) -> None:
-        while True:
-            now = {name: rss_mib(pid) for name, pid in self.pids.items()}
-            self.memory.append({"at": time.perf_counter() - started, **now})
-            await asyncio.sleep(_SAMPLE_S)
-
-    def peak(self, name: str) -> float:
-        """Highest resident memory of a process, MiB."""
-        return max(sample[name] for sample in self.memory)
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        before = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        yield
+        self._cpu = {name: cpu_s(pid) - before[name] for name, pid in self._pids.items()}
 
     def report(self, per: int) -> dict[str, Any]:
-        """Milliseconds of processor time by process for each of `per` things, and peaks of memory."""
-        return {
-            "seconds": self.seconds,
-            "cpu_ms": {name: used / per * 1e3 for name, used in self.cpu.items()},
-            "cpu_ms_all": sum(self.cpu.values()) / per * 1e3,
-            "cores": sum(self.cpu.values()) / self.seconds,
-            "peak_mib": {name: self.peak(name) for name in self.pids},
-        }
+        """Return milliseconds of processor time by process for each of `per` things."""
+        by_process = {name: used / per * 1e3 for name, used in self._cpu.items()}
+        return {"cpu_ms": by_process, "cpu_ms_all": sum(by_process.values())}

@@ -4,8 +4,7 @@
 
 Every family plays generated tasks with seeded random admissible commands (questions: an answer that is wrong; code: a
 program that is). CPU seconds are
-those of this process and of all below it (workers, sandboxes, browsers). Where an engine of others is behind a family, the
-same games and the same commands are played on it alone, side by side. `--seconds` is the time a measurement takes.
+those of this process and of all below it (workers, sandboxes, browsers). `--seconds` is the time a measurement takes.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from triforge.environments import registry
 from triforge.errors import TriforgeError
@@ -87,17 +84,17 @@ def prepare(name: str) -> Bench:
     return Bench(family, tuple(tasks))
 
 
-async def play(bench: Bench, task: Task, seed: int, pause: bool) -> tuple[float, list[str]]:
-    """One episode of random admissible commands: (seconds of its reset, the commands)."""
-    rng, environment, moves_made = Random(seed), bench.environment(), []
+async def play(bench: Bench, task: Task, seed: int, pause: bool) -> tuple[float, int]:
+    """Play an episode of random admissible commands: (seconds of its reset, steps)."""
+    rng, environment, steps = Random(seed), bench.environment(), 0
     begun = time.perf_counter()
     try:
         seen = (await environment.reset(task, seed=seed)).observation
         reset = time.perf_counter() - begun
         for _ in range(LONGEST):
             wrong = ANSWERS.get(task.family, "<answer>no</answer>")
-            moves_made.append(rng.choice(seen.admissible or (wrong,)))
-            result = await environment.step(moves_made[-1])
+            result = await environment.step(rng.choice(seen.admissible or (wrong,)))
+            steps += 1
             if result.done:
                 break
             seen = result.observation
@@ -105,42 +102,32 @@ async def play(bench: Bench, task: Task, seed: int, pause: bool) -> tuple[float,
                 await asyncio.sleep(0)  # where the policy would be asked
     finally:
         await environment.close()
-    return reset, moves_made
+    return reset, steps
 
 
-async def one_by_one(bench: Bench, seconds: float) -> tuple[float, float, list[list[str]]]:
-    """Return (steps per CPU second, median reset in ms, the commands of the first episodes)."""
+async def one_by_one(bench: Bench, seconds: float) -> tuple[float, float]:
+    """Return (steps per CPU second, median reset in ms)."""
     await play(bench, bench.tasks[0], 0, pause=False)  # imports and caches
-    resets, played, steps = [], [], 0
+    resets, steps = list[float](), 0
     cpu, until = bench.cpu(), time.perf_counter() + seconds
     while time.perf_counter() < until:
         number = len(resets)
-        reset, moves_made = await play(bench, bench.tasks[number % TASKS], number, pause=False)
+        reset, made = await play(bench, bench.tasks[number % TASKS], number, pause=False)
         resets.append(reset)
-        played.append(moves_made)
-        steps += len(moves_made)
-    return (
-        steps / max(bench.cpu() - cpu, 1 / _TICKS),
-        statistics.median(resets) * 1000,
-        played[:200],
-    )
+        steps += made
+    return steps / max(bench.cpu() - cpu, 1 / _TICKS), statistics.median(resets) * 1000
 
 
-async def at_once(bench: Bench) -> tuple[float, float, float]:
-    """64 episodes in one process: (steps per second, longest block of the event loop in ms, of which its own work).
-
-    On a busy machine the block is longer than the work, because the process waits for a core.
-    """
+async def at_once(bench: Bench) -> tuple[float, float]:
+    """Play 64 episodes in one process: (steps per second, longest block of the event loop in ms)."""
     gaps: list[float] = []
-    works: list[float] = []
     over = asyncio.Event()
 
     async def watch() -> None:
         while not over.is_set():
-            before, work = time.perf_counter(), time.thread_time()
+            before = time.perf_counter()
             await asyncio.sleep(0.001)
             gaps.append(time.perf_counter() - before - 0.001)
-            works.append(time.thread_time() - work)
 
     watching = asyncio.create_task(watch())
     begun = time.perf_counter()
@@ -149,32 +136,7 @@ async def at_once(bench: Bench) -> tuple[float, float, float]:
     seconds = time.perf_counter() - begun
     over.set()
     await watching
-    return (
-        sum(len(moves_made) for _, moves_made in played) / seconds,
-        max(gaps) * 1000,
-        max(works) * 1000,
-    )
-
-
-def stock_toy_text(bench: Bench, played: list[list[str]]) -> float:
-    """Return the steps per CPU second of gymnasium alone, on the same games with the same moves."""
-    from environments.toy_text.family import FAMILY  # noqa: PLC0415
-    from environments.toy_text.games import game_of  # noqa: PLC0415
-
-    steps, begun = 0, time.process_time()
-    for number, words in enumerate(played):
-        game = game_of(FAMILY.read(bench.tasks[number % TASKS].params))
-        engine: Any = game.engine()
-        game.start(engine, number)
-        for word in words:
-            engine.step(game.words.index(word))
-        steps += len(words)
-    return steps / max(time.process_time() - begun, 1e-9)
-
-
-STOCK: dict[str, tuple[str, Callable[[Bench, list[list[str]]], float]]] = {
-    "toy_text": ("gymnasium", stock_toy_text)
-}
+    return sum(steps for _, steps in played) / seconds, max(gaps) * 1000
 
 
 def measure(name: str, seconds: float) -> str:
@@ -184,16 +146,12 @@ def measure(name: str, seconds: float) -> str:
         bench = prepare(name)
     except TriforgeError as error:
         return f"{name:14} left out: {error.detail}"
-    rate, reset, played = asyncio.run(one_by_one(bench, seconds))
-    together, block, work = asyncio.run(at_once(bench))
-    line = f"{name:14} {rate:12,.0f} {reset:12.2f} {together:14,.0f} {block:10.1f} {work:10.1f}"
-    if name in STOCK:
-        other, stock = STOCK[name]
-        its = stock(bench, played)
-        line += f"   {other} {its:,.0f}/cpu-s, ours {rate / its:.2f} of it"
+    rate, reset = asyncio.run(one_by_one(bench, seconds))
+    together, block = asyncio.run(at_once(bench))
     worker = getattr(bench.family, "worker", None)
     if worker is not None:
         worker.close()
+    line = f"{name:14} {rate:12,.0f} {reset:12.2f} {together:14,.0f} {block:10.1f}"
     return line + ("" if block <= LIMIT_MS else f"   over {LIMIT_MS:g} ms")
 
 
@@ -202,9 +160,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("families", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=2.0)
     given = parser.parse_args(arguments)
-    head = ("family", "steps/cpu-s", "reset ms", "64 at once /s", "block ms", "work ms")
     print(
-        f"{head[0]:14} {head[1]:>12} {head[2]:>12} {head[3]:>14} {head[4]:>10} {head[5]:>10}   alone"
+        f"{'family':14} {'steps/cpu-s':>12} {'reset ms':>12} {'64 at once /s':>14} {'block ms':>10}"
     )
     for name in given.families or registry.known():
         print(measure(name, given.seconds), flush=True)

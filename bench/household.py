@@ -82,7 +82,7 @@ def alfworld(games: Games, python: str | None, *, memo: bool) -> tuple[float, fl
 
 
 def _cpu(engine: Engine) -> float:
-    process = engine.worker(0)._process
+    process = engine._workers[0]._process
     assert process is not None
     return cpu_s(process.pid)
 

@@ -1,14 +1,17 @@
-"""The machine of a bench: what it is, processes on it, and what they use up."""
+"""The machine of a bench, processes on it and what they use up, and how figures are shown and kept."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _MIB = os.sysconf("SC_PAGE_SIZE") / 2**20  # of a page
 
@@ -39,3 +42,28 @@ def cpu_s(pid: int) -> float:
 def rss_mib(pid: int) -> float:
     """Resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _MIB
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure; `met` is None where no goal is set."""
+
+    what: str
+    measured: str
+    wanted: str = ""
+    met: bool | None = None
+
+
+def show_rows(what: str, rows: Iterable[Row]) -> None:
+    """Print figures next to their goals."""
+    print(f"\n| {what} | measured | wanted | |\n|---|---|---|---|")
+    for row in rows:
+        met = "" if row.met is None else "met" if row.met else "missed"
+        print(f"| {row.what} | {row.measured} | {row.wanted} | {met} |")
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Write the figures of a bench to `var/bench/NAME.json`."""
+    path = Path("var", "bench", f"{name}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1))

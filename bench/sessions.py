@@ -7,13 +7,12 @@ The engine has no latency, env_adapter and Valkey run as `triforge up` starts th
     soak         4,096 agents at once, a session of six turns each, each with a reward at its end: errors and memory
     counted      round trips to Valkey a turn, and processor time of the service: they do not depend on what else runs
 
-Run: python -m bench.sessions [--only ways|soak] [--json FILE]
+Run: python -m bench.sessions [--only ways|soak]
 """
 
 import argparse
 import asyncio
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -28,8 +27,7 @@ import redis
 import uvloop
 
 from bench.gateway import CLIENTS, OBSERVATION, TURNS
-from bench.machine import cpu_s, machine, process, rss_mib
-from bench.serving import Row, show_rows
+from bench.machine import Row, cpu_s, keep, machine, process, rss_mib, show_rows
 from triforge.clients.transport import get_json, http_client, post_json
 from triforge.store.database import open_database
 from triforge.supervisor.layout import server_command
@@ -245,19 +243,6 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
         yield Row("memory of the service: before, made, played, rewarded", f"{', '.join(f'{mb:.0f}' for mb in points)} MiB")  # fmt: skip
 
 
-def show(found: dict[str, Any]) -> None:
-    print(f"machine: {found['machine']}")
-    for load, ways in found.get("ways", {}).items():
-        for way, row in ways.items():
-            print(
-                f"{load}, {way}: {row['rate']:.0f} turns/s, p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms, "
-                f"service CPU {row['cpu_ms']:.2f} ms, {row['trips']:.2f} round trips"
-            )
-    for wave in found.get("soak", []):
-        print(", ".join(f"{key} {value:.1f}" for key, value in wave.items()))
-    show_rows("sessions", rows(found))
-
-
 async def measure(stack: Stack, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": machine()}
     if options.only != "soak":
@@ -274,13 +259,12 @@ def main() -> int:
         "--conversations", type=int, default=320, help="of six turns, each way, twice"
     )
     parser.add_argument("--waves", type=int, default=1, help="of the soak")
-    parser.add_argument("--json", type=Path, default=Path("var/bench/sessions.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, deployment(Path(folder)) as stack:
         found = uvloop.run(measure(stack, options))
-    show(found)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=1))
+    print(f"machine: {found['machine']}")
+    show_rows("sessions", rows(found))
+    keep("sessions", found)
     return int(any(wave["errors"] for wave in found.get("soak", [])))
 
 

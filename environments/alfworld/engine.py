@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from triforge.environments.worker import Worker
@@ -34,34 +37,30 @@ class Seen:
 
 
 class Game:
-    """One episode in the engine. Calls block; any thread may make them."""
+    """One episode in the engine; `over` is called once after it. Calls block; any thread may make them."""
 
-    def __init__(self, engine: Engine, number: int, reply: dict[str, Any]) -> None:
-        self._engine = engine
-        self._number = number
+    def __init__(self, worker: Worker, reply: dict[str, Any], over: Callable[[], None]) -> None:
+        self._worker, self._over = worker, over
         self._episode = reply["episode"]
         self._ended = False
         self.first = _seen(reply)
 
     def step(self, command: str) -> Seen:
-        worker = self._engine.worker(self._number)
-        return _seen(worker.call("step", episode=self._episode, command=command))
+        return _seen(self._worker.call("step", episode=self._episode, command=command))
 
     def plan(self) -> list[str]:
         """Return commands that win from here, by the engine's planner; empty when it finds none."""
-        worker = self._engine.worker(self._number)
-        return [
-            command.strip()
-            for command in map(str, worker.call("plan", episode=self._episode))
-            if command
-        ]
+        commands = self._worker.call("plan", episode=self._episode)
+        return [command.strip() for command in map(str, commands) if command]
 
     def end(self) -> None:
         """Give the engine back. Idempotent; ignores a process that is gone."""
         if self._ended:
             return
         self._ended = True
-        self._engine.end(self._number, self._episode)
+        self._over()
+        with suppress(EnvError, ConfigError, OSError):  # its process died, and the episode with it
+            self._worker.call("end", episode=self._episode)
 
 
 class Engine:
@@ -86,27 +85,20 @@ class Engine:
             number = min(self._load, key=lambda worker: (self._load[worker], worker))
             self._load[number] += 1
         try:
-            return Game(self, number, self._call(number, "start", **game))
+            reply = self._call(number, "start", **game)
         except BaseException:
-            with self._lock:
-                self._load[number] -= 1
+            self._free(number)
             raise
+        return Game(self._workers[number], reply, partial(self._free, number))
 
     def sources(self) -> dict[str, str]:
         """Return the installed domain and grammar, as they stand in game files."""
         answer: dict[str, str] = self._call(0, "sources")
         return answer
 
-    def worker(self, number: int) -> Worker:
-        return self._workers[number]
-
-    def end(self, number: int, episode: str) -> None:
+    def _free(self, number: int) -> None:
         with self._lock:
             self._load[number] -= 1
-        try:
-            self._workers[number].call("end", episode=episode)
-        except (EnvError, ConfigError, OSError):  # its process died, and the episode with it
-            return
 
     def close(self) -> None:
         for worker in self._workers:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from environments.alfworld.engine import Game
 from environments.alfworld.files import read_game, room_of
-from environments.alfworld.pddl import Room, Wanted
+from environments.alfworld.pddl import STATES, Room, Wanted
 from environments.household.catalogue import GoalType
 from triforge.environments.kit import Strict, closed_menu, expect_fields, proofs
 from triforge.environments.worker import TooSlowError
@@ -23,7 +23,6 @@ from triforge.types import CheckResult, Direction, Params
 
 FIELDS: Final = ("object", "target")
 AGENT: Final = "agent1"
-STATES: Final = {"clean": "isclean", "heat": "ishot", "cool": "iscool"}
 _SENTENCES: Final[dict[str, str]] = {
     "place": "put some {} on {}", "clean": "put a clean {} in {}", "heat": "put a hot {} in {}",
     "cool": "put a cool {} in {}", "two": "put two {} in {}", "look": "look at {} under the {}",

@@ -10,14 +10,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
+from environments.household.catalogue import DEVICE
+
 _ATOM: Final = re.compile(r"\(\s*([a-z]+)((?:\s+[^\s()]+)*)\s*\)")
 _GOAL: Final = re.compile(r"\(\s*:goal\b", re.IGNORECASE)
 _TASK: Final = re.compile(r"(Your task is to: )[^\"\n\\]+?(\.?\")")
-_STATES: Final = {"isclean": "clean", "ishot": "heat", "iscool": "cool"}
+STATES: Final = {"clean": "isclean", "heat": "ishot", "cool": "iscool"}
 # goals of things that ALFWorld's text environment leaves out
 _BEYOND: Final = ("issliced", "inreceptacleobject")
 SUITS: Final = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
-DEVICES: Final = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 Fact = tuple[str, ...]
 Wanted = tuple[str, str, str]
@@ -59,7 +60,7 @@ class Room:
         ]
         if len(held) < (2 if sort == "two" else 1) or target not in self._targets(sort):
             return False
-        return DEVICES.get(sort, target) in self._targets(sort) and (
+        return DEVICE.get(sort, target) in self._targets(sort) and (
             sort == "look" or (target, kind) in self.holds
         )
 
@@ -126,7 +127,7 @@ def _wanted(goal: str) -> Wanted | None:
         return ("look", held[0], lit[0]) if held and held[0] and lit[0] else None
     if not targets or len(set(kinds.values())) > 1:
         return None
-    states = [sort for name, sort in _STATES.items() if name in names]
+    states = [sort for sort, name in STATES.items() if name in names]
     sort = states[0] if states else "two" if len(kinds) > 1 else "place"
     return sort, next(iter(kinds.values())), targets[0]
 

@@ -135,9 +135,11 @@ class Computer(Protocol):
 
     def listing(self) -> str:
         """Return the computer's contents as text, for agents without images."""
+        return ""
 
     def overrun(self) -> str:
         """Return why the episode cannot go on, as a sentence for the agent; empty while it can."""
+        return ""
 
     def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
         """Return a value that an evaluator names."""

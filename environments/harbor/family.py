@@ -182,11 +182,7 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw `count` tasks of the folders, without replacement."""
         wanted = parse_model(GeneratorOptions, options, "harbor generate")
-        if not plugins.here().unbounded:
-            raise InputError(
-                f"harbor generate: field folder: files of the services' machine are read where {plugins.OPTION} is any; upload the "
-                "tasks instead: environments/harbor/README.md"
-            )
+        plugins.demand_files("harbor generate: field folder", "environments/harbor/README.md")
         folders = sorted(path.parent for path in Path(wanted.folder).glob("*/task.toml"))
         if count > len(folders):
             raise InputError(

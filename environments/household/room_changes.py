@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from environments.household.catalogue import DEVICE, OPENABLE
 from environments.household.params import params_of
@@ -28,20 +28,9 @@ def room_changes(world: World) -> dict[str, Params]:
     if world.catalogue.strict:
         return {}
     now = params_of(world)
-    sorts: tuple[Callable[[World], Named], ...] = (_doors, _moves, _things, _places, _horizons)
-    changes = chain.from_iterable(sort(world) for sort in sorts)
+    sorts: tuple[Callable[[World, Any], Named], ...] = (_doors, _moves, _things, _places, _horizons)
+    changes = chain.from_iterable(sort(world, now) for sort in sorts)
     return {name: {**now, **part} for name, part in changes}
-
-
-def _receptacles(world: World) -> Params:
-    start = world.start()
-    names = enumerate(world.receptacle_names)
-    return {name: "open" if world.is_open(start, i) else "closed" for i, name in names}
-
-
-def _objects(world: World) -> Params:
-    pairs = zip(world.object_names, world.where, strict=True)
-    return {name: world.receptacle_names[place] for name, place in pairs}
 
 
 def _sources(world: World) -> list[int]:
@@ -57,9 +46,9 @@ def _played(world: World) -> set[int]:
     return places | {place for thing, place in pairs if thing.kind in sought}
 
 
-def _doors(world: World) -> Named:
+def _doors(world: World, game: Any) -> Named:
     """Open or close one door, first those of the goal, or all of them."""
-    now, played = _receptacles(world), _played(world)
+    now, played = game["receptacles"], _played(world)
     order = sorted(range(len(world.receptacles)), key=lambda i: (i not in played, i))
     doors = [i for i in order if world.receptacles[i].kind in OPENABLE]
     names = [world.receptacle_names[i] for i in doors]
@@ -71,9 +60,9 @@ def _doors(world: World) -> Named:
             yield f"{verb} all", {"receptacles": {**now, **dict.fromkeys(change, state)}}
 
 
-def _moves(world: World) -> Named:
+def _moves(world: World, game: Any) -> Named:
     """Move an object of the goal's kind to another of its usual places."""
-    now, homes = _objects(world), world.catalogue.homes[world.goal.object]
+    now, homes = game["objects"], world.catalogue.homes[world.goal.object]
     moves = [
         (world.object_names[obj], thing.name)
         for obj in _sources(world)[:2]
@@ -84,9 +73,9 @@ def _moves(world: World) -> Named:
         yield f"{name} to {place}", {"objects": {**now, name: place}}
 
 
-def _things(world: World) -> Named:
+def _things(world: World, game: Any) -> Named:
     """Add an object that the same goal could be about, where the goal's object lies, or remove one."""
-    goal, catalogue, now = world.goal, world.catalogue, _objects(world)
+    goal, catalogue, now = world.goal, world.catalogue, game["objects"]
     suits = catalogue.suits[goal.type] - {goal.object}
     place = world.receptacle_names[world.where[_sources(world)[0]]]
     others = [thing for thing in world.objects if thing.kind in suits]
@@ -99,9 +88,9 @@ def _things(world: World) -> Named:
         yield f"remove {thing.name}", {"objects": {k: v for k, v in now.items() if k != thing.name}}
 
 
-def _places(world: World) -> Named:
+def _places(world: World, game: Any) -> Named:
     """Add a receptacle where the object might lie; or remove one with its objects, or all that the goal does not need."""
-    now, objects = _receptacles(world), _objects(world)
+    now, objects = game["receptacles"], game["objects"]
     kinds = [thing.kind for thing in world.receptacles]
     numbered = [kind for kind in kinds if kinds.count(kind) > 1]  # numbers are words here already
     homes = [kind for kind in world.catalogue.homes[world.goal.object] if kind not in kinds]
@@ -122,7 +111,7 @@ def _places(world: World) -> Named:
         )
 
 
-def _horizons(world: World) -> Named:
+def _horizons(world: World, _: Any) -> Named:
     """Leave half or a quarter of the slack beyond the shortest plan, or lengthen the horizon by half."""
     steps = plan(world)
     if steps is None or len(steps) > world.horizon:

@@ -310,17 +310,12 @@ class World:
 
 _RULES: Final[dict[Verb, Callable[[World, State, Command], State | None]]] = {
     "go": World._go,
-    "open": World._door,
-    "close": World._door,
     "take": World._take,
     "put": World._put,
-    "clean": World._treat,
-    "heat": World._treat,
-    "cool": World._treat,
     "use": World._use,
     "examine": World._examine,
-    "look": World._look,
-    "inventory": World._look,
     "slice": World._slice,
-    "help": World._look,
+    **dict.fromkeys(("open", "close"), World._door),
+    **dict.fromkeys(TREATMENTS.values(), World._treat),
+    **dict.fromkeys(("look", "inventory", "help"), World._look),
 }

@@ -28,38 +28,12 @@ def _with(nodes: Nodes, tag: str, text: str | None = None) -> list[Node]:
     return [n for n in nodes if n.tag == tag and (text is None or n.text == text)]
 
 
+def _button(nodes: Nodes, text: str | None = None) -> Action:
+    return _click(_with(nodes, "button", text))
+
+
 def _fields(nodes: Nodes) -> list[Node]:
     return [node for node in nodes if node.is_field]
-
-
-def _write(node: Node, text: str) -> Action:
-    return Action("type", ref=node.ref, text=text)
-
-
-def _any_button(_: str, nodes: Nodes) -> list[Action]:
-    return [_click(_with(nodes, "button"))]
-
-
-def _button_one(_: str, nodes: Nodes) -> list[Action]:
-    return [_click(_with(nodes, "button", "ONE"))]
-
-
-def _named_button(text: str, nodes: Nodes) -> list[Action]:
-    return [_click(_with(nodes, "button", _quoted(text)[0]))]
-
-
-def _sequence(_: str, nodes: Nodes) -> list[Action]:
-    return [_click(_with(nodes, "button", name)) for name in ("ONE", "TWO")]
-
-
-def _link(text: str, nodes: Nodes) -> list[Action]:
-    links = [n for n in nodes if n.classes == "alink" and n.text == _quoted(text)[0]]
-    return [_click(links)]
-
-
-def _tab(text: str, nodes: Nodes) -> list[Action]:
-    name = re.findall(r"Tab #\d+", text)[0]
-    return [_click(_with(nodes, "a", name))]
 
 
 def _ticks(text: str, nodes: Nodes) -> list[Action]:
@@ -72,7 +46,7 @@ def _ticks(text: str, nodes: Nodes) -> list[Action]:
         for box, text in pairs
         if box.tag in ("input_checkbox", "input_radio") and text.text in wanted
     ]
-    return [*clicks, _click(_with(nodes, "button", "Submit"))]
+    return [*clicks, _button(nodes, "Submit")]
 
 
 def _enter(text: str, nodes: Nodes) -> list[Action]:
@@ -80,8 +54,10 @@ def _enter(text: str, nodes: Nodes) -> list[Action]:
     words = _quoted(text)
     fields = _fields(nodes)
     texts = [words[min(i, len(words) - 1)] for i in range(len(fields))]
-    writes = [_write(field, text) for field, text in zip(fields, texts, strict=True)]
-    return [*writes, _click(_with(nodes, "button"))]
+    writes = [
+        Action("type", ref=field.ref, text=text) for field, text in zip(fields, texts, strict=True)
+    ]
+    return [*writes, _button(nodes)]
 
 
 def _focus(text: str, nodes: Nodes) -> list[Action]:
@@ -90,11 +66,23 @@ def _focus(text: str, nodes: Nodes) -> list[Action]:
 
 
 SOLVERS: Final[dict[str, Solver]] = {
-    "click-test": _any_button, "click-test-2": _button_one, "click-button": _named_button,
-    "click-button-sequence": _sequence, "click-checkboxes": _ticks, "click-dialog": _any_button,
-    "click-link": _link, "click-option": _ticks, "click-tab": _tab, "enter-password": _enter,
-    "enter-text": _enter, "focus-text": _focus, "focus-text-2": _focus, "login-user": _enter,
-}  # fmt: skip
+    "click-test": lambda _, nodes: [_button(nodes)],
+    "click-test-2": lambda _, nodes: [_button(nodes, "ONE")],
+    "click-button": lambda text, nodes: [_button(nodes, _quoted(text)[0])],
+    "click-button-sequence": lambda _, nodes: [_button(nodes, "ONE"), _button(nodes, "TWO")],
+    "click-checkboxes": _ticks,
+    "click-dialog": lambda _, nodes: [_button(nodes)],
+    "click-link": lambda text, nodes: [
+        _click(n for n in nodes if n.classes == "alink" and n.text == _quoted(text)[0])
+    ],
+    "click-option": _ticks,
+    "click-tab": lambda text, nodes: [_click(_with(nodes, "a", re.findall(r"Tab #\d+", text)[0]))],
+    "enter-password": _enter,
+    "enter-text": _enter,
+    "focus-text": _focus,
+    "focus-text-2": _focus,
+    "login-user": _enter,
+}
 SOLVED: Final = tuple(SOLVERS)
 
 

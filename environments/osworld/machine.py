@@ -26,6 +26,7 @@ from pydantic import JsonValue
 
 from environments.gui import png
 from environments.gui.actions import Action, pixels, pyautogui_key
+from environments.gui.episode import Computer
 from environments.gui.lending import Lease
 from environments.osworld.options import Docker, OsworldTask, PlayOptions, SetupStep
 from triforge.environments.egress import EgressPolicy
@@ -235,7 +236,7 @@ def program(action: Action, width: int, height: int) -> str:
 # ---- a task on a machine ----------------------------------------------------------------------------------------
 
 
-class MachineComputer(Machine):
+class MachineComputer(Machine, Computer):
     """A machine that has run a task's `config`; `stop` gives it back, `egress` bounds downloads."""
 
     def __init__(
@@ -256,12 +257,6 @@ class MachineComputer(Machine):
     def act(self, action: Action) -> None:
         super().act(action)
         time.sleep(self._pause_s)
-
-    def listing(self) -> str:
-        return ""
-
-    def overrun(self) -> str:
-        return ""
 
     def settle(self) -> None:
         """Run the evaluator's `postconfig`."""

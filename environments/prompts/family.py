@@ -145,11 +145,7 @@ def _parts(prompt: str | list[Turn]) -> tuple[str, str]:
 
 def _rows(file: Path) -> dict[int, Params]:
     """Read the rows of a JSONL file by line: the column `prompt`, and all others; an `InputError` names each bad line."""
-    if not plugins.here().unbounded:
-        raise InputError(
-            f"prompts generate: field data: files of the services' machine are read where {plugins.OPTION} is any; upload the "
-            "rows as tasks instead: environments/prompts/README.md"
-        )
+    plugins.demand_files("prompts generate: field data", "environments/prompts/README.md")
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except OSError as error:

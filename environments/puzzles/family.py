@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from environments.puzzles import arithmetic, graphs, words
 from environments.puzzles.puzzle import Maker, Puzzle
-from triforge.environments.kit import Strict, parse_model
+from triforge.environments.kit import Strict
 from triforge.environments.questions import NO_ANSWER, Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.errors import InputError
@@ -59,11 +59,11 @@ class PuzzleFamily(QuestionFamily):
         papers="RLVE",
     )
 
-    params, listed = PuzzleParams, "puzzles"
+    params, generator_options, listed = PuzzleParams, GeneratorOptions, "puzzles"
 
     def read(self, params: Params) -> Params:
         given = super().read(params)
-        self.demand_known([str(given["puzzle"])], PUZZLES, "params: field puzzle")
+        self.among([str(given["puzzle"])], PUZZLES, "params: field puzzle")
         return given
 
     def ask(self, params: Params) -> Question:
@@ -77,26 +77,17 @@ class PuzzleFamily(QuestionFamily):
             return NO_ANSWER
         return Grade(score=score, solved=score >= 1.0, readable=True)
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        wanted = parse_model(GeneratorOptions, options, "puzzles generate")
+    def names(self, wanted: GeneratorOptions) -> Sequence[str]:
+        return self.among(wanted.puzzles, PUZZLES)
+
+    def choose(self, rng: Random, wanted: GeneratorOptions, names: Sequence[str]) -> Params:
         low, high = wanted.level if isinstance(wanted.level, tuple) else (wanted.level,) * 2
         if low > high:
             raise InputError(
                 f"puzzles generate: field level: given {low} to {high}, expected the lower one first"
             )
-        names = self.kinds(options)
-
-        def choose(rng: Random) -> Params:
-            level = rng.randint(low, high)
-            return {"puzzle": rng.choice(names), "level": level, "seed": rng.randrange(2**31)}
-
-        return self.draw(count, seed, choose)
-
-    def kinds(self, options: Params) -> list[str]:
-        """Return the puzzles to draw from."""
-        wanted = parse_model(GeneratorOptions, options, "puzzles generate")
-        self.demand_known(wanted.puzzles, PUZZLES, "generate: field puzzles")
-        return wanted.puzzles or [*PUZZLES]
+        level = rng.randint(low, high)
+        return {"puzzle": rng.choice(names), "level": level, "seed": rng.randrange(2**31)}
 
 
 def _made(params: Params) -> Puzzle:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
 from pydantic import Field, JsonValue
 
-from triforge.environments.kit import Strict, parse_model
+from triforge.environments.kit import Strict
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.environments.worker import Worker
@@ -52,7 +53,7 @@ class ReasoningGymFamily(QuestionFamily):
         steps_per_s=1_300,
     )
 
-    params, listed = QuestionParams, "datasets"
+    params, generator_options, listed = QuestionParams, GeneratorOptions, "datasets"
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,35 +67,20 @@ class ReasoningGymFamily(QuestionFamily):
         score = float(self.worker.call("grade", answer=answer, **self.read(params)))
         return Grade(score=score, solved=score >= 1.0, readable=True)
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        wanted = parse_model(GeneratorOptions, options, "reasoning_gym generate")
-        names = self._names(wanted)
-
-        def choose(rng: Random) -> Params:
-            return {
-                "dataset": rng.choice(names),
-                "seed": rng.randrange(2**31),
-                "level": wanted.level,
-                "config": dict(wanted.config),
-            }
-
-        return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
-
-    def kinds(self, options: Params) -> list[str]:
-        """Return the datasets with levels."""
-        wanted = parse_model(GeneratorOptions, {**options, "level": 0}, "reasoning_gym generate")
-        return self._names(wanted)
-
-    def _names(self, wanted: GeneratorOptions) -> list[str]:
+    def names(self, wanted: GeneratorOptions) -> Sequence[str]:
         known: dict[str, bool] = self.worker.call("names")
-        self.demand_known(wanted.datasets, known, "generate: field datasets")
         if wanted.datasets:
-            return wanted.datasets
-        return [
-            n
-            for n, levels in known.items()
-            if n not in NOT_ALONE and (levels or wanted.level is None)
-        ]
+            return self.among(wanted.datasets, known)
+        usual = (name for name in known if name not in NOT_ALONE)
+        return [name for name in usual if known[name] or wanted.level is None]
+
+    def choose(self, rng: Random, wanted: GeneratorOptions, names: Sequence[str]) -> Params:
+        dataset, seed = rng.choice(names), rng.randrange(2**31)
+        return {"dataset": dataset, "seed": seed, "level": wanted.level, "config": wanted.config}
+
+    def kinds(self, options: Params) -> Sequence[str]:
+        """Return the datasets with levels."""
+        return super().kinds({**options, "level": 0})
 
 
 FAMILY: Final = ReasoningGymFamily()

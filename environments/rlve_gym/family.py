@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
 from pydantic import Field, JsonValue
 
-from triforge.environments.kit import Strict, parse_model
+from triforge.environments.kit import Strict
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.environments.worker import Worker
@@ -47,7 +48,7 @@ class RlveGymFamily(QuestionFamily):
         steps_per_s=1_500,
     )
 
-    params, listed = ProblemParams, "environments"
+    params, generator_options, listed = ProblemParams, GeneratorOptions, "environments"
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,27 +67,15 @@ class RlveGymFamily(QuestionFamily):
             share=(result["reward"] + 1.0) / 2.0,  # rewards are -1 to 1
         )
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
-        names = self.kinds(options)
+    def names(self, wanted: GeneratorOptions) -> Sequence[str]:
+        """Return environments with a verifier and a controller of their own."""
+        return self.among(wanted.environments, self.worker.call("names"))
 
-        def choose(rng: Random) -> Params:
-            name = rng.choice(names)
-            offered = self.worker.call("level", environment=name, level=wanted.level)
-            return {
-                "environment": name,
-                "seed": rng.randrange(2**31),
-                "parameter": rng.choice(offered),
-            }
-
-        return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
-
-    def kinds(self, options: Params) -> list[str]:
-        """Return the environments to draw from, each with a verifier and a controller of its own."""
-        wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
-        known: list[str] = self.worker.call("names")
-        self.demand_known(wanted.environments, known, "generate: field environments")
-        return wanted.environments or known
+    def choose(self, rng: Random, wanted: GeneratorOptions, names: Sequence[str]) -> Params:
+        name = rng.choice(names)
+        offered = self.worker.call("level", environment=name, level=wanted.level)
+        seed = rng.randrange(2**31)
+        return {"environment": name, "seed": seed, "parameter": rng.choice(offered)}
 
 
 FAMILY: Final = RlveGymFamily()

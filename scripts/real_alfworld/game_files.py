@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from environments.alfworld.files import GAME, SPLIT, TASK_TYPES
-from environments.alfworld.goals import AGENT, STATES, formula
+from environments.alfworld.goals import AGENT, formula
+from environments.alfworld.pddl import STATES, SUITS
 from environments.household.catalogue import ALFWORLD, CONTAINERS, DEVICE, KNIVES, SLICEABLE
 from environments.household.wording import announce
 from environments.household.world import Thing, World
 
 _START: Final = "loc_bar_start"
-_MAY: Final = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
 
 
 def problem(world: World) -> str:
@@ -86,7 +86,7 @@ def _object_facts(world: World, ids: dict[Thing, str]) -> list[str]:
             out.append(f"(toggleable {name})")
             continue
         out.append(f"(pickupable {name})")
-        out += [f"({_MAY[s]} {name})" for s in STATES if thing.kind in ALFWORLD.suits[s]]
+        out += [f"({SUITS[s]} {name})" for s in STATES if thing.kind in ALFWORLD.suits[s]]
         if thing.kind in CONTAINERS:
             out.append(f"(isreceptacleobject {name})")
         if thing.kind in SLICEABLE:

@@ -46,6 +46,14 @@ def here() -> Allowed:
     return Allowed.of(Settings.from_env())
 
 
+def demand_files(what: str, page: str) -> None:
+    """Raise an InputError that names the field `what`, unless families may read files of the services' machine."""
+    if not here().unbounded:
+        raise InputError(
+            f"{what}: files of the services' machine are read where {OPTION} is any; upload the tasks instead: {page}"
+        )
+
+
 def load(path: str, what: str) -> Any:
     """Import the object of a path from the working directory, PYTHONPATH or an installed package.
 

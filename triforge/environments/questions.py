@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import Counter
 from pydantic import Field
@@ -98,24 +98,31 @@ class QuestionFamily(Family[Params, QuestionOptions]):
     def grade(self, params: Params, answer: str) -> Grade:
         """Grade an answer."""
 
-    def draw(
-        self,
-        count: int,
-        seed: int,
-        choose: Callable[[Random], Params],
-        *,
-        redraw_slow: bool = False,
-    ) -> list[Params]:
+    @abstractmethod
+    def names(self, wanted: Any) -> Sequence[str]:
+        """Return the kinds of questions to draw from; `wanted` are the `generator_options`."""
+
+    @abstractmethod
+    def choose(self, rng: Random, wanted: Any, names: Sequence[str]) -> Params:
+        """Draw the parameters of one question, which the suite may refuse."""
+
+    def kinds(self, options: Params) -> Sequence[str]:
+        """Return the kinds of questions that the generator draws from."""
+        return self.names(parse_model(self.generator_options, options, f"{self.name} generate"))
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw `count` questions that the suite can make; a question that it refuses is drawn again.
 
         A refusal follows from the question alone, but slowness also from the machine. So a slow question ends the drawing,
-        unless `redraw_slow` is set; then a seed may draw other questions on another machine.
+        unless the option `redraw_slow` is set; then a seed may draw other questions on another machine.
         """
+        wanted: Any = parse_model(self.generator_options, options, f"{self.name} generate")
+        names = self.names(wanted)
         drawn: list[Params] = []
-        check = self.validate if redraw_slow else self._checked
+        check = self.validate if getattr(wanted, "redraw_slow", False) else self._checked
 
         def chosen(rng: Random) -> Params:
-            drawn.append(choose(rng))
+            drawn.append(self.choose(rng, wanted, names))
             return drawn[-1]
 
         def one(index: int) -> Params:
@@ -134,12 +141,14 @@ class QuestionFamily(Family[Params, QuestionOptions]):
         """Read the parameters and fill in the defaults."""
         return parse_model(self.params, params, f"{self.name} params").model_dump(mode="json")
 
-    def demand_known(self, names: Iterable[str], known: Collection[str], where: str) -> None:
-        """Raise InputError for names that the suite does not know."""
+    def among(self, names: Sequence[str], known: Collection[str], where: str = "") -> Sequence[str]:
+        """Return `names`, or all `known` ones if there are none; raise InputError for names that the suite does not know."""
         if unknown := sorted(set(names).difference(known)):
             raise InputError(
-                f"{self.name} {where}: unknown {', '.join(unknown)}; known are {', '.join(known)}"
+                f"{self.name} {where or f'generate: field {self.listed}'}: unknown {', '.join(unknown)}; "
+                f"known are {', '.join(known)}"
             )
+        return names or [*known]
 
     def of_kind(self, kind: str, options: Params) -> Params:
         """Return the options of questions of one kind."""

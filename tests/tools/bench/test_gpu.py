@@ -15,7 +15,7 @@ from bench.gpu.supervise import PARTS
 
 QUICK = {
     "engine": ("agree",), "colocate": ("tiny",), "learner": ("bfloat16", "fsdp", "lora", "resume"),
-    "throughput": ("tiny-full-256", "tiny-lora-16-256-recompute"), "prefixes": ("tiny-48",),
+    "throughput": ("tiny-full-256", "tiny-lora-16-256-recompute"),
 }  # fmt: skip
 
 
@@ -39,22 +39,22 @@ def test_one_command_writes_results_and_goes_on_where_they_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [
-        "imports",
+        "engine",
         "--rehearse",
         "--cases",
-        "environments",
+        "agree",
         "--out",
         str(tmp_path),
         "--packages",
         str(tmp_path),
     ]
     assert main(asked) == 0
-    entry = read(tmp_path / "imports.json")["cases"]["environments"]
-    assert entry["status"] == "ok"
-    assert read(tmp_path / "imports.json")["machine"]["device"].startswith("CPU")
-    assert "| imports | environments | ok | environments " in capsys.readouterr().out
+    kept = read(tmp_path / "engine.json")
+    assert kept["cases"]["agree"]["status"] == "ok"
+    assert kept["machine"]["device"].startswith("CPU")
+    assert "| engine | agree | ok | " in capsys.readouterr().out
     assert main([*asked, "--resume", "--table"]) == 0
-    assert read(tmp_path / "imports.json")["cases"] == {"environments": entry}
+    assert read(tmp_path / "engine.json") == kept
 
 
 def test_a_part_that_dies_goes_on_behind_the_case_that_killed_it(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_where_modules_are_listed_no_file_of_the_services_machine_is_read(
     monkeypatch.setenv("TRIFORGE_PLUGINS", "my_rewards")
     plugins.here.cache_clear()
     try:
-        with pytest.raises(InputError, match="upload the rows"):
+        with pytest.raises(InputError, match="upload the tasks"):
             FAMILY.generate(count=1, seed=0, options={"data": str(data)})
     finally:
         plugins.here.cache_clear()

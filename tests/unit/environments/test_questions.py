@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from environments.reasoning_gym.family import NO_ORACLE, ReasoningGymFamily
-from environments.rlve_gym.family import RlveGymFamily
+from environments.rlve_gym.family import GeneratorOptions, RlveGymFamily
 from triforge.environments.kit import part_of, wrapped
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.worker import TooSlowError
@@ -130,13 +131,17 @@ class Slow(QuestionFamily):
     """Its verifier raises what it is given; its questions are slow where a seed says so."""
 
     name = "slow"
+    generator_options = GeneratorOptions
 
     def __init__(self, error: EnvError | None = None) -> None:
         super().__init__()
         self.error = error
 
-    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        return []
+    def names(self, wanted: Any) -> Sequence[str]:
+        return ()
+
+    def choose(self, rng: Random, wanted: Any, names: Sequence[str]) -> Params:
+        return {"number": rng.randrange(5, 10)}
 
     def read(self, params: Params) -> Params:
         return params
@@ -171,14 +176,10 @@ async def test_a_machine_that_is_too_busy_to_verify_is_no_verdict_on_the_answer(
 
 def test_a_slow_question_is_refused_by_name_and_redrawn_only_where_that_is_wanted() -> None:
     family = Slow()
-
-    def choose(rng: Random) -> Params:
-        return {"number": rng.randrange(5, 10)}
-
     seed = next(n for n in range(99) if Random(f"slow {n} 0").randrange(5, 10) == 7)
     with pytest.raises(InputError, match=r"drawn was {'number': 7}.*redraw_slow"):
-        family.draw(1, seed, choose)
-    assert family.draw(1, seed, choose, redraw_slow=True)[0]["number"] != 7
+        family.generate(count=1, seed=seed, options={})
+    assert family.generate(count=1, seed=seed, options={"redraw_slow": True})[0] != {"number": 7}
 
 
 async def test_questions_leave_the_loops_own_threads_free() -> None:
