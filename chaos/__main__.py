@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         if player.results:
             write(player.results, options.state, seed=seed, seconds=time.monotonic() - started)
             console.print(table(player.results))
-            for sentence in (*sums(player.results), f"seed {seed}; record: {options.state / 'chaos.md'}"):  # fmt: skip
+            for sentence in (*sums(player.results), f"seed {seed}; record: {options.state / 'chaos.json'}"):  # fmt: skip
                 tell(sentence)
     return status or int(any(r.verdict in ("broken", "not played") for r in player.results))
 

@@ -43,7 +43,6 @@ SCENARIOS = (
     Scenario(name="long-episodes", play=deaths.long_episodes),
     Scenario(name="long-judging", play=deaths.long_judging),
     Scenario(name="learners", play=deaths.learners, rounds=2),
-    Scenario(name="standby-learners", play=deaths.standby_learners),
     Scenario(name="trainer", play=deaths.trainer, rounds=2),
     Scenario(name="engines", play=deaths.engines),
     Scenario(name="apis", play=deaths.apis),

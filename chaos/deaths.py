@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable
 
@@ -13,8 +10,7 @@ from chaos.broker import Broker, is_group, is_outcome, is_trajectory
 from chaos.evidence import Store
 from chaos.owner import Owner, until_gone
 from chaos.rounds import Round
-from chaos.waiting import until, until_idle, until_serves
-from triforge.supervisor.process import Process
+from chaos.waiting import until, until_serves
 
 _WATCH_S = 90.0  # how long a recovery is watched before it counts as none
 _SOON_S = 20.0  # how long a scenario waits for a job to be held
@@ -98,56 +94,6 @@ async def learners(r: Round) -> None:
         await r.until(step=stood + 1, within_s=_WATCH_S)
         r.moments.append(f"its step is on record {time.monotonic() - killed:.1f} s after the kill")
     await r.end()
-
-
-async def standby_learners(r: Round) -> None:
-    """Kill or freeze the first of two learners of each model: a second learner stands by, with all its libraries loaded: one of the first dies in a step, the other one stands still in one."""
-    passes = {"epochs": PASSES}
-    roles = ["policy", "reward"]
-    r.rng.shuffle(roles)
-    twins = {role: r.stack.second(f"learner-{role}") for role in roles}
-    try:
-        for twin in twins.values():
-            await until_idle(twin.pid, within_s=_WATCH_S)
-            # until its time comes: the first one is to begin the step
-            _signal(twin, signal.SIGSTOP)
-        await r.submit(trainer={"policy": passes, "reward": passes})
-        for step, role in enumerate(roles):
-            await _stand_in(r, role, twins[role], step=step, dies=step == 0)
-        await r.end()
-    finally:
-        for twin in twins.values():
-            _signal(twin, signal.SIGCONT)
-            await twin.stop()
-
-
-async def _stand_in(r: Round, role: str, twin: Process, *, step: int, dies: bool) -> None:
-    """Take a learner away in its step, for good or for a while; its twin takes the step."""
-    first, name = f"learner-{role}", f"learner:{r.run_id}:{role}"
-    await r.until(step=step)
-    held = await r.broker.held(lambda n: n == name, within_s=_WATCH_S)
-    await asyncio.sleep(r.rng.uniform(0.0, 0.5))
-    stood, lost_at = r.row()["step"], time.monotonic()
-    (r.stack.kill if dies else r.stack.freeze)(first)
-    _signal(twin, signal.SIGCONT)
-    taken = await r.broker.until_taken_over(held, lambda _: r.row()["step"] > stood, within_s=_WATCH_S)  # fmt: skip
-    r.recovered(taken)
-    if not taken:
-        r.missed.append(f"{first} had done its step")
-    if not dies:
-        await asyncio.sleep(r.rng.uniform(0.0, 1.0))
-        r.stack.thaw(first)
-    await r.until(step=stood + 1, within_s=_WATCH_S)
-    r.moments.append(
-        f"{first} {'killed' if dies else 'frozen'}, its step is on record {time.monotonic() - lost_at:.1f} s later"
-    )
-
-
-def _signal(process: Process, number: int) -> None:
-    pid = process.pid
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 async def trainer(r: Round) -> None:

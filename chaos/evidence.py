@@ -1,26 +1,24 @@
-"""Record of a run: SQL rows, the Parquet record, weight folders, keys in Valkey. Read only, and no log."""
+"""Record of a run: SQL rows, the Parquet record, weight folders, keys in Valkey. It is only read, and no log is."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from chaos.broker import Broker
+from chaos.facts import files_of, rows_of
+from triforge.store.tables import RunRow
 
 Row = dict[str, Any]
 _JSON = {"config", "state", "metrics", "artifacts", "groups", "document"}
-_COLUMNS = [
-    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error", "score",
-    "successes", "measured", "weight", "reason", "votes",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +76,11 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a query, JSON columns read."""
-        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=60)) as link:
+        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=60)) as link:
             link.row_factory = sqlite3.Row
             return [_row(row) for row in link.execute(query, arguments)]
 
@@ -95,33 +93,22 @@ class Store:
 
 
 def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Evidence:
-    steps = store.rows("SELECT * FROM steps WHERE run_id = ? ORDER BY step", [run_id])
-    batches = artifacts / "runs" / run_id / "batches"
-    run = store.run(run_id)
-    return Evidence(
-        run=run,
-        steps=steps,
-        weights=store.rows(
-            "SELECT * FROM weights WHERE run_id = ? ORDER BY role, version", [run_id]
-        ),
-        plans=store.rows(
-            "SELECT * FROM plans WHERE run_id = ? AND kind = 'train' ORDER BY step", [run_id]
-        ),
-        measurements=store.rows("SELECT * FROM measurements WHERE run_id = ?", [run_id]),
-        tasks=store.rows(
-            "SELECT id, slot, version, split, state AS standing, position FROM tasks WHERE pool_id = ?",
-            [run["pool_id"]],
-        ),
-        proposals=store.rows(
-            "SELECT slot, state AS standing FROM proposals WHERE pool_id = ?", [run["pool_id"]]
-        ),
-        records=[record for step in steps for record in _records(step)],
-        folders=_folders(artifacts, run_id),
-        batches=sorted(p.name for p in batches.glob("*")) if batches.is_dir() else [],
-        keys=broker.keys(run_id),
-        jobs=len(broker.jobs(run_id)),
-        outcomes=broker.outcomes(run_id),
-    )
+    url = f"sqlite:///file:{store.path}?mode=ro&uri=true"
+    with Session(create_engine(url, connect_args={"timeout": 60})) as session:
+        found = rows_of(session, session.get_one(RunRow, run_id)) | files_of(artifacts, run_id)
+    waiting = {
+        "keys": broker.keys(run_id),
+        "jobs": len(broker.jobs(run_id)),
+        "outcomes": broker.outcomes(run_id),
+    }
+    return evidence_of(found | waiting)
+
+
+def evidence_of(found: Row) -> Evidence:
+    """Return the evidence of what `chaos.facts` has read of a run."""
+    folders = [Folder(**{**folder, "wrong": tuple(folder["wrong"])}) for folder in found["folders"]]
+    wanted = {field.name: found[field.name] for field in fields(Evidence)}
+    return Evidence(**{**wanted, "folders": folders})
 
 
 def _row(row: sqlite3.Row) -> Row:
@@ -129,54 +116,3 @@ def _row(row: sqlite3.Row) -> Row:
         name: json.loads(row[name]) if name in _JSON and isinstance(row[name], str) else row[name]
         for name in row.keys()  # noqa: SIM118 (a row of sqlite3 iterates over its values)
     }
-
-
-def _records(step: Row) -> list[Row]:
-    uri = step["artifacts"].get("step_record")
-    if uri is None:
-        return []
-    rows: list[Row] = pq.read_table(uri, columns=_COLUMNS).to_pylist()
-    return [{**row, "file_step": step["step"]} for row in rows]
-
-
-def _folders(artifacts: Path, run_id: str) -> list[Folder]:
-    return [
-        _folder(path, artifacts / "checkpoints" / run_id / role.name)
-        for role in sorted((artifacts / "weights" / run_id).glob("*"))
-        for path in sorted(role.glob("v*"))
-        if path.is_dir()
-    ]
-
-
-def _folder(path: Path, checkpoints: Path) -> Folder:
-    version = int(path.name.removeprefix("v"))
-    manifest = path / "manifest.json"
-    if not manifest.is_file():
-        return Folder(role=path.parent.name, version=version, digest="", wrong=("no manifest",))
-    document = json.loads(manifest.read_text())
-    listed: dict[str, Row] = document["files"]
-    there = {found.name for found in path.iterdir()} - {manifest.name}
-    wrong = [f"{name} is not listed" for name in sorted(there - set(listed))]
-    for name, manifest_row in listed.items():
-        if name not in there:
-            wrong.append(f"{name} is missing")
-        elif _sha256(path / name) != manifest_row["sha256"]:
-            wrong.append(f"{name} has another digest")
-    if document.get("version") != version:
-        wrong.append(f"the manifest says version {document.get('version')}")
-    return Folder(
-        role=path.parent.name, version=version, digest=_sha256(manifest), wrong=tuple(wrong),
-        step=int(document.get("step", -1)),
-        updates=max(map(_updates, checkpoints.glob(f"{path.name}*/state.json")), default=-1),
-    )  # fmt: skip
-
-
-def _updates(state: Path) -> int:
-    """Return the optimiser updates that a checkpoint counts, skipped ones included."""
-    counters = json.loads(state.read_text())["counters"]
-    return int(counters["updates"]) + int(counters["skipped"])
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

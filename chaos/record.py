@@ -1,4 +1,4 @@
-"""Results for people (a table, Markdown) and for programs (JSON)."""
+"""Results for people (a table) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from pathlib import Path
 
 from rich.table import Table
 
-from chaos.catalogue import SCENARIOS
 from chaos.invariants import ALWAYS
 from chaos.play import Result
 
-_HEAD = ("scenario", "rounds", "seeds", "recovery s (each)", "dropped, and why", "result")
+_HEAD = ("scenario", "rounds", "recovery s (each)", "dropped, and why", "result")
 
 
 def table(results: Sequence[Result]) -> Table:
     """Return a table with a row for each scenario, narrow enough for a terminal."""
     made = Table()
-    shown = [place for place, name in enumerate(_HEAD) if name != "seeds"]
-    for place in shown:
-        made.add_column(_HEAD[place], no_wrap=place == 0)
+    for place, title in enumerate(_HEAD):
+        made.add_column(title, no_wrap=place == 0)
     for row in _rows(results):
-        made.add_row(*(row[place] for place in shown))
+        made.add_row(*row)
     return made
 
 
 def write(results: Sequence[Result], folder: Path, *, seed: int, seconds: float) -> None:
-    """`chaos.json` and `chaos.md` in a folder."""
+    """Write `chaos.json` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     about = {
@@ -45,7 +43,6 @@ def write(results: Sequence[Result], folder: Path, *, seed: int, seconds: float)
         for r in results
     ]  # fmt: skip
     (folder / "chaos.json").write_text(json.dumps({**about, "rounds": rounds}, indent=1) + "\n")
-    (folder / "chaos.md").write_text(_markdown(results, about, seconds))
 
 
 def sums(results: Sequence[Result]) -> list[str]:
@@ -75,20 +72,6 @@ def _names(results: Sequence[Result]) -> str:
     return ", ".join(f"{result.scenario} {result.number + 1}" for result in results)
 
 
-def _markdown(results: Sequence[Result], about: dict[str, object], seconds: float) -> str:
-    played = sum(result.played and not result.untried for result in results)
-    lines = [
-        f"{about['at']}, {about['machine']}, seed {about['seed']}: {played} of {len(results)} rounds in {seconds / 60:.0f} minutes. "
-        f"{'; '.join(sums(results))}.",
-        "",
-        "| " + " | ".join(("scenario", "what happens", *_HEAD[1:])) + " |",
-        "|---" * (len(_HEAD) + 1) + "|",
-    ]
-    sentences = {scenario.name: scenario.sentence for scenario in SCENARIOS}
-    lines += [f"| {row[0]} | {sentences[row[0]]} | " + " | ".join(row[1:]) + " |" for row in _rows(results)]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
 def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(result.scenario for result in results):
@@ -106,7 +89,6 @@ def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
             (
                 name,
                 f"{len(played)} of {len(mine)}",
-                ", ".join(str(result.seed) for result in mine),
                 _spread(recoveries),
                 ", ".join(f"{count} {reason}" for reason, count in sorted(lost.items())) or "nothing",
                 ", ".join(verdicts),

@@ -3,6 +3,5 @@
 settings    what is played and trained, and for how long
 warm_start  the models that the loop starts from, made once and cached
 episodes    one held-out task before and after training, with votes
-theory      what the votes were worth
 report      the table and the HTML page, with the dashboard's curves
 """

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.table import Table
 
 from demo.episodes import Pair
-from demo.theory import TITLES, answers, lines, shown
 from services.dashboard import charts, drawing
 from services.dashboard.tasks import differences
 from services.dashboard.templates import FOLDER, templates
@@ -62,6 +61,16 @@ def rows(record: Trained) -> list[Row]:
     found.append(_acceptance(record))
     found.append(_null_control(record))
     return [*found, _versions(steps)] if steps else found
+
+
+def shown(step: RunStep, name: str) -> str:
+    """Return a measure with its 95 % interval where there is one."""
+    m = step.metrics
+    if name not in m:
+        return "-"
+    if f"{name}/low" not in m or f"{name}/high" not in m:
+        return f"{m[name]:.3f}"
+    return f"{m[name]:.3f} [{m[f'{name}/low']:.2f}, {m[f'{name}/high']:.2f}]"
 
 
 def _judge_rows(steps: Sequence[RunStep]) -> list[Row]:
@@ -155,7 +164,6 @@ def write_report(
         pair=pair,
         turns=list(zip_longest(pair.before.turns, pair.after.turns)) if pair else [],
         pictures=drawing.pictures(_PICTURES, steps),
-        theory=(TITLES, lines(steps), answers(steps)),
         differences=differences,
         columns=[key for key in _STEP_KEYS if any(key in s.metrics for s in steps)],
     )

@@ -33,7 +33,7 @@ from triforge.methods import Method
 from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
-from triforge.types import GroupTask, JudgedGroup, Task, TrainRow
+from triforge.types import GroupTask, JudgedGroup, Task
 
 _LATE = 5  # training steps at the end over which step measures are averaged
 _ALL = 1_000_000
@@ -158,17 +158,17 @@ class Run(LoopHooks):
 
     # ---- hooks ----
 
-    async def more_samples(
+    async def measure(
         self,
         step: int,
         groups: Sequence[JudgedGroup],
         samples: Samples,  # noqa: ARG002
-    ) -> tuple[list[TrainRow], Measures]:
-        """Add no rows; keep the groups of the first and the last step, and measure votes."""
+    ) -> Measures:
+        """Keep the groups of the first and the last step, and measure votes."""
         played = [*groups]
         self._played = {"first": played} | self._played | {"last": played}
         self._votes.measure(step, played)
-        return [], measures_of(played)
+        return measures_of(played)
 
     async def evaluates(self, step: int) -> bool:
         """Return whether the settings ask for an evaluation after the step."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, cast
 
 import typer.main
@@ -22,7 +21,6 @@ from services.trainer.runs.routes import router as trainer_router
 from triforge.access.callers import Rule
 from triforge.cli.main import command_line
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 _COMMON: Final = 10  # an option that more commands take is described once
 
 
@@ -111,12 +109,3 @@ def _option(parameter: Any) -> str:
 
 def row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(c.split()).replace("|", r"\|") for c in cells) + " |"
-
-
-def between_marks(page: str, lines: list[str], marks: tuple[str, str]) -> str:
-    """Return a page with what stands between two marks written anew; everything else stays as it is."""
-    before, begin, rest = (DOCS / page).read_text(encoding="utf-8").partition(marks[0])
-    _, end, after = rest.partition(marks[1])
-    assert begin, f"docs/{page}: the mark {marks[0]} is missing"
-    assert end, f"docs/{page}: the mark {marks[1]} is missing"
-    return "\n".join([f"{before}{begin}", *lines, f"{end}{after}"])

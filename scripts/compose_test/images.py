@@ -16,7 +16,6 @@ from pathlib import Path
 import yaml
 
 from scripts.calling import ROOT, Tell, attempt, call
-from scripts.compose_test import watching
 from scripts.compose_test.engine import Docker
 from triforge.errors import UnavailableError
 
@@ -30,10 +29,7 @@ _PULL_S, _MAKE_S, _BUILD_S = 300.0, 1800.0, 3600.0
 def base_images() -> dict[str, str]:
     """Public names that the stack begins with, and the stand-in's file for each."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    named = {
-        name: str(services[name]["image"])
-        for name in ("valkey", "postgres", "prometheus", "grafana")
-    }
+    named = {name: str(services[name]["image"]) for name in ("valkey", "postgres", "prometheus")}
     python = re.search(r"^ARG PYTHON_IMAGE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.M)
     assert python is not None
     return {python[1]: "python"} | {image: name for name, image in named.items()}
@@ -103,12 +99,11 @@ def fetch_wheels(folder: Path, tell: Tell) -> Path:
     """Download everything that the images install, pinned; what is there already is kept."""
     folder_of_wheels, stamp = folder / "wheels", folder / "wheels.stamp"
     pins = [(ROOT / name).read_text() for name in ("constraints.txt", "requirements-images.txt")]
-    state = hashlib.sha256(f"{watching.PACKAGES} {pins}".encode()).hexdigest()
+    state = hashlib.sha256(f"{pins}".encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == state:
         return folder_of_wheels
     tell(f"downloading the images' wheels into {folder_of_wheels}")
-    environment = {**os.environ, "EXTRA_PACKAGES": watching.PACKAGES}
-    call([sys.executable, "-m", "scripts.wheels", str(folder_of_wheels)], environment=environment, timeout_s=_BUILD_S)  # fmt: skip
+    call([sys.executable, "-m", "scripts.wheels", str(folder_of_wheels)], timeout_s=_BUILD_S)
     stamp.write_text(state)
     return folder_of_wheels
 

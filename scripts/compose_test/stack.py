@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -27,7 +26,7 @@ from triforge.supervisor.ports import free_port
 
 PROJECT = "triforge-test"
 _NETWORK = f"{PROJECT}_default"
-_FACTS = Path(__file__).with_name("facts.py")
+_FACTS = ROOT / "chaos" / "facts.py"
 _BUILD_S, _UP_S, _DOWN_S = 3600.0, 1500.0, 300.0
 _API_S = 30.0
 # one service an image; the others of the same image find it built
@@ -41,9 +40,7 @@ class Stack:
         self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
-        self.ports = {
-            api: free_port() for api in ("model", "pools", "runs", "dashboard", "grafana")
-        }
+        self.ports = {api: free_port() for api in ("model", "pools", "runs", "dashboard")}
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
             "TRIFORGE_TAG": self._tag,
@@ -52,7 +49,6 @@ class Stack:
             "TRIFORGE_ENV_ADAPTER_PORT": str(self.ports["pools"]),
             "TRIFORGE_TRAINER_PORT": str(self.ports["runs"]),
             "TRIFORGE_DASHBOARD_PORT": str(self.ports["dashboard"]),
-            "GRAFANA_PORT": str(self.ports["grafana"]),
         }
 
     def compose(self, *words: str, stdin: str = "", timeout_s: float = 120.0) -> str:
@@ -73,13 +69,10 @@ class Stack:
         """Variables for the compose files, from now on."""
         self._docker.environment |= variables
 
-    def secret(self, name: str) -> str:
-        return self._docker.environment[name]
-
-    def build(self, pip_args: str, packages: str) -> float:
-        """Build every image, with further packages in each; returns the seconds."""
+    def build(self, pip_args: str) -> float:
+        """Build every image; returns the seconds."""
         began = time.monotonic()
-        self.set(PIP_ARGS=pip_args, EXTRA_PACKAGES=packages)
+        self.set(PIP_ARGS=pip_args)
         # in turn: at once, each would make the layers that they share for itself
         for service in _BUILT:
             self.compose("--progress", "plain", "build", service, timeout_s=_BUILD_S)
@@ -179,25 +172,6 @@ class Stack:
         """`docker compose restart`: SIGTERM, and up again."""
         self.compose("restart", "-t", "10", service)
 
-    # ---- an extra container ----
-
-    def run_extra(self, name: str, image: str, *command: str) -> None:
-        """Start a container of one of the stack's images on its network, under a name of its own."""
-        self.remove_extra(name)
-        self._docker(
-            "run", "-d", "--no-healthcheck", "--name", _container(name), "--network", _NETWORK, "--network-alias", name,
-            f"triforge/{image}:{self._tag}", *command,
-        )  # fmt: skip
-
-    def exec_extra(self, name: str, *command: str) -> str:
-        """Run a program in it; returns what it printed."""
-        return self._docker("exec", _container(name), *command)
-
-    def remove_extra(self, name: str) -> None:
-        """End and remove it, if it is there."""
-        with contextlib.suppress(UnavailableError):
-            self._docker("rm", "-f", _container(name))
-
     # ---- what was kept ----
 
     def facts(self) -> dict[str, Any]:
@@ -227,9 +201,9 @@ class Stack:
         (self.folder / "walk_through.log").write_text(printed)
         return printed.split()[-1], round(time.monotonic() - began, 1)
 
-    def get(self, api: str, path: str, *, authorization: str = "") -> Any:
-        """GET of a published API, `pools`, `runs` or, with an authorization of its own, `grafana`."""
-        return json.loads(self._ask(api, path, None, authorization=authorization))
+    def get(self, api: str, path: str) -> Any:
+        """GET of a published API, `pools` or `runs`."""
+        return json.loads(self._ask(api, path, None))
 
     def save(self, api: str, path: str, target: Path) -> None:
         target.write_bytes(self._ask(api, path, None))
@@ -238,13 +212,11 @@ class Stack:
         """POST of JSON to a published API; the same `key` makes nothing twice."""
         return json.loads(self._ask(api, path, json.dumps(body).encode(), key))
 
-    def _ask(
-        self, api: str, path: str, body: bytes | None, key: str = "", *, authorization: str = ""
-    ) -> bytes:
+    def _ask(self, api: str, path: str, body: bytes | None, key: str = "") -> bytes:
         url = f"http://127.0.0.1:{self.ports[api]}{path}"
         request = urllib.request.Request(url, data=body)
         request.add_header("Content-Type", "application/json")
-        request.add_header("Authorization", authorization or f"Bearer {self._key}")
+        request.add_header("Authorization", f"Bearer {self._key}")
         if key:
             request.add_header("Idempotency-Key", key)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.compose_test.faults import Outcome
 
-PARTS = ("built", "up", "peace", "checks", "restored", "watched", "programs")  # of a whole test
+PARTS = ("built", "up", "peace", "checks", "restored", "programs")  # of a whole test
 
 
 def machine() -> str:
@@ -38,12 +38,8 @@ def failures(story: Mapping[str, Any]) -> list[str]:
     peace = story.get("peace", {}).get("status", "finished")
     unfinished = [] if peace == "finished" else [f"the run in peace: {peace}"]
     changed = story.get("restored", {}).get("changed", [])
-    wrong = [
-        sentence
-        for part in ("watched", "programs")
-        for sentence in story.get(part, {}).get("wrong", [])
-    ]
-    return [*missing, *unfinished, *late, *checks, *changed, *wrong]
+    programs = story.get("programs", {}).get("wrong", [])
+    return [*missing, *unfinished, *late, *checks, *changed, *programs]
 
 
 def report(story: Mapping[str, Any]) -> str:
@@ -58,11 +54,6 @@ def report(story: Mapping[str, Any]) -> str:
             f"{found['restore_s']:.0f} s; the run went on at step {found['step_after']} and is {found['status']} at step {found['step']}."
         )
         parts.append(check_table(found["checks"]))
-    if "watched" in story:
-        found = story["watched"]
-        parts.append(
-            f"Watched: {found['figures']}, {found['traces']}: {found['wrong'] or 'as expected'}."
-        )
     if "programs" in story:
         found = story["programs"]
         parts.append(f"Programs: healthy after {found['up_s']:.0f} s, two steps in {found['run_s']:.0f} s: {found['wrong'] or 'as expected'}.")  # fmt: skip

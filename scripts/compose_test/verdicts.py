@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
-from chaos.evidence import Evidence, Folder
+from chaos.evidence import evidence_of
 from chaos.invariants import ALWAYS, dropped, payloads, shape
-
-
-def evidence(run: Mapping[str, Any]) -> Evidence:
-    """One run of what `facts.py` printed."""
-    folders = [Folder(**{**given, "wrong": tuple(given["wrong"])}) for given in run["folders"]]
-    given = {field.name: run[field.name] for field in fields(Evidence)}
-    return Evidence(**{**given, "folders": folders})
 
 
 def judge(facts: Mapping[str, Any], *, quiet_since: float = 0.0) -> dict[str, list[str]]:
@@ -24,7 +16,7 @@ def judge(facts: Mapping[str, Any], *, quiet_since: float = 0.0) -> dict[str, li
     Args:
         quiet_since: when the last fault was over and what it hit had started again, in seconds since 1970.
     """
-    runs = [evidence(run) for run in facts["runs"]]
+    runs = [evidence_of(run) for run in facts["runs"]]
     checks = {
         f"{name}: {_first_sentence(check.__doc__)}": [
             f"run {run.run['id']}: {wrong}" for run in runs for wrong in check(run)
@@ -46,7 +38,7 @@ def totals(facts: Mapping[str, Any]) -> dict[str, int]:
     """How much there was, what was not trained on, by reason, and what waits in the broker for its time to run out."""
     counted: Counter[str] = Counter()
     for run in facts["runs"]:
-        found = evidence(run)
+        found = evidence_of(run)
         counted["runs"] += 1
         counted.update({name: int(count) for name, count in shape(found).items()})
         counted.update({f"not trained on: {why}": count for why, count in dropped(found).items()})

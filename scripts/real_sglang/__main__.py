@@ -3,7 +3,6 @@
 python -m scripts.real_sglang             everything
 python -m scripts.real_sglang suite       the contract suite alone
 python -m scripts.real_sglang loop        the closed loop alone
-python -m scripts.real_sglang hung        an engine that hangs in its update, alone
 python -m scripts.real_sglang record      write the recordings in tests/contract/sglang anew
 """
 
@@ -20,7 +19,6 @@ from pathlib import Path
 from demo.warm_start import smollm2
 from scripts.calling import ROOT
 from scripts.real_sglang.folders import folders_of
-from scripts.real_sglang.hung import hung
 from scripts.real_sglang.install import Install, Tell, ensure
 from scripts.real_sglang.loop import two_steps
 from scripts.real_sglang.record import record
@@ -36,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "what", nargs="?", default="all", choices=("all", "suite", "loop", "hung", "record")
+        "what", nargs="?", default="all", choices=("all", "suite", "loop", "record")
     )
     parser.add_argument(
         "--state", type=Path, default=ROOT / "var" / "sglang", help="logs and stores"
@@ -72,8 +70,6 @@ async def _run(what: str, state: Path, tell: Tell) -> int:
         failed = await _suite(install, model, state, tell)
     if what in ("all", "loop") and not failed:
         failed = await two_steps(install, model, state, tell)
-    if what in ("all", "hung") and not failed:
-        failed = await hung(install, model, state, tell)
     tell("passed" if not failed else "failed")
     return failed
 

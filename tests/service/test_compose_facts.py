@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from scripts.compose_test.facts import deliveries, job_of
+from chaos.facts import deliveries, job_of
 from tests.service.test_rollout_worker import JUDGE_SAMPLING, group
 from tests.unit.env_adapter.adaptation.test_adapt_worker import outcome
 from triforge.broker import QUEUES, Broker

@@ -25,7 +25,6 @@ PARTS_THAT_PASS: dict[str, dict[str, Any]] = {
         "checks": HOLDS, "changed": [], "mb": 1, "step_when_copied": 2, "backup_s": 1.0, "restore_s": 1.0, "step_after": 2,
         "status": "finished", "step": 6,
     },
-    "watched": {"up_s": 1.0, "figures": {"targets": 12}, "traces": {"spans": 5}, "wrong": []},
     "programs": {"up_s": 1.0, "run_s": 1.0, "wrong": []},
 }  # fmt: skip
 
@@ -74,7 +73,6 @@ def test_what_was_noted_before_a_process_died_is_read_and_what_was_not_reached_i
     [
         ("checks", {"checks": {"once: No step twice.": ["a"]}, "totals": {}}, "once: 1 wrong, a"),
         ("restored", {**PARTS_THAT_PASS["restored"], "changed": ["run r: steps differ"]}, "run r: steps differ"),
-        ("watched", {**PARTS_THAT_PASS["watched"], "wrong": ["no figure"]}, "no figure"),
         ("programs", {"up_s": 1.0, "run_s": 1.0, "wrong": ["step 1"]}, "step 1"),
         ("peace", {"took_s": 3.0, "status": "failed"}, "the run in peace: failed"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from scripts.compose_test.facts import files_of, rows_of
+from chaos.facts import files_of, rows_of
 from scripts.compose_test.verdicts import judge, totals
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import SCHEMA, write_step_records

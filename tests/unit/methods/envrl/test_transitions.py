@@ -115,7 +115,8 @@ def test_failures_count_like_successes_and_unmeasured_episodes_not_at_all():
 async def test_what_is_not_for_training_teaches_nothing(folder, purpose, overrides, teaches):
     envrl = hooks(folder, {"id": {"lambda0": 0.1}}, algorithm={"overrides": overrides})
     groups = [group_of(played(None, LOOK, "empty"), purpose=purpose)]
-    _, measures = await envrl.more_samples(1, groups, samples_of(9))
+    await envrl.more_samples(1, groups, samples_of(9))
+    measures = await envrl.measure(1, groups, samples_of(9))
     assert (measures["aux/found"] > 0) is teaches
 
 
@@ -346,12 +347,16 @@ async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_ba
     trained = samples.reasons["trained"]
     made = await envrl.more_samples(1, groups, samples)
     assert made == await again.more_samples(1, groups, samples)
-    assert 0 < made[1]["aux/drawn"] <= trained
-    rows = [*samples.rows["policy"], *made[0]]
+    measures = await envrl.measure(1, groups, samples)
+    assert measures == await again.measure(1, groups, samples)
+    assert 0 < measures["aux/drawn"] <= trained
+    rows = [*samples.rows["policy"], *made]
     batch = await envrl.batch(1, train_batch(folder, version=0, num_rows=len(rows)))
     metrics = Learner.fresh(folder).train(batch, rows).metrics
     assert metrics["updates"] >= 1
     assert metrics["aux/sp/weight"] == metrics["aux/id/weight"] == 0.2
-    assert envrl.weights(4) == {"sp": 0.0, "id": 0.0}  # beyond the last step
-    assert await envrl.more_samples(4, groups, samples_of(0)) == ([], {})
-    assert await hooks(folder, {}).more_samples(1, groups, samples_of(9)) == ([], {})
+    later = await envrl.batch(4, batch)
+    assert "'weights': {'sp': 0.0, 'id': 0.0}" in str(later.extra)  # beyond the last step
+    for other, step, found in ((envrl, 4, 0), (hooks(folder, {}), 1, 9)):
+        assert await other.more_samples(step, groups, samples_of(found)) == []
+        assert await other.measure(step, groups, samples_of(found)) == {}

@@ -1,7 +1,7 @@
-"""Read inside of the trainer's container (`python - < facts.py`): what lasts, as a line of JSON a run and one of the rest.
+"""The lasting data of runs, in the shape of `chaos.evidence.Evidence`: from the database, the artifact store and the broker.
 
-From the database, the artifact store and the broker, in the shape of `chaos.evidence.Evidence`: nothing is read from logs, and
-nothing through the code that wrote it, but for the tables' definitions.
+Nothing is read from logs, and nothing through the code that wrote it, but for the tables' definitions. As a program
+(`python - < facts.py` in the trainer's container of compose-test) it prints a line of JSON for each run and one for the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from triforge.store.tables import (
 )
 
 COLUMNS = (
-    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error",
+    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error", "score",
     "successes", "measured", "weight", "reason", "votes",
 )  # fmt: skip
 TASK, PROPOSAL = ("id", "slot", "version", "split", "position"), ("slot",)
