@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.parts import Parts, StopRequested
@@ -233,9 +233,16 @@ class Methods:
     @property
     def stop(self) -> str:
         """The reason for which the run is to stop after this step; empty if it goes on."""
-        return next(filter(None, (hooks.stop for hooks in self._hooks)), "")
+        return self._reason("stop")
 
     @property
     def ended(self) -> str:
         """The reason for which the run is complete before its last step; empty if it is not."""
-        return next(filter(None, (hooks.ended for hooks in self._hooks)), "")
+        return self._reason("ended")
+
+    def _reason(self, hook: Literal["stop", "ended"]) -> str:
+        for hooks in self._hooks:
+            with _errors_of(hooks, hook):
+                if reason := hooks.stop if hook == "stop" else hooks.ended:
+                    return reason
+        return ""

@@ -10,7 +10,6 @@ import pytest
 
 from services.trainer.loop.hooks import LoopHooks
 from tests.service.fake_loop import CONFIG, loop_of
-from tests.service.methods.own_method import Hooks
 from triforge.broker import Broker
 from triforge.config import parse
 from triforge.errors import ConfigError
@@ -74,7 +73,7 @@ class Misspelt(LoopHooks):
     async def after_stp(self, step: int) -> None: ...
 
 
-class Failing(Hooks):
+class Failing(LoopHooks):
     async def begin(self, step: int, versions: Any) -> None:
         raise KeyError("colour")
 
