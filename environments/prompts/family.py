@@ -136,7 +136,7 @@ def _rows(file: Path) -> list[Params]:
     """Read the rows of a JSONL file: the column `prompt`, and all others; an `InputError` names each bad line."""
     plugins.demand_files("prompts generate: field data", "environments/prompts/README.md")
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -137,7 +137,7 @@ def test_every_line_of_a_file_is_checked_whether_it_is_drawn_or_not(
     file.write_text('{"prompt": "a", "level": 1}')
     with pytest.raises(InputError, match="'answer'"):
         maker.create(head, ())
-    file.write_text("\n".join(good))
+    file.write_text("\n".join(good), encoding="utf-8-sig")  # as some editors save
     assert maker.create(head, ())[0].tasks["train"] == {"active": 1}
     database.close()
 
