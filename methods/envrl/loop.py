@@ -44,10 +44,10 @@ class EnvRL(LoopHooks):
         return self._measures
 
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
-        """Put the options and the weights of this step into the policy's batch."""
+        """Put the weights of this step into the policy's batch."""
         if batch.role != "policy" or not self.options.wanted:
             return batch
-        own = {"options": self.options.model_dump(mode="json"), "weights": self._weights(step)}
+        own = {"weights": self._weights(step)}
         return batch.model_copy(update={"extra": {**batch.extra, self.run.name: own}})
 
     def _weights(self, step: int) -> dict[Objective, float]:
