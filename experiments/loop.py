@@ -25,7 +25,7 @@ from triforge.algorithms.theory import estimate
 from triforge.config import parse
 from triforge.errors import TrainerError
 from triforge.methods import Method
-from triforge.types import JudgedGroup, Task, TrainRow
+from triforge.types import JudgedGroup, Task
 
 _LATE = 5  # training steps at the end over which step measures are averaged
 _ALL = 1_000_000
@@ -137,15 +137,15 @@ class Run(LoopHooks):
 
     # ---- hooks ----
 
-    async def more_samples(
+    async def measure(
         self,
         step: int,
         groups: Sequence[JudgedGroup],
         samples: Samples,  # noqa: ARG002
-    ) -> tuple[list[TrainRow], Measures]:
-        """Add no rows; measure votes."""
+    ) -> Measures:
+        """Measure votes."""
         self._votes.measure(step, groups)
-        return [], {}
+        return {}
 
     async def evaluates(self, step: int) -> bool:
         """Return whether the settings ask for an evaluation after the step."""

@@ -17,7 +17,7 @@ from packaging.markers import Marker
 ROOT = Path(__file__).parents[1]
 DEMO = ("trainer", "local-engine", "smollm2")
 TEST = (
-    *DEMO, "experiments", "lora", "vision", "code", "tensorboard", "wandb", "gymnasium", "reasoning-gym", "rlve", "openenv", "mcp", "miniwob", "postgres",
+    *DEMO, "experiments", "lora", "vision", "tensorboard", "wandb", "gymnasium", "reasoning-gym", "rlve", "openenv", "mcp", "miniwob", "postgres",
     "otel", "dev",
 )  # fmt: skip
 SERVICES = ("postgres",)  # what the images of the services install

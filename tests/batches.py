@@ -45,7 +45,7 @@ def train_batch(
 ) -> TrainBatch:
     """A batch; keywords are fields of the batch, of its learner section, or options of the algorithm.
 
-    `estimate` holds options of an estimator, `envrl` the weights and the options of auxiliary objectives. The batch starts from
+    `estimate` holds options of an estimator, `envrl` the weights of auxiliary objectives. The batch starts from
     `version`, in the folder of the number `written` or else the model's, which is `base` (0).
     """
     learner = dict(options.pop("learner", {}))
@@ -53,10 +53,7 @@ def train_batch(
         learner[name] = options.pop(name)
     options |= options.pop("estimate", {})
     if "envrl" in options:
-        own = dict(options.pop("envrl"))
-        weights = own.pop("weights", {})
-        on = {name: {"lambda0": weight} for name, weight in weights.items()}
-        options["extra"] = {"envrl": {"options": {**on, **own}, "weights": weights}}
+        options["extra"] = {"envrl": options.pop("envrl")}
     fields = {n: options.pop(n) for n in list(options) if n in TrainBatch.model_fields}
     if isinstance(fields.get("critic"), dict):
         fields["critic"] = CriticSection(**fields["critic"])

@@ -21,6 +21,13 @@ from typing import Any, Final
 from triforge.errors import ConfigError
 
 GROUP: Final = "triforge.methods"
+RESERVED: Final = (
+    "base",
+    "orchestrator",
+    "paths",
+    "votes",
+    "window",
+)  # keys of the loop's own notes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,6 +142,8 @@ def find(name: str) -> Method:
     Raises:
         ConfigError: there is none, or it cannot be imported.
     """
+    if name in RESERVED:
+        raise ConfigError(f"{name}: given as the name of a method, expected none of {RESERVED}")
     entries = entry_points(group=GROUP, name=name)
     path = next(iter(entries)).value if entries else name
     loaded = load_part(path, name) if ":" in path else None
@@ -165,3 +174,21 @@ def load_part(path: str, option: str) -> Any:
         raise ConfigError(
             f"{option}: given {path!r} ({error}), expected 'package.module:object'"
         ) from error
+
+
+def loop_part(method: Method) -> Any:
+    """Import the loop part of a method.
+
+    Raises:
+        ConfigError: the import fails, or the class has a public name that is no hook.
+    """
+    option = f"methods.{method.name}.loop"
+    part: Any = load_part(method.loop, option)
+    unknown: list[str] = getattr(
+        part, "unknown_names", list
+    )()  # a function that makes hooks has none
+    if unknown:
+        raise ConfigError(
+            f"{option}: given {method.loop!r} with {', '.join(unknown)}, expected hooks of `LoopHooks`; begin other names with '_'"
+        )
+    return part

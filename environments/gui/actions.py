@@ -132,11 +132,6 @@ def pixels(at: tuple[int, int], width: int, height: int) -> tuple[int, int]:
     return round(at[0] * (width - 1) / (GRID - 1)), round(at[1] * (height - 1) / (GRID - 1))
 
 
-def grid(x: int, y: int, width: int, height: int) -> tuple[int, int]:
-    """Return the point of the grid that `pixels` maps to pixel (x, y), for screens of at most 1000 pixels each way."""
-    return round(x * (GRID - 1) / (width - 1)), round(y * (GRID - 1) / (height - 1))
-
-
 def read_computer_use(response: str) -> Action:
     """Read a response in the computer-use format; text before the last `</think>` does not count."""
     return _action(_arguments(response.rpartition("</think>")[2]))

@@ -3,6 +3,16 @@
 All answers are enumerated, planned and compared beforehand, so a decoder that is held to `combinations` cannot write an
 impossible task. They are ordered by how little they change: the room or the hint first, then another object or target of the
 same type of goal, then another type. `check` proves a candidate once more from the stored task alone.
+
+Difficulty is a total order, so that "harder" and "easier" are known before a game is played. The order compares, one after the other:
+
+    load         expected commands of an agent that searches, as a share of the horizon
+    look-alikes  objects of other kinds that the same type of goal could be about
+    place        the rank of the object's likeliest place among its usual places
+    goal, object ranks of the goal's type and of the kind of object (common ones are low)
+
+Expected commands are the shortest plan and the search: each receptacle without a sought object costs one command (two where its
+door is closed), times the chance that a search in random order comes to it too early. A hint saves the search for its object.
 """
 
 from __future__ import annotations
@@ -10,15 +20,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, Final
 
 from environments.household.catalogue import DEVICE, GOAL_TYPES
-from environments.household.difficulty import Difficulty, difficulty
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
 from environments.household.room_changes import MAX_CHANGES, room_changes, spread
-from environments.household.wording import announce, series
+from environments.household.wording import announce, hinted, series
 from environments.household.world import Command, Goal, World
 from triforge.environments.kit import closed_menu, expect_fields, proofs
 from triforge.errors import InputError
@@ -31,6 +41,8 @@ FIELDS: Final = ("goal", "object", "target", "hint", "room")
 SAME: Final = "same"  # the field `room` of an unchanged room
 OTHER_GOALS: Final = 12  # of the same type of goal, and of other types
 MAX_COMBINATIONS: Final = MAX_CHANGES + 1 + 2 * OTHER_GOALS
+
+Difficulty = tuple[Fraction, int, int, int, int]
 
 MEANING: Final[dict[str, str]] = {
     "place": "bring the object to the target",
@@ -235,3 +247,43 @@ def _wins(world: World, announced: str, steps: list[Command]) -> bool:
     episode = Episode(world, PlayOptions(wording="alfworld"), announced)
     won = [bool(episode.play(episode.say(step)).success) for step in steps if not episode.done]
     return len(won) == len(steps) and won[-1:] == [True]
+
+
+def difficulty(world: World, steps: int) -> Difficulty:
+    """Return the place of a game in the order; `steps` is the length of its shortest plan."""
+    goal, catalogue = world.goal, world.catalogue
+    things = list(zip(world.objects, world.where, strict=True))
+    suits = catalogue.suits[goal.type] - {goal.object}
+    homes = catalogue.homes[goal.object]
+    kinds = [world.receptacles[at].kind for thing, at in things if thing.kind == goal.object]
+    ranks = [homes.index(kind) if kind in homes else len(homes) for kind in kinds]
+    return (
+        (steps + search(world)) / world.horizon,
+        sum(thing.kind in suits for thing, _ in things),
+        min(ranks, default=0),
+        GOAL_TYPES.index(goal.type),
+        catalogue.objects.index(goal.object),
+    )
+
+
+def search(world: World) -> Fraction:
+    """Return the expected commands spent on receptacles without a sought object, in a search in random order."""
+    goal, hint = world.goal, hinted(world)
+    at = {
+        kind: {
+            place
+            for thing, place in zip(world.objects, world.where, strict=True)
+            if thing.kind == kind
+        }
+        for kind in {goal.object, goal.target}
+    }
+    unknown = at[goal.object] - {hint}
+    wanted = goal.copies - (hint is not None)
+    if goal.type == "look":
+        lamps = at[goal.target] - {hint}
+        wanted += bool(lamps)
+        unknown = unknown | lamps
+    start = world.start()
+    idle = set(range(len(world.receptacles))) - unknown - {hint}
+    spent = sum(1 if world.is_open(start, place) else 2 for place in idle)
+    return Fraction(max(0, min(wanted, len(unknown))) * spent, len(unknown) + 1)

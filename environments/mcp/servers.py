@@ -110,16 +110,16 @@ class Connection:
 
     async def tools(self) -> list[dict[str, JsonValue]]:
         """Return name, description and schema of each tool; an `EnvError` if the server does not list them."""
-        tools: list[Any] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            ask = partial(_page, cursor or None)
+        tools, cursor = list[Any](), None
+        while True:
             try:
-                page = await self._ask("does not list its tools", ask)
+                page = await self._ask("does not list its tools", partial(_page, cursor))
             except EnvError:
                 self._break()
                 raise
-            tools, cursor = tools + page.tools, page.next_cursor
+            tools += page.tools
+            if not (cursor := page.next_cursor):  # some servers end with an empty one
+                break
         return [
             {"name": one.name, "description": one.description or "", "arguments": one.input_schema}
             for one in tools

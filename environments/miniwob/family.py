@@ -9,23 +9,33 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from environments.gui.actions import Action, call, grid
+from environments.gui.actions import Action
 from environments.gui.episode import Format, ReadOptions, ScreenEpisode
-from environments.miniwob import rewriting
 from environments.miniwob.browser import SHARED, Browsers
-from environments.miniwob.gold import SOLVED, solve
-from environments.miniwob.page import HEIGHT, MAX_SEED, WIDTH, Look, Page, Problem, listing, pages
-from triforge.environments.kit import Family, Strict, expect_fields, parse_model, proofs
+from environments.miniwob.page import MAX_SEED, Look, Page, Problem, listing, pages
+from triforge.environments.kit import (
+    Family,
+    Strict,
+    closed_menu,
+    expect_fields,
+    parse_model,
+    proofs,
+)
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
 
+_EASY: Final = (
+    "click-test", "click-test-2", "click-button", "click-button-sequence", "click-checkboxes", "click-dialog", "click-link",
+    "click-option", "click-tab", "enter-password", "enter-text", "focus-text", "focus-text-2", "login-user",
+)  # fmt: skip
+
 
 class GeneratorOptions(Strict):
     """Options of the generator; README.md explains each."""
 
-    tasks: list[str] = Field(default_factory=lambda: list(SOLVED), min_length=1)
+    tasks: list[str] = Field(default_factory=lambda: list(_EASY), min_length=1)
     horizon: int = Field(default=10, ge=1, le=200)
 
 
@@ -113,6 +123,35 @@ class MiniWobEpisode(ScreenEpisode):
         return tuple(dict.fromkeys([*(f"click {node.ref}" for node in shown), *typed]))
 
 
+# similar pages, from easy to hard; a rewrite is another page of the row, for the same seed, with the utterance and verifier of it
+_ROWS: Final = (
+    ("book-flight-nodelay", "book-flight"),
+    ("choose-date-easy", "choose-date-medium", "choose-date"),
+    ("click-button", "click-button-sequence"),
+    ("click-checkboxes", "click-checkboxes-transfer", "click-checkboxes-soft", "click-checkboxes-large"),
+    ("click-collapsible-nodelay", "click-collapsible", "click-collapsible-2"),
+    ("click-dialog", "click-dialog-2"),
+    ("click-menu", "click-menu-2"),
+    ("click-pie-nodelay", "click-pie"),
+    ("click-tab", "click-tab-2-easy", "click-tab-2-medium", "click-tab-2", "click-tab-2-hard"),
+    ("click-test", "click-test-2", "click-test-transfer"),
+    ("copy-paste", "copy-paste-2"),
+    ("drag-single-shape", "drag-shapes", "drag-shapes-2"),
+    ("email-inbox-delete", "email-inbox-reply", "email-inbox-noscroll", "email-inbox", "email-inbox-nl-turk"),
+    ("enter-text", "enter-text-dynamic", "enter-text-2"),
+    ("focus-text", "focus-text-2"),
+    ("form-sequence", "form-sequence-2", "form-sequence-3"),
+    ("highlight-text", "highlight-text-2"),
+    ("login-user", "login-user-popup"),
+    ("read-table", "read-table-2"),
+    ("scroll-text", "scroll-text-2"),
+    ("simple-arithmetic", "simple-algebra"),
+    ("social-media", "social-media-some", "social-media-all"),
+    ("use-autocomplete-nodelay", "use-autocomplete"),
+    ("use-slider", "use-slider-2"),
+)  # fmt: skip
+
+
 class MiniWobFamily(Family[Problem, PlayOptions]):
     """The family `miniwob`; README.md explains it."""
 
@@ -129,7 +168,7 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
     )
     play_options, generator_options = PlayOptions, GeneratorOptions
     blocks = True
-    measured = ("solvable", "instruction_agrees")  # of pages without a solver
+    measured = ("solvable", "instruction_agrees")
 
     def __init__(self, browsers: Browsers = SHARED) -> None:
         self._browsers = browsers
@@ -140,7 +179,7 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
         _known([problem.task])
         if problem.utterance:
             return problem
-        look = self._look(problem, PlayOptions())
+        look = self._look(problem)
         return problem.model_copy(update={"utterance": look.utterance})
 
     def instruction(self, given: Problem) -> str:
@@ -159,16 +198,16 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
     ) -> MiniWobEpisode:
         return MiniWobEpisode(given, options, self._browsers)
 
-    def solution(self, given: Problem, options: PlayOptions) -> Sequence[str] | None:
-        """Return the responses that solve a task of `gold.SOLVERS`, None for the others."""
-        look = self._look(given, options)
-        actions = solve(given.task, given.utterance, look.nodes)
-        if actions is None:
-            return None
-        return [text for action in actions for text in _responses(action, look, options)]
-
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        return rewriting.menu(self.read(task.params), direction)
+        """Return the other pages of the row: later ones are harder, earlier ones easier."""
+        problem = self.read(task.params)
+        row = next((row for row in _ROWS if problem.task in row), (problem.task,))
+        here = row.index(problem.task)
+        near = row[here + 1 :] if direction == "harder" else row[:here]
+        return closed_menu(
+            f"Present page: {problem.task}, which says: {problem.utterance}",
+            [{"task": name} for name in near if name in pages()],
+        )
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
         """Return the task on another page, which is opened to read its utterance."""
@@ -176,16 +215,25 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
         return self.validate({**task.params, "task": answer["task"], "utterance": ""})
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """Open the page once more; its gold responses, a solver, or the measurement prove that it can be solved."""
+        """Open the page once more; a solver or the measurement proves that it can be solved."""
         try:
             before, after = self.read(parent.params), self.read(candidate.params)
         except InputError as error:
             return proofs(("well_formed", False, error.detail))
-        look = self._look(after, PlayOptions())
-        return rewriting.check(before, after, candidate.instruction, look)
+        look = self._look(after)
+        row = next((row for row in _ROWS if before.task in row), ())
+        other = after.model_copy(update={"task": before.task, "utterance": before.utterance})
+        same_row = after.task in row and other == before
+        page_says = look.utterance == candidate.instruction
+        return proofs(
+            ("differs", after.task != before.task),
+            ("same_row", same_row, "of page; seed and horizon stay"),
+            ("page_says", page_says, f"the page says {look.utterance[:200]!r}"),
+            ("not_satisfied_at_reset", not look.over),
+        )
 
-    def _look(self, problem: Problem, options: PlayOptions) -> Look:
-        lease = self._browsers.lease(options.browsers)
+    def _look(self, problem: Problem) -> Look:
+        lease = self._browsers.lease(PlayOptions().browsers)
         sound = False
         try:
             look = Page(lease.begin(), problem.task, problem.seed).look()
@@ -199,19 +247,6 @@ def _known(tasks: Sequence[str]) -> None:
     known = pages()
     if unknown := sorted(set(tasks) - set(known)):
         raise InputError(f"miniwob: no task {', '.join(unknown)}; there are: {', '.join(known)}")
-
-
-def _responses(action: Action, look: Look, options: PlayOptions) -> list[str]:
-    """Return the responses that click an element or type into it: by number, or by pixel in the computer-use format."""
-    if options.actions == "command":
-        if action.kind == "type":
-            return [f"type {action.ref} {action.text}"]
-        return [f"click {action.ref}"]
-    x, y = next(node.centre for node in look.nodes if node.ref == action.ref)
-    seen = 0 <= x < WIDTH and 0 <= y < HEIGHT
-    where = {"coordinate": [*grid(x, y, WIDTH, HEIGHT)]} if seen else {"ref": action.ref}
-    click = call("left_click", **where)
-    return [click, call("type", text=action.text)] if action.kind == "type" else [click]
 
 
 FAMILY: Final = MiniWobFamily()

@@ -31,8 +31,6 @@ class Node:
     ref: int
     tag: str
     text: str
-    ident: str
-    classes: str
     value: str
     focused: bool
     leaf: bool
@@ -84,8 +82,6 @@ def _walk(node: Mapping[str, JsonValue]) -> Iterator[Node]:
         ref=int(_number(node.get("ref"))),
         tag=str(node.get("tag", "")).lower(),
         text=" ".join(str(node.get("text", "")).split()),
-        ident=str(node.get("id", "")),
-        classes=str(node.get("classes", "")),
         value=str(value).lower() if isinstance(value, bool) else str(value or ""),
         focused=bool(node.get("focused")),
         leaf=not below,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -19,8 +18,6 @@ from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
 from triforge.types import Params
 
-T = TypeVar("T")
-R = TypeVar("R")
 _LISTED: Final = 20  # bad lines
 _MOST: Final = 100_000  # tasks of a pool
 _WHERE: Final = "prompts options: field reward"
@@ -112,18 +109,10 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         """Refuse a row whose columns do not fit the reward function."""
         PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
 
-    def fits_source(self, source: Params, options: Params) -> None:
-        """Refuse a file with any row whose columns do not fit the reward function."""
-        file = Path(parse_model(GeneratorOptions, source, "prompts generate").data)
-        alike: dict[frozenset[str], tuple[int, Params]] = {}  # the first row with these columns
-        for number, row in _rows(file).items():
-            alike.setdefault(frozenset(self.read(row).columns), (number, row))
-        _each(file, dict(alike.values()), lambda row: self.fits(row, options))
-
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw `count` rows of the file, without replacement."""
         wanted = parse_model(GeneratorOptions, options, "prompts generate")
-        rows = [*_rows(Path(wanted.data)).values()]
+        rows = _rows(Path(wanted.data))
         if count > len(rows):
             raise InputError(
                 f"prompts generate: asked for {count} tasks (count and heldout), {wanted.data} has {len(rows)} rows"
@@ -143,26 +132,21 @@ def _parts(prompt: str | list[Turn]) -> tuple[str, str]:
     return "".join(turn.content for turn in turns[:-1]), turns[-1].content
 
 
-def _rows(file: Path) -> dict[int, Params]:
-    """Read the rows of a JSONL file by line: the column `prompt`, and all others; an `InputError` names each bad line."""
+def _rows(file: Path) -> list[Params]:
+    """Read the rows of a JSONL file: the column `prompt`, and all others; an `InputError` names each bad line."""
     plugins.demand_files("prompts generate: field data", "environments/prompts/README.md")
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"prompts generate: field data: {file}: no UTF-8: {error}") from None
-    numbered = {number: line for number, line in enumerate(lines, 1) if line.strip()}
-    return _each(file, numbered, _row)
-
-
-def _each(file: Path, given: Mapping[int, T], work: Callable[[T], R]) -> dict[int, R]:
-    """Return the result of `work` for each line; an `InputError` names those that it refuses."""
-    made: dict[int, R] = {}
+    rows: list[Params] = []
     bad: list[str] = []
-    for number, one in given.items():
+    for number, line in enumerate(lines, 1):
         try:
-            made[number] = work(one)
+            if line.strip():
+                rows.append(_row(line))
         except InputError as error:
             bad.append(f"line {number}: {error.detail}")
     if bad:
@@ -170,7 +154,7 @@ def _each(file: Path, given: Mapping[int, T], work: Callable[[T], R]) -> dict[in
             f"prompts generate: field data: {file}: {len(bad)} bad lines; the first is {bad[0]}",
             problems=tuple(bad[:_LISTED]),
         )
-    return made
+    return rows
 
 
 def _row(line: str) -> Params:

@@ -1,24 +1,17 @@
-"""Products (a seeded synthetic catalogue, or a user's files in WebShop's format), and the search over them.
-
-The synthetic catalogue is made up for triforge; it holds no shop's data.
-"""
+"""Products of a seeded synthetic catalogue, made up for triforge, and the search over them."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from environments.shop.product import SEPARATOR, Product
-from triforge.errors import InputError
 
 _K1, _B = 0.9, 0.4  # Lucene's settings in WebShop
 _SHOWN: Final = 50  # the most products of a search
@@ -100,20 +93,11 @@ COLOURS: Final = ("black", "blue", "brown", "green", "grey", "orange", "purple",
 PRAISE: Final = ("made to last", "tested with care", "a joy to use", "better than it looks", "worth its price")  # fmt: skip
 
 
-DATA: Final = "WEBSHOP_DATA"
-"""The environment variable that names the folder with WebShop's files."""
-
-ATTRIBUTES_FILE, HUMAN_FILE = "items_ins_v2.json", "items_human_ins.json"
-_LONGEST: Final = 10  # characters of a product's number; WebShop leaves out longer ones
-_DEFAULT_PRICE: Final = 100.0  # WebShop's, for products without one
-
-
 @dataclass(frozen=True)
 class Catalogue:
-    """Products, their search index, and written instructions (none in a synthetic catalogue)."""
+    """Products and their search index."""
 
     products: tuple[Product, ...]
-    written: tuple[dict[str, Any], ...] = ()
 
     @cached_property
     def by_asin(self) -> dict[str, Product]:
@@ -150,95 +134,3 @@ def _product(seed: int, number: int) -> Product:
         description=f"{brand} makes {kind.name} {rng.choice(kind.uses)}; {rng.choice(PRAISE)}.",
         reviews=(f"{rng.randint(3, 5)} of 5 stars: {rng.choice(PRAISE)}",),
     )
-
-
-def from_files(products: str) -> Catalogue:
-    """Read the catalogue of WebShop's own files: `products`, items_ins_v2.json and, if there is one, items_human_ins.json."""
-    where = os.environ.get(DATA, "")
-    if not where:
-        raise InputError(
-            f"shop: WebShop's products are not part of triforge; download them with WebShop's setup.sh and set {DATA} to "
-            "the folder that holds them, or use a synthetic catalogue"
-        )
-    return _from_folder(Path(where), products)
-
-
-@lru_cache(maxsize=1)
-def _from_folder(folder: Path, products: str) -> Catalogue:
-    items = _read(folder, products, list)
-    attributes = _read(folder, ATTRIBUTES_FILE, dict)
-    has_human = (folder / HUMAN_FILE).is_file()
-    human: dict[str, Any] = _read(folder, HUMAN_FILE, dict) if has_human else {}
-    made: dict[str, Product] = {}
-    for number, item in enumerate(items):
-        try:
-            product = _read_product(item, attributes)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"shop: {folder / products}: item {number}: {type(error).__name__} {error}; "
-                "expected the fields of WebShop's items_shuffle.json"
-            ) from error
-        if len(product.asin) <= _LONGEST and product.asin != "nan":
-            made.setdefault(product.asin, product)
-    return Catalogue(tuple(made.values()), _written(made, attributes, human))
-
-
-def _read(folder: Path, name: str, kind: type[Any]) -> Any:
-    try:
-        document = json.loads((folder / name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"shop: {folder / name}: {error.strerror}; {DATA} is {folder}") from None
-    except ValueError as error:
-        raise InputError(f"shop: {folder / name}: not JSON: {error}") from None
-    if not isinstance(document, kind):
-        raise InputError(f"shop: {folder / name}: expected a JSON {kind.__name__}")
-    return document
-
-
-def _read_product(item: dict[str, Any], attributes: dict[str, Any]) -> Product:
-    bullets = item["small_description"]
-    options = {
-        name.lower(): tuple(
-            str(value["value"]).strip().replace("/", " | ").lower() for value in values
-        )
-        for name, values in (item.get("customization_options") or {}).items()
-        if values
-    }
-    known = attributes.get(item["asin"]) or {}
-    return Product(
-        asin=str(item["asin"]),
-        title=str(item["name"]),
-        query=str(item["query"]).lower().strip(),
-        category=str(item["product_category"]),
-        price=_price(item.get("pricing")),
-        attributes=tuple(str(a) for a in known.get("attributes", ())),
-        options=options,
-        bullets=tuple(map(str, bullets)) if isinstance(bullets, list) else (str(bullets),),
-        description=str(item["full_description"]),
-    )
-
-
-def _price(text: str | None) -> float:
-    """Return the (lower) price of a tag such as `$12.50` or `$10.00$20.00`."""
-    match = re.search(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)", text or "")
-    return float(match[1].replace(",", "")) if match else _DEFAULT_PRICE
-
-
-def _written(
-    products: dict[str, Product], attributes: dict[str, Any], human: dict[str, Any]
-) -> tuple[dict[str, Any], ...]:
-    """Return human instructions, or those that WebShop made, as (asin, text, attributes, options)."""
-    written: list[dict[str, Any]] = []
-    for asin in products:
-        for one in human.get(asin, ()):
-            wishes = list(one.get("instruction_attributes") or ())
-            options = one.get("instruction_options") or ()
-            values = list(options.values()) if isinstance(options, dict) else list(options)
-            if wishes:
-                text = str(one["instruction"])
-                written.append({"asin": asin, "text": text, "attributes": wishes, "values": values})
-        known = attributes.get(asin) or {}
-        if not human and known.get("instruction") and known.get("instruction_attributes"):
-            text, wishes = str(known["instruction"]), list(known["instruction_attributes"])
-            written.append({"asin": asin, "text": text, "attributes": wishes, "values": []})
-    return tuple(written)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from random import Random
 from typing import Annotated, Final
 
 from pydantic import Field
 
-from environments.shop.catalogue import Catalogue, from_files, synthetic
+from environments.shop.catalogue import Catalogue, synthetic
 from environments.shop.product import Goal, Product, score
 from triforge.environments.kit import (
     AnswerOptions,
     Family,
     Strict,
-    first_valid,
     parse_model,
     part_of,
     wrapped,
@@ -40,15 +37,8 @@ _GUIDE: Final = (
 
 
 def labels(product: Product) -> dict[str, tuple[str, str]]:
-    """Return the label of each option: its value, or `name: value` where the value is ambiguous."""
-    pairs = [
-        (name, value) for name, values in product.options.items() for value in dict.fromkeys(values)
-    ]
-    meanings = Counter([value for _, value in pairs] + list(_BUTTONS))
-    return {
-        value if meanings[value] == 1 else f"{name}: {value}": (name, value)
-        for name, value in pairs
-    }
+    """Return name and value of each option by its value."""
+    return {value: (name, value) for name, values in product.options.items() for value in values}
 
 
 class ShopEpisode:
@@ -185,20 +175,19 @@ class ShopEpisode:
         return [buttons, product.title, f"Price: ${product.price:.2f}", *rows]
 
 
-_DRAWS: Final = 50  # for one visit
 _NO_LIMIT: Final = 1_000_000.0  # WebShop's, for products dearer than it can name a price for
 
 
 class Source(Strict):
-    """A catalogue: synthetic (seed, size), or `products`, a file of WebShop's in the folder `WEBSHOP_DATA`."""
+    """A catalogue."""
 
     seed: int = Field(default=0, ge=0)
     size: int = Field(default=300, ge=10, le=20_000)
-    products: str | None = Field(default=None, pattern=r"^[\w.-]+\.json$")
+    products: None = None  # stored pools have it
 
     def load(self) -> Catalogue:
         """Return the catalogue; the last ones are kept in memory."""
-        return from_files(self.products) if self.products else synthetic(self.seed, self.size)
+        return synthetic(self.seed, self.size)
 
 
 class VisitParams(Strict):
@@ -228,12 +217,12 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
     name = "shop"
     about = About(
         what="search a shop for what a sentence describes, choose options, buy; WebShop's task and score",
-        tasks="generated over a synthetic catalogue, or WebShop's files (`WEBSHOP_DATA`)",
+        tasks="generated over a synthetic catalogue",
         licence="Apache-2.0 (own)",
         papers="EnvRL (there: WebShop)",
         steps_per_s=3_100,
     )
-    never_blocks = True  # episodes have threads of their own: a user's catalogue takes seconds
+    never_blocks = True  # episodes have threads of their own: an index takes a while
     blocks = ThreadPoolExecutor(2, thread_name_prefix="shop")
     params, play_options = VisitParams, AnswerOptions
 
@@ -263,15 +252,8 @@ class ShopFamily(Family[VisitParams, AnswerOptions]):
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         wanted = parse_model(GeneratorOptions, options, "shop generate")
         catalogue = wanted.catalogue.load()
-        if not catalogue.products or (wanted.catalogue.products and not catalogue.written):
-            raise InputError("shop generate: the files hold no product with an instruction")
-        made = []
-        for index in range(count):
-            rng = Random(f"shop visit {seed} {index}")  # noqa: S311
-            # a written instruction does not always fit its product
-            visit = partial(_generate, wanted, catalogue, rng)
-            made.append(first_valid(visit, self.validate, _DRAWS))
-        return made
+        seeded = (Random(f"shop visit {seed} {index}") for index in range(count))  # noqa: S311
+        return [_generate(wanted, catalogue, rng) for rng in seeded]
 
     def begin(
         self, given: VisitParams, options: AnswerOptions, announced: str, _seed: int
@@ -321,8 +303,6 @@ def _goal(given: VisitParams) -> Goal:
 
 def _generate(wanted: GeneratorOptions, catalogue: Catalogue, rng: Random) -> Params:
     source = wanted.catalogue.model_dump(mode="json")
-    if catalogue.written:
-        return {"catalogue": source, "horizon": wanted.horizon, **_from_written(catalogue, rng)}
     product = rng.choice(catalogue.products)
     attributes = rng.sample(product.attributes, min(wanted.attributes, len(product.attributes)))
     names = rng.sample(sorted(product.options), min(wanted.options, len(product.options)))
@@ -333,25 +313,6 @@ def _generate(wanted: GeneratorOptions, catalogue: Catalogue, rng: Random) -> Pa
         "options": {name: rng.choice(product.options[name]) for name in sorted(names)},
         "price_upper": _upper(product.price, rng),
         "horizon": wanted.horizon,
-    }
-
-
-def _from_written(catalogue: Catalogue, rng: Random) -> Params:
-    """Draw one of the files' instructions, with the options of its product."""
-    one = rng.choice(catalogue.written)
-    product = catalogue.by_asin[one["asin"]]
-    chosen = {
-        name: value
-        for name, values in product.options.items()
-        for value in values
-        if value in {str(v).strip().replace("/", " | ").lower() for v in one["values"]}
-    }
-    return {
-        "asin": product.asin,
-        "attributes": [str(a) for a in one["attributes"]],
-        "options": dict(chosen),
-        "price_upper": _upper(product.price, rng),
-        "text": one["text"],
     }
 
 

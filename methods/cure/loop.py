@@ -9,7 +9,7 @@ from methods.cure.arithmetic import count_unit_tests, total
 from methods.cure.written import accepted
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures
-from triforge.types import JudgedGroup, TrainRow
+from triforge.types import JudgedGroup
 
 _OF_POOL = ("train", "measure_parent")
 
@@ -17,14 +17,9 @@ _OF_POOL = ("train", "measure_parent")
 class Cure(LoopHooks):
     """Measures the programs and tests of each step."""
 
-    async def more_samples(
-        self,
-        step: int,
-        groups: Sequence[JudgedGroup],
-        samples: Samples,
-    ) -> tuple[list[TrainRow], Measures]:
-        """Return no rows, and the measures."""
-        return [], unit_test_measures(groups)
+    async def measure(self, step: int, groups: Sequence[JudgedGroup], samples: Samples) -> Measures:
+        """Measure programs and tests."""
+        return unit_test_measures(groups)
 
 
 def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from prometheus_client import Counter
-
 from methods.cure.written import WrittenTest, extra_of_group
 from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
@@ -30,10 +28,6 @@ from triforge.types import (
     ProgramLimits,
     Trajectory,
     TrajectoryGroup,
-)
-
-UNIT_TESTS = Counter(
-    "triforge_reward_unit_tests_total", "Tests written, by whether they could be read.", ["value"]
 )
 
 _RULES: Final = """You design tests for programming problems. A program reads standard input and writes standard output; your test is one input and the exact output that every right program prints for it. The better test is one that programs with a likely mistake do not pass.
@@ -99,7 +93,6 @@ async def run_tests(
     rows = await run_matrix(sandbox, [_program(t) for t in measured], cases, played.programs)
     texts = []
     for output, case, row in zip(reply.outputs, cases, rows, strict=True):
-        UNIT_TESTS.labels("invalid" if case is None else "parsed").inc()
         given = (None, None) if case is None else (case.input, case.output)
         test = WrittenTest(input=given[0], output=given[1], accepts=row)
         texts.append(JudgeText(extra=test.extra, **dict(output)))

@@ -1,4 +1,4 @@
-"""Arithmetic of the auxiliary objectives: their losses, and the draw of transitions.
+"""Arithmetic of the auxiliary objectives: the draw of transitions.
 
     L(t) = L_RL + w_sp(t) * L_sp + w_id(t) * L_id
 
@@ -15,31 +15,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from array_api_compat import array_namespace
-
-from triforge.errors import InputError
-
-Array = Any
 K = TypeVar("K", bound=Hashable)
-
-_CLIP = 0.99
-
-
-def cross_entropy(logprobs: Array) -> Array:
-    """Return `-log p` a token, in nats."""
-    return -logprobs
-
-
-def clipped_mae(logprobs: Array) -> Array:
-    """Return `min(1 - p, 0.99)` a token: an unpredictable token has no gradient and cannot dominate."""
-    xp = array_namespace(logprobs)
-    missed = 1.0 - xp.exp(logprobs)
-    return xp.where(missed > _CLIP, xp.full_like(missed, _CLIP), missed)
-
-
-LOSSES = {"ce": cross_entropy, "clipped_mae": clipped_mae}
 
 
 def draw_evenly(
@@ -76,18 +54,3 @@ def draw_evenly(
     while lazy and len(lazy) > idle_cap * (len(busy) + len(lazy)) + 1e-9:
         lazy.pop()
     return sorted(busy + lazy)
-
-
-def displaced(count: int, *, seed: int) -> list[int]:
-    """Return a random order in which no place keeps its own: one cycle through all (Sattolo).
-
-    The placebo gives transition i the target of transition `displaced(n)[i]`. Fewer than two have no such order.
-    """
-    if count < 2:
-        raise InputError(f"count: given {count}, expected at least 2; one cannot be displaced")
-    draw = random.Random(seed)  # noqa: S311 (a reproducible draw, not a secret)
-    order = list(range(count))
-    for i in range(count - 1, 0, -1):
-        j = draw.randrange(i)
-        order[i], order[j] = order[j], order[i]
-    return order

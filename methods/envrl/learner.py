@@ -8,20 +8,16 @@ temperature 1.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from methods.envrl.arithmetic import LOSSES
-from methods.envrl.options import EnvRLOptions
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.objectives import Objective
-from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.learner.step import Plan, Step, Update
 from services.trainer.learner.training_data import StepData
 from triforge.algorithms.packing import minibatches
@@ -49,10 +45,8 @@ class _Term:
 class Auxiliary(Objective):
     """State prediction (`sp`) and inverse dynamics (`id`) on rows that name them."""
 
-    _options: EnvRLOptions
     _terms: list[_Term]
     _metrics: dict[str, float]
-    _norms: GradientNorms | None
 
     def layout(self, step: Step) -> int:
         """Check rows and lay them out; return how many the largest term with a weight has."""
@@ -60,10 +54,9 @@ class Auxiliary(Objective):
 
     def take(self, rows: Sequence[TrainRow], batch: TrainBatch) -> int:
         """Lay out rows without a step."""
-        learner, self._terms, self._metrics, self._norms = batch.learner, [], {}, None
+        learner, self._terms, self._metrics = batch.learner, [], {}
         own: Any = batch.extra.get(NAME, {})
         weights: dict[str, float] = own.get("weights", {})
-        self._options = EnvRLOptions.model_validate(own.get("options", {}))
         for name in sorted({row.objective for row in rows}):
             rows_of = [row for row in rows if row.objective == name]
             data = StepData.from_rows(
@@ -103,9 +96,6 @@ class Auxiliary(Objective):
 
     def backward(self, step: Step, update: Update) -> float | None:
         """Add the gradient of `sum(weight * mean loss of this update's rows)`."""
-        trains = any(term.weight > 0 for term in self._terms)
-        if update.first and trains and self._options.measure_gradients:
-            self._norms = GradientNorms(self.model.parameters(), self.ranks)
         total = 0.0
         with step.cost.phase("auxiliary"):
             for term in self._terms:
@@ -113,14 +103,11 @@ class Auxiliary(Objective):
                     found = self._backward(step, term, term.parts[update.number])
                     term.loss.append(self.ranks.sum(found))
                     total += term.weight * found
-        if self._norms is not None:
-            self._metrics["aux/grad_norm"] = self._norms.added()
         return total
 
     def _backward(self, step: Step, term: _Term, rows: list[int]) -> float:
         """Add the gradient of one term; return this rank's part of its mean loss."""
         sequences, share = term.data.sequences, term.data.weights
-        loss_of = LOSSES[self._options.loss]
         own = float(share[sequences.cells_of(rows)].sum(dtype=np.float64))
         budget = step.batch.learner.token_budget
         plan = self.model.passes(sequences, rows, budget, ranks=self.ranks.world)
@@ -129,7 +116,7 @@ class Auxiliary(Objective):
             batch = self.model.batch(sequences, part)
             logprobs, _ = self.model.score(batch, 1.0)
             weights = step.tensor(share[batch.cells] / np.float32(own))
-            loss = (loss_of(logprobs) * weights).sum()
+            loss = -(logprobs * weights).sum()
             scorer, weight = self.model.scorer, term.weight
             self.ranks.backward(loss, scorer, counts=counts, last=last, weight=weight)
             if counts:
@@ -138,16 +125,8 @@ class Auxiliary(Objective):
                 term.count(logprobs.detach())
         return found
 
-    def gradient_done(self, step: Step) -> None:
-        """Compare both sides of the sum in the first update of a step."""
-        if self._norms is None:
-            return
-        norm, self._norms = self._norms.added(), None
-        if norm > 0:
-            self._metrics["aux/grad_ratio"] = self._metrics["aux/grad_norm"] / norm
-
     def metrics(self) -> dict[str, float]:
-        """Return `aux/sp/nll`, `aux/id/nll` (nats a token), `aux/id/exact`, weights, losses and gradient norms."""
+        """Return `aux/sp/nll`, `aux/id/nll` (nats a token), `aux/id/exact`, weights and losses."""
         found = dict(self._metrics)
         for term in self._terms:
             found[f"aux/{term.name}/weight"] = term.weight
@@ -174,26 +153,3 @@ def guessed(model: ScoringModel, data: StepData, rows: Sequence[int]) -> float:
         logits = module(input_ids=ids, use_cache=False, logits_to_keep=count).logits
         hits += bool((logits[0, -count:].argmax(-1) == batch.targets).all())
     return hits / len(rows) if rows else 0.0
-
-
-class GradientNorms:
-    """Norms of what was added to the gradients since the last call; holds a copy of them."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter], ranks: Ranks) -> None:
-        self._parameters, self._ranks = parameters, ranks
-        self._before: dict[str, Tensor] = {}
-
-    @torch.no_grad()
-    def added(self) -> float:
-        """Return the L2 norm of the difference to the last call; of the whole gradient in the first one."""
-        squares = 0.0
-        for name, parameter in self._parameters.items():
-            if parameter.grad is None:
-                continue
-            grad: Any = parameter.grad
-            own = grad.to_local() if hasattr(grad, "to_local") else grad
-            before = self._before.get(name)
-            new = own if before is None else own - before
-            self._before[name] = own.detach().clone()
-            squares += self._ranks.squared_norm(new.clone())
-        return math.sqrt(squares)

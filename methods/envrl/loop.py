@@ -22,10 +22,11 @@ class EnvRL(LoopHooks):
     def __init__(self, run: MethodContext, options: EnvRLOptions) -> None:
         super().__init__(run, options)
         self._renderer: Renderer | None = None
+        self._measures: Measures = {}
 
     async def more_samples(
         self, step: int, groups: Sequence[JudgedGroup], samples: Samples
-    ) -> tuple[list[TrainRow], Measures]:
+    ) -> list[TrainRow]:
         """Return the rows of both objectives; none in a step that trains on nothing.
 
         Raises:
@@ -33,24 +34,27 @@ class EnvRL(LoopHooks):
             WeightsError: the model folder has no readable tokenizer.
         """
         trained = samples.reasons["trained"]
-        if not self.options.wanted or not (trained or any(self.weights(step).values())):
-            return [], {}
+        self._measures = {}
+        if not self.options.wanted or not (trained or any(self._weights(step).values())):
+            return []
         return await asyncio.to_thread(self._rows, step, groups, trained)
 
+    async def measure(self, step: int, groups: Sequence[JudgedGroup], samples: Samples) -> Measures:
+        """Return the measures of the rows."""
+        return self._measures
+
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
-        """Put the options and the weights of this step into the policy's batch."""
+        """Put the weights of this step into the policy's batch."""
         if batch.role != "policy" or not self.options.wanted:
             return batch
-        own = {"options": self.options.model_dump(mode="json"), "weights": self.weights(step)}
+        own = {"weights": self._weights(step)}
         return batch.model_copy(update={"extra": {**batch.extra, self.run.name: own}})
 
-    def weights(self, step: int) -> dict[Objective, float]:
+    def _weights(self, step: int) -> dict[Objective, float]:
         """Return the weight of each objective in a training step."""
         return self.options.weights(step, self.run.config.run.steps)
 
-    def _rows(
-        self, step: int, groups: Sequence[JudgedGroup], trained: int
-    ) -> tuple[list[TrainRow], Measures]:
+    def _rows(self, step: int, groups: Sequence[JudgedGroup], trained: int) -> list[TrainRow]:
         config = self.run.config
         if self._renderer is None:
             self._renderer = Renderer.from_folder(config.models.policy.path)
@@ -62,4 +66,5 @@ class EnvRL(LoopHooks):
             max_tokens=config.trainer.policy.max_tokens,
             seed=derive_seed(config.run.seed, "auxiliary", step),
         )
-        return made.rows, made.measures
+        self._measures = made.measures
+        return made.rows

@@ -38,22 +38,8 @@ class EnvRLOptions(MethodOptions):
     """How the weights fall: to 0 at `t_max`, or not at all."""
     t_max: Annotated[int, _ADDS] = Field(0, ge=0)
     """Steps until the weights are 0; 0 is `run.steps`."""
-    layout: Annotated[
-        Literal["separate", "in_sequence"],
-        Only(
-            lambda s: s.wants("sp"),
-            "sp.lambda0 above 0 or measure = true: nothing else stands in a played sequence",
-        ),
-    ] = "separate"
-    """State prediction as chat items of their own, or on observations in played sequences."""
-    prompt: Annotated[
-        Literal["plain", "terse"],
-        Only(
-            lambda s: s.wants("id") or (s.wanted and s.layout == "separate"),
-            "layout = `separate`, id.lambda0 above 0 or measure = true: no item is written",
-        ),
-    ] = "plain"
-    """Wording of separate items: sentences, or three marks for tiny closed vocabularies."""
+    prompt: Annotated[Literal["plain", "terse"], _WANTED] = "plain"
+    """Wording of items: sentences, or three marks for tiny closed vocabularies."""
     history: Annotated[int, _WANTED] = Field(2, ge=0, le=64)
     """Earlier observations and actions shown for state prediction."""
     max_samples_per_update: Annotated[int, _WANTED] = Field(0, ge=0)
@@ -68,14 +54,8 @@ class EnvRLOptions(MethodOptions):
     """An observation that begins so is the harness speaking, and is not learned from."""
     body_ends_at: Annotated[tuple[str, ...], _WANTED] = ("\n\nCommands:",)
     """Where the list of commands begins in an observation; it is never shown or predicted."""
-    loss: Annotated[Literal["ce", "clipped_mae"], _ADDS] = "ce"
-    """Cross-entropy, or the bounded `min(1 - p, 0.99)`."""
-    placebo: Annotated[Literal["none", "shuffle"], _WANTED] = "none"
-    """`shuffle` gives every item another one's target: the control."""
     measure: bool = False
     """Measure both objectives also where their weight is 0; trains nothing."""
-    measure_gradients: Annotated[bool, _ADDS] = True
-    """Compare gradient norms once a step; holds one more gradient meanwhile."""
 
     @property
     def adds(self) -> bool:
@@ -101,11 +81,6 @@ class EnvRLOptions(MethodOptions):
 
     @model_validator(mode="after")
     def _possible(self) -> EnvRLOptions:
-        if self.layout == "in_sequence" and self.placebo == "shuffle" and self.wants("sp"):
-            raise ValueError(
-                "placebo: given 'shuffle' with layout = 'in_sequence', allowed only with 'separate': what stands in "
-                "a sequence cannot be exchanged without changing what the policy read"
-            )
         if self.schedule == "constant" and self.t_max > 0:
             raise ValueError(
                 f"t_max: given {self.t_max} with schedule = 'constant', allowed 0: a constant weight does not fall"

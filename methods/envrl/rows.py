@@ -1,33 +1,27 @@
 """Training rows of the auxiliary objectives.
 
-Separate items (the default) are chat conversations of their own, of which only the assistant's answer is trained on:
+Items are chat conversations of their own, of which only the assistant's answer is trained on:
 
     sp   task, the last observations and actions, the observation, the action   ->   the next observation
     id   task, the observation, the next observation                           ->   the action
 
-In the sequence, state prediction is trained on the observations as they stand in the played sequence: one row a segment, with
-weight on them alone; inverse dynamics stays apart. Prompts, chat marks, lists of admissible commands and the policy's reasoning
-are never trained on. The weights of an objective's tokens sum to 1 over the step, whatever else is in the batch; the weight of the
+Prompts, chat marks, lists of admissible commands and the policy's reasoning are never trained on. The weights of an objective's tokens sum to 1 over the step, whatever else is in the batch; the weight of the
 objective stands in the batch's `extra`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from methods.envrl.options import OBJECTIVES, EnvRLOptions, Objective
-from methods.envrl.transitions import Transition, body, draw_transitions, with_foreign_targets
+from methods.envrl.transitions import Transition, draw_transitions
 from services.trainer.credit.judged_groups import UNKNOWN
-from triforge.errors import ConfigError
 from triforge.rendering import Renderer
-from triforge.types import ChatMessage, JudgedGroup, PlacedImage, TrainRow, Trajectory
+from triforge.types import ChatMessage, JudgedGroup, TrainRow
 
 TOO_LONG: Final = "longer than max_tokens"
-NOT_FOUND: Final = "not found in its sequence"
-PLACEBO: Final = "too few to exchange"
-_MANY: Final = 8  # transitions that are not all missed by chance
 
 _FORETELL: Final = (
     "You know the environment in which an agent works. You read the agent's task, what it saw and did of late, what it sees "
@@ -58,25 +52,8 @@ def auxiliary_rows(
     `trained` is the number of responses that the policy gradient trains on; items over `max_tokens` are left out and counted.
     """
     drawn = draw_transitions(groups, options, trained=trained, seed=seed)
-    foretold = explained = drawn.transitions
-    if options.placebo == "shuffle":
-        foretold, explained = with_foreign_targets(drawn.transitions, seed=seed + 1)
-        drawn.left_out[PLACEBO] += len(drawn.transitions) - len(foretold)
-    items: list[_Item] = []
-    if options.wants("sp") and options.layout == "separate":
-        items += [_item("sp", t, options, renderer) for t in foretold]
-    elif options.wants("sp"):
-        played = {t.id: t for group in groups for t in group.played.trajectories}
-        found, missed = _in_sequence(foretold, played, options, renderer)
-        items += found
-        if missed == len(foretold) >= _MANY:
-            raise ConfigError(
-                f"methods.envrl.layout: given 'in_sequence', but none of the {missed} observations drawn stands in the played "
-                "sequences, expected 'separate': the policy's chat template edits earlier turns, so each step is a sequence of its own"
-            )
-        drawn.left_out[NOT_FOUND] += missed
-    if options.wants("id"):
-        items += [_item("id", t, options, renderer) for t in explained]
+    wanted = [kind for kind in OBJECTIVES if options.wants(kind)]
+    items = [_item(kind, t, options, renderer) for kind in wanted for t in drawn.transitions]
     fitting = [one for one in items if len(one.ids) <= max_tokens]
     drawn.left_out[TOO_LONG] += len(items) - len(fitting)
     counts = {
@@ -90,9 +67,6 @@ def auxiliary_rows(
     return AuxiliaryRows(rows, {f"aux/{name}": float(n) for name, n in counts.items()})
 
 
-# ---- separate items ----
-
-
 @dataclass(frozen=True, slots=True)
 class _Item:
     kind: Objective
@@ -100,7 +74,6 @@ class _Item:
     task_id: str
     ids: tuple[int, ...]
     targets: tuple[bool, ...]
-    images: tuple[PlacedImage, ...] = ()
 
 
 def item(
@@ -158,58 +131,6 @@ def _rows(items: Sequence[_Item]) -> list[TrainRow]:
             versions=(UNKNOWN,) * len(one.ids),
             task_id=one.task_id,
             objective=one.kind,
-            images=one.images,
         )
         for one in items
     ]
-
-
-# ---- in the sequence ----
-
-
-def _in_sequence(
-    transitions: Sequence[Transition],
-    played: Mapping[str, Trajectory],
-    options: EnvRLOptions,
-    renderer: Renderer,
-) -> tuple[list[_Item], int]:
-    """Return one item a segment, up to its last observation, and the number of transitions that were not found."""
-    places: dict[tuple[str, int], set[int]] = {}
-    missed = 0
-    for transition in transitions:
-        trajectory = played[transition.trajectory_id]
-        place = _place(trajectory, transition.step, options, renderer)
-        if place is None:
-            missed += 1
-        else:
-            segment = trajectory.steps[transition.step].segment
-            places.setdefault((trajectory.id, segment), set()).update(place)
-    items = []
-    for (name, segment), targets in places.items():
-        whole = played[name].segments[segment]
-        ids = whole.ids[: max(targets) + 1]
-        marks = tuple(i in targets for i in range(len(ids)))
-        seen = tuple(image for image in whole.images if image.end <= len(ids))
-        key = f"{name}/segment {segment}"
-        items.append(_Item("sp", key, played[name].task_id, ids, marks, seen))
-    return items, missed
-
-
-def _place(
-    trajectory: Trajectory, index: int, options: EnvRLOptions, renderer: Renderer
-) -> range | None:
-    """Return the place of the next observation's body in the step's segment; None unless it is there exactly once.
-
-    The search runs between the response and the next one, for the ids of the text: chat marks around it are never included.
-    """
-    step, after = trajectory.steps[index], trajectory.steps[index + 1]
-    if after.segment != step.segment or after.observation != step.next_observation:
-        return None
-    between = trajectory.segments[step.segment].ids[step.end : after.start]
-    text = tuple(renderer.encode_text(body(step.next_observation, options)))
-    starts = range(len(between) - len(text) + 1)
-    found = [i for i in starts if between[i : i + len(text)] == text]
-    if len(found) != 1 or not text:
-        return None
-    start = step.end + found[0]
-    return range(start, start + min(len(text), options.max_target_tokens))

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from dataclasses import dataclass, field
+from typing import Final
 
-from pydantic import BaseModel, Field
-
-from methods.envrl.arithmetic import displaced, draw_evenly
+from methods.envrl.arithmetic import draw_evenly
 from methods.envrl.options import EnvRLOptions
 from triforge.types import JudgedGroup, Trajectory
 
@@ -27,22 +25,6 @@ REPEATED: Final = "repeated"
 NOT_DRAWN: Final = "not drawn"
 
 
-class TranscriptStep(BaseModel):
-    """A step of a `Transcript`."""
-
-    observation: str
-    response: str
-    action: str = ""
-    next_observation: str
-
-
-class Transcript(BaseModel):
-    """An episode in text form."""
-
-    instruction: Annotated[str, Field(min_length=1)]
-    steps: tuple[TranscriptStep, ...]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transition:
     """One step of one trajectory.
@@ -51,8 +33,6 @@ class Transition:
     """
 
     key: str
-    trajectory_id: str
-    step: int
     task_id: str
     instruction: str
     past: tuple[tuple[str, str], ...]
@@ -91,7 +71,7 @@ def draw_transitions(
         if why := _unfit(trajectory, index, options):
             drawn.left_out[why] += 1
             continue
-        made = transition(trajectory, index, options, trajectory.id, trajectory.task_id)
+        made = transition(trajectory, index, options)
         drawn.left_out[REPEATED] += made.content in kept
         kept.setdefault(made.content, made)
     different = list(kept.values())
@@ -108,39 +88,19 @@ def draw_transitions(
     return drawn
 
 
-def with_foreign_targets(transitions: Sequence[Transition], *, seed: int) -> list[list[Transition]]:
-    """Return the placebo: each transition with another one's next observation, and with another one's action.
-
-    Returns:
-        Two lists in the given order: for state prediction and for inverse dynamics. Both empty below two transitions.
-    """
-    if len(transitions) < 2:
-        return [[], []]
-    order = displaced(len(transitions), seed=seed)
-    pairs = [(own, transitions[other]) for own, other in zip(transitions, order, strict=True)]
-    return [
-        [replace(own, next_observation=other.next_observation) for own, other in pairs],
-        [replace(own, action=other.action) for own, other in pairs],
-    ]
-
-
 def body(observation: str, options: EnvRLOptions) -> str:
     """Return an observation without the list of admissible commands that may follow it."""
     ends = [observation.find(mark) for mark in options.body_ends_at]
     return observation[: min((end for end in ends if end >= 0), default=len(observation))]
 
 
-def transition(
-    played: Trajectory | Transcript, index: int, options: EnvRLOptions, name: str, task: str
-) -> Transition:
-    """Return the step of that index of the trajectory `name`."""
+def transition(played: Trajectory, index: int, options: EnvRLOptions) -> Transition:
+    """Return the step of that index of a trajectory."""
     step = played.steps[index]
     before = played.steps[max(0, index - options.history) : index]
     return Transition(
-        key=f"{name}/{index}",
-        trajectory_id=name,
-        step=index,
-        task_id=task,
+        key=f"{played.id}/{index}",
+        task_id=played.task_id,
         instruction=played.instruction,
         past=tuple((body(s.observation, options), s.action or s.response) for s in before),
         observation=body(step.observation, options),

@@ -9,7 +9,7 @@ from methods.pa_rl.learning import ActionCritic
 from methods.pa_rl.options import PaRlOptions
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
-from triforge.types import JudgedGroup, TrainRow
+from triforge.types import JudgedGroup
 
 
 class PaRl(LoopHooks):
@@ -19,14 +19,9 @@ class PaRl(LoopHooks):
         super().__init__(run, options)
         self._critic = ActionCritic(run.parts.artifacts, run.run_id, run.config, options)
 
-    async def more_samples(
-        self,
-        step: int,
-        groups: Sequence[JudgedGroup],
-        samples: Samples,
-    ) -> tuple[list[TrainRow], Measures]:
+    async def measure(self, step: int, groups: Sequence[JudgedGroup], samples: Samples) -> Measures:
         """Learn from the step's records; return measures."""
-        return [], await asyncio.to_thread(self._critic.learn, step, samples.records)
+        return await asyncio.to_thread(self._critic.learn, step, samples.records)
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
         """Learn from the offline run before the first step; return measures."""

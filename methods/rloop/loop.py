@@ -52,6 +52,7 @@ class RLoop(LoopHooks):
         self._state.setdefault("loop", -1)
         self._state.setdefault("first", None)
         self._restarts, self._too_few = False, ""
+        self._archive: Measures = {}
 
     @property
     def ended(self) -> str:
@@ -80,14 +81,11 @@ class RLoop(LoopHooks):
         return self._place(step)[1] < self.options.explore_steps
 
     async def more_samples(
-        self,
-        step: int,
-        groups: Sequence[JudgedGroup],
-        samples: Samples,
-    ) -> tuple[list[TrainRow], Measures]:
+        self, step: int, groups: Sequence[JudgedGroup], samples: Samples
+    ) -> list[TrainRow]:
         """Return, in the step that fine-tunes, the loop's solutions as sequences in which every action counts alike."""
         if self.plays(step):
-            return [], {}
+            return []
         await self._enter("filter")
         options, artifacts = self.options, self.run.parts.artifacts
         files = await asyncio.to_thread(self._files, step)
@@ -95,16 +93,20 @@ class RLoop(LoopHooks):
         chosen = solutions(archive, hardest=options.hardest, distinct=options.distinct)
         measures = archive_measures(archive, k=options.pass_k)
         measures |= {"rollouts": float(len(archive)), "solutions": float(len(chosen))}
-        measures = {f"archive/{name}": value for name, value in measures.items()}
+        self._archive = {f"archive/{name}": value for name, value in measures.items()}
         if len(chosen) < options.least:
             self._too_few = (
                 f"ended early: loop {self._state['loop'] + 1} has {len(chosen)} hard solutions, fewer than "
                 f"methods.rloop.least = {options.least}"
             )
-            return [], measures
+            return []
         longest = self.run.config.trainer.policy.max_tokens
         read = partial(read_rows, artifacts, files, {r.id for r in chosen}, longest)
-        return await asyncio.to_thread(read), measures
+        return await asyncio.to_thread(read)
+
+    async def measure(self, step: int, groups: Sequence[JudgedGroup], samples: Samples) -> Measures:
+        """Return the measures of the archive in the step that fine-tunes."""
+        return {} if self.plays(step) else self._archive
 
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
         """Keep the loop's first weights on the disk; train from them, with an empty optimiser, where a phase begins."""

@@ -14,7 +14,7 @@ from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.loop.parts import WeightsApi
 from triforge.algorithms.alarms import collapse
 from triforge.errors import TriforgeError
-from triforge.types import GenerateRequest, JudgedGroup, Segment, TrainedRole, TrainRow, Trajectory
+from triforge.types import GenerateRequest, JudgedGroup, Segment, TrainedRole, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +48,11 @@ class CollapseMonitor(LoopHooks):
         """The alarm that ends the run after the last step; empty if the run goes on."""
         return self._stop
 
-    async def more_samples(
-        self,
-        step: int,
-        groups: Sequence[JudgedGroup],
-        samples: Samples,
-    ) -> tuple[list[TrainRow], Measures]:
-        """Return no rows; measure how much the thoughts of the step depend on their prompts."""
+    async def measure(self, step: int, groups: Sequence[JudgedGroup], samples: Samples) -> Measures:
+        """Measure how much the thoughts of the step depend on their prompts."""
         if not self.options.prompts:
-            return [], {}
-        return [], await information(groups, self.options.prompts, self.run.parts.apis["policy"])
+            return {}
+        return await information(groups, self.options.prompts, self.run.parts.apis["policy"])
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
         """Watch the measures of a step; return the number of alarms that are on, and the number behind each."""

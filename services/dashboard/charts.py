@@ -1,13 +1,19 @@
-"""The charts of a run: which measures are drawn together, with their words in `html/charts.toml`."""
+"""The charts of a run: which measures are drawn together (`html/charts.toml`), their lines as points, and the alarms of steps."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from math import ceil, isfinite
+from typing import Final, NamedTuple, TypeVar
 
 from services.dashboard.templates import FOLDER
+from triforge.algorithms import alarms as of_step
+from triforge.algorithms.alarms import Letter
+from triforge.types import RunStep
+
+T = TypeVar("T")
 
 INTERVAL: Final = ("", "/low", "/high")  # a measure, and the ends of its interval
 
@@ -56,3 +62,134 @@ def _with_further(series: Mapping[str, str], further: Iterable[str]) -> dict[str
         for role in further
         for name, key in of_policy.items()
     }
+
+
+# ---- lines: finite values over steps or time, smoothed, stacked, thinned ----
+
+_MOST_POINTS: Final = 200  # of a line; more are thinned evenly, the last stays
+_HOUR_S: Final = 3600.0
+_LONG_S: Final = 3 * _HOUR_S  # a longer run has hours along the bottom
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The axes that a reader chose for the curves of a page.
+
+    Attributes:
+        time: time since the first step along the bottom, in place of the number of a step.
+        smooth: the share of the value before in the next one; the measured values stay in faint colours.
+    """
+
+    time: bool = False
+    smooth: float = 0.0
+
+    def bottom(self, steps: Sequence[RunStep]) -> str:
+        """Name the horizontal axis."""
+        if not self.time:
+            return "training steps"
+        return "hours" if _unit_s(steps) == _HOUR_S else "minutes"
+
+    def across(self, steps: Sequence[RunStep]) -> list[float]:
+        """Return the place of each step on the horizontal axis."""
+        if not self.time:
+            return [float(step.step) for step in steps]
+        return [(step.at - steps[0].at) / _unit_s(steps) for step in steps]
+
+
+AS_MEASURED: Final = View()
+
+
+class Point(NamedTuple):
+    """A point of a line: its place, its own value and its step."""
+
+    x: float
+    y: float
+    value: float
+    step: int
+
+
+Line = Sequence[Point]
+Lines = Mapping[str, Line]
+
+
+def measured(key: str, steps: Sequence[RunStep], across: Sequence[float]) -> Line:
+    """Return the finite values of a measure."""
+    values = ((x, step.metrics.get(key), step.step) for x, step in zip(across, steps, strict=True))
+    return [Point(x, y, y, step) for x, y, step in values if y is not None and isfinite(y)]
+
+
+def drawn(chart: Chart, lines: Lines, view: View) -> dict[str, Line]:
+    """Return the lines of a chart as they are drawn."""
+    if chart.stacked:
+        return _stacked(lines)
+    if view.smooth:
+        lines = {name: _smoothed(line, view.smooth) for name, line in lines.items()}
+    return {name: thinned(line) for name, line in lines.items()}
+
+
+def thinned(points: Sequence[T]) -> list[T]:
+    """Return at most 200 of the points, evenly; the last stays."""
+    stride = max(1, ceil(len(points) / _MOST_POINTS))
+    return [*points[:-1:stride], *points[-1:]]
+
+
+def _stacked(lines: Lines) -> dict[str, Line]:
+    """Put each line on top of those before it; a missing value counts as 0."""
+    places = thinned(sorted({(point.step, point.x) for line in lines.values() for point in line}))
+    tops, stacked = dict.fromkeys(places, 0.0), dict[str, Line]()
+    for name, line in lines.items():
+        own = {point.step: point.value for point in line}
+        tops = {(step, x): top + own.get(step, 0.0) for (step, x), top in tops.items()}
+        stacked[name] = [Point(x, y, own.get(step, 0.0), step) for (step, x), y in tops.items()]
+    return stacked
+
+
+def _smoothed(line: Line, share: float) -> Line:
+    """Return the moving average; its first values are not drawn towards 0."""
+    averages, total = list[Point](), 0.0
+    for count, point in enumerate(line, 1):
+        total = share * total + (1.0 - share) * point.value
+        average = total / (1.0 - share**count)
+        averages.append(point._replace(y=average, value=average))
+    return averages
+
+
+def _unit_s(steps: Sequence[RunStep]) -> float:
+    """Return the seconds of a unit of the time axis."""
+    return _HOUR_S if steps and steps[-1].at - steps[0].at > _LONG_S else 60.0
+
+
+# ---- alarms: those of the steps, with steps in a row that raise the same kind put together ----
+
+_MOST_ALARMS: Final = 40  # alarms on a page
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm of one kind over steps in a row; the message is that of the first step."""
+
+    letter: Letter
+    first: int
+    last: int
+    message: str
+
+    @property
+    def text(self) -> str:
+        """The steps and the message."""
+        alone = self.first == self.last
+        steps = f"step {self.first}" if alone else f"steps {self.first} to {self.last}"
+        return f"{steps}: {self.message}"
+
+
+def alarms(steps: Sequence[RunStep]) -> list[Alarm]:
+    """Return the newest alarms of a run, in order."""
+    closed: list[Alarm] = []
+    still_on: dict[Letter, Alarm] = {}
+    for step in steps:
+        messages = of_step.alarms(step.metrics)
+        closed += [still_on.pop(letter) for letter in [*still_on] if letter not in messages]
+        for letter, message in messages.items():
+            begun = Alarm(letter, step.step, step.step, message)
+            still_on[letter] = replace(still_on.get(letter, begun), last=step.step)
+    closed += still_on.values()
+    return sorted(closed, key=lambda alarm: (alarm.first, alarm.letter))[-_MOST_ALARMS:]

@@ -8,9 +8,17 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from services.dashboard.alarms import Alarm
-from services.dashboard.charts import Chart
-from services.dashboard.lines import AS_MEASURED, Line, Lines, View, drawn, measured, thinned
+from services.dashboard.charts import (
+    AS_MEASURED,
+    Alarm,
+    Chart,
+    Line,
+    Lines,
+    View,
+    drawn,
+    measured,
+    thinned,
+)
 from triforge.types import RunStep
 
 _WIDTH, _HEIGHT = 400, 220  # of a phone, so that letters keep their size there

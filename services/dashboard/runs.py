@@ -10,12 +10,11 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from services.dashboard.alarms import READ, alarms
 from services.dashboard.apis import Visitor, run_path
-from services.dashboard.charts import Chart, charts_of
+from services.dashboard.charts import Chart, View, alarms, charts_of
 from services.dashboard.drawing import pictures
-from services.dashboard.lines import View
 from services.dashboard.templates import page
+from triforge.algorithms.alarms import READ
 from triforge.types import ENDED, Page, PoolState, RunState, RunStep, WeightsRecord
 
 router = APIRouter(default_response_class=HTMLResponse)

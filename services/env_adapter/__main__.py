@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -134,16 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, program in PROGRAMS.items():
         commands.add_parser(name, help=program.__doc__)
     served = commands.add_parser("serve", help="Serve a family over the OpenEnv protocol.")
-    served.add_argument("name", help="family")
-    served.add_argument("--host", default="127.0.0.1")
-    served.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    served.add_argument("--tasks", type=Path, default=None, help="JSONL; generated ones otherwise")
-    served.add_argument("--count", type=int, default=64, help="tasks to generate")
-    served.add_argument("--seed", type=int, default=0)
-    served.add_argument("--generate", default="{}", help="options of the generator, JSON")
-    served.add_argument("--options", default="{}", help="options of the episodes, JSON")
-    served.add_argument("--sessions", type=int, default=64, help="WebSockets at a time")
-    served.add_argument("--idle", type=float, default=900.0, help="seconds until a silent one ends")
+    served.add_argument("arguments", type=json.loads, help="of `triforge env serve`, JSON")
     return parser
 
 
@@ -157,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
             return PROGRAMS[command]()
         from services.env_adapter.openenv.server import serve
 
-        return serve(**options)
+        return serve(**options["arguments"])
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1

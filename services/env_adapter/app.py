@@ -13,7 +13,6 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.env_adapter.adaptation import routes as adaptation
 from services.env_adapter.pools import routes as pools
 from services.env_adapter.pools.changes import Changes
 from services.env_adapter.pools.creation import FindFamily, PoolMaker
@@ -31,7 +30,7 @@ from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MEBIBYTE
 
-RULES: Final[Mapping[str, Rule]] = {**pools.RULES, **adaptation.RULES, **sessions.RULES}
+RULES: Final[Mapping[str, Rule]] = {**pools.RULES, **sessions.RULES}
 
 _PRUNE_S: Final = 3600.0
 
@@ -90,7 +89,7 @@ def add_routes(app: FastAPI, *, parts: Parts) -> None:
     app.include_router(pools.pool_routes(store, maker, planner))
     app.include_router(pools.pool_changes(changes))
     app.include_router(pools.task_routes(store, changes))
-    app.include_router(adaptation.proposal_routes(store, changes))
+    app.include_router(pools.proposal_routes(store, changes))
     app.include_router(Sessions(kept, parts.log, store.task, parts.policy_url).router())
 
 

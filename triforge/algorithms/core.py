@@ -249,13 +249,6 @@ class CoreOptions(Options):
     kl_weighted: Annotated[bool, _KL, READS_LOSS] = False
     """Multiply the KL term with the ratio, which makes it unbiased away from the weights that
     sampled."""
-    kl_target: Annotated[float | None, _KL] = Field(None, gt=0, le=100)
-    """Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at
-    `kl_beta`."""
-    kl_gain: Annotated[
-        float, _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is")
-    ] = Field(0.1, gt=0, le=1)
-    """How fast."""
     # ---- samples of other weights ----
     off_policy: Literal["auto", "none", "bypass", "decoupled", "tis", "mis"] = "auto"
     """What is done about samples of other weights than those trained; `auto` is `none` with a

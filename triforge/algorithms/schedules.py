@@ -1,7 +1,7 @@
-"""Numbers that change over a run: step sizes, weights of auxiliary objectives, the weight of the KL term.
+"""Numbers that change over a run: step sizes, weights of auxiliary objectives.
 
 Sources: Loshchilov and Hutter, 2017, without restarts, for the cosine; EnvRL, arXiv 2606.17680, for the cosine weight;
-Ziegler et al., arXiv 1909.08593, section 2.2, for the adaptive weight; the rest is ours.
+the rest is ours.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import math
 from typing import Literal
 
 Schedule = Literal["constant", "linear", "cosine"]
-
-_LARGEST_ERROR = 0.2  # that a step counts
 
 
 def _fallen(schedule: Schedule, t: float) -> float:
@@ -44,13 +42,3 @@ def learning_rate(
 def scheduled_weight(lambda0: float, step: int, t_max: int, schedule: Schedule = "cosine") -> float:
     """Return the weight of an auxiliary objective at a step, counted from 0: from lambda0 to 0 at `t_max`."""
     return lambda0 * _fallen(schedule, min(1.0, step / t_max))
-
-
-def adaptive_beta(beta: float, kl: float, *, target: float, gain: float) -> float:
-    """Return the weight of the KL term after a step with a KL of `kl` nats a token from the anchor.
-
-    `beta * (1 + gain * clip(kl / target - 1, -0.2, 0.2))`: larger where the policy went further than wanted, smaller where
-    it stayed nearer.
-    """
-    error = min(max(kl / target - 1.0, -_LARGEST_ERROR), _LARGEST_ERROR)
-    return beta * (1.0 + gain * error)

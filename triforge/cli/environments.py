@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -69,10 +70,9 @@ def env_serve(
 ) -> None:
     """Serve a family over the OpenEnv protocol; Ctrl-C stops it."""
     arguments = {
-        "host": host, "port": port, "count": count, "seed": seed, "generate": generate, "options": options,
-        "sessions": sessions, "idle": idle,
-    } | ({"tasks": tasks} if tasks else {})  # fmt: skip
-    command = [sys.executable, "-m", "services.env_adapter", "serve", name]
-    command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
+        "name": name, "host": host, "port": port, "tasks": str(tasks or ""), "count": count, "seed": seed,
+        "generate": generate, "options": options, "sessions": sessions, "idle": idle,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "services.env_adapter", "serve", json.dumps(arguments)]
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606  the service takes this process over

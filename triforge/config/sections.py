@@ -189,8 +189,8 @@ class AdaptationSection(Section):
     max_version_gap: int | None = Field(None, ge=0)
     """Policy versions that the two groups of a pair may span; none is `run.staleness_bound`."""
     diagnosis: Literal["facts", "model"] = "facts"
-    """What the rewriter reads about attempts. `facts`: the sub-goal that is missed and the worst judged step, found by program;
-    a model explains where the family has no sub-goals. `model`: a model explains, and is given the facts."""
+    """Source of the text on failed attempts that the rewriter reads. `facts`: a program names the sub-goal that was missed and the
+    step with the worst votes; for families without sub-goals a model explains. `model`: a model explains, with the facts in its prompt."""
     diagnosis_tokens: Positive = 48
     """Tokens of one answer of the diagnosis."""
     diagnosis_budget: int = Field(512, ge=0)

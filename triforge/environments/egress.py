@@ -12,6 +12,7 @@ import functools
 import ipaddress
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -191,12 +192,12 @@ async def _read(answer: aiohttp.ClientResponse, largest: int) -> bytes:
 def _place(entry: str) -> _Place:
     match = _PORT.fullmatch(entry)
     host, port = (match[1], int(match[2])) if match else (entry, None)
-    host = host.strip("[]")
-    try:
-        return _Place("", ipaddress.ip_network(host, strict=False), port)
-    except ValueError:
-        pass
-    if _NAME.fullmatch(host) is None or (port is not None and not 0 < port < 65536):
+    host, in_range = host.strip("[]"), port is None or 0 < port < 65536
+    with suppress(ValueError):
+        network = ipaddress.ip_network(host, strict=False)
+        if in_range:
+            return _Place("", network, port)
+    if _NAME.fullmatch(host) is None or not in_range:
         raise ConfigError(
             f"{OPTION}: given {entry!r}, expected any, public, docker, or hosts, addresses and networks such as envs:8000, "
             "*.example.org, 10.1.0.0/16, separated by commas"

@@ -96,7 +96,8 @@ def check_pool(
         InputError: options or rows are malformed; each bad row is named.
     """
     family.make(head.options)  # refuses impossible options
-    fits = _fitting(family, head)
+    own = getattr(family, "fits", None)
+    fits = (lambda params: own(params, head.options)) if own else _any_fits
     check_rows(family, rows, checked, fits=fits)
     generate(family, head.generate or GenerateSpec(count=0), checked, fits=fits)
     if not checked.count:
@@ -105,14 +106,6 @@ def check_pool(
 
 def _any_fits(params: Params) -> None:
     """Accept every task: most families play all tasks with all options."""
-
-
-def _fitting(family: EnvironmentFamily, head: PoolRequest) -> Callable[[Params], None]:
-    """Return a check of a task against the pool's options, after the check of the generator's source."""
-    if head.generate and (fits_source := getattr(family, "fits_source", None)):
-        fits_source(head.generate.options, head.options)
-    fits = getattr(family, "fits", None)
-    return (lambda params: fits(params, head.options)) if fits else _any_fits
 
 
 def check_rows(

@@ -161,7 +161,7 @@ class FakeFamily:
         return ["up"] * int(str(task.params["target"]))
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """Offer all higher targets as harder, all lower ones as easier."""
+        """Return the higher targets if the task is to become harder, else the lower ones."""
         now = int(str(task.params["target"]))
         targets = range(now + 1, _MAX_TARGET + 1) if direction == "harder" else range(1, now)
         texts = tuple(str(target) for target in targets)

@@ -21,9 +21,7 @@ class TrainRow(Message):
     `logprobs` the behaviour log-probabilities, `versions` the weights that sampled them (-1 where nothing was sampled).
 
     `key` of the policy's rows is the trajectory's id, a slash, and the row's number in it.
-    `kind` names the loss: `pg` is that of the batch's job (`algorithm.job`, by default the policy gradient), `ce`
-    cross-entropy on the tokens of weight above 0, for which `objective` names the term (`sp` state prediction, `id`
-    inverse dynamics); the weights of one objective sum to 1.
+    `objective` names a term of a method's objective; without one the row is trained on by the batch's job (`algorithm.job`).
     `images` stand among `ids`; the learner reads their bytes from the artifact store.
     `rewards` (aligned with `ids`) and `ends` are for a critic, which estimates the advantages (0 here): the reward of each token,
     and the places of the last token of each turn that is trained on, ascending. The reward of a turn stands on its last token,
@@ -60,7 +58,7 @@ class TrainBatch(Message):
 
     Produced by: orchestrator (stream `batches`). Consumed by: learner.
     Training starts from the version `start` and publishes the number after it; `initial` is the version that the run began with.
-    `auxiliary_weights` are those of this step. `keep` weight versions stay on the disk, and the folder of the number `pinned`.
+    `extra` has the fields of methods. `keep` weight versions stay on the disk, and the folder of the number `pinned`.
     With `colocate` the learner gives its device's memory back after the step.
     `temperature` is that of the rows' sampling, `seed` of their order.
     """

@@ -13,12 +13,14 @@ from typing import Final
 
 from prometheus_client import Counter
 
-from services.env_adapter.adaptation.controllers import ControllerParts, Controllers
+from services.env_adapter.adaptation.controllers import ControllerParts, TaskController
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from triforge.broker import Broker, outcome_job
+from triforge.config.parts import CONTROLLERS
 from triforge.errors import PolicyError, StorageError, TriforgeError, UnavailableError
+from triforge.methods import load_part
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.store.database import Database
 from triforge.types import GenerateReply, GenerateRequest, Proposal, TaskOutcome
@@ -32,11 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 class Adapter:
-    """Handles outcomes."""
+    """Handles outcomes by the controllers of their runs, each made when it is first needed."""
 
-    def __init__(self, measurements: MeasurementStore, controllers: Controllers) -> None:
-        self._measurements = measurements
-        self._controllers = controllers
+    def __init__(self, parts: ControllerParts) -> None:
+        self._parts = parts
+        self._controllers: dict[str, TaskController] = {}
 
     async def handle(self, outcome: RunOutcome) -> tuple[Proposal, ...]:
         """Count an outcome, decide the pending proposal that it measures, and let the controller respond to a training group.
@@ -49,7 +51,7 @@ class Adapter:
             NotFoundError: the store has no such pool or task; repeating would not help.
             ConfigError: there is no such controller.
         """
-        decided = await asyncio.to_thread(self._measurements.record, outcome)
+        decided = await asyncio.to_thread(self._parts.measurements.record, outcome)
         changed = [] if decided is None else [decided]
         made = await self._respond(outcome)
         if isinstance(made, Closed):
@@ -65,10 +67,14 @@ class Adapter:
                 f"controller {section.controller}, a group with the purpose {outcome.purpose}"
             )
         if section.original_share and await asyncio.to_thread(
-            self._measurements.kept_original, outcome
+            self._parts.measurements.kept_original, outcome
         ):
             return Closed("the slot keeps its original task (adaptation.original_share)")
-        return await self._controllers.find(section.controller).respond(outcome)
+        name = section.controller
+        if name not in self._controllers:
+            part = load_part(CONTROLLERS.find(name).part, "adaptation.controller")
+            self._controllers[name] = part(self._parts)
+        return await self._controllers[name].respond(outcome)
 
 
 def make_adapter(
@@ -82,10 +88,8 @@ def make_adapter(
 
     Neither is needed by controllers that ask no model.
     """
-    measurements = MeasurementStore(database)
     writer = writer or ProposalWriter(generate or _no_model, family)
-    parts = ControllerParts(measurements, writer, database, family)
-    return Adapter(measurements, Controllers(parts))
+    return Adapter(ControllerParts(MeasurementStore(database), writer, database, family))
 
 
 async def _no_model(request: GenerateRequest) -> GenerateReply:  # noqa: ARG001

@@ -15,8 +15,6 @@ from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from services.env_adapter.adaptation.settings import RunOutcome
 from triforge.algorithms.filters import rewrite_direction
-from triforge.config.parts import CONTROLLERS
-from triforge.methods import load_part
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
 from triforge.types import Direction, Proposal
@@ -37,21 +35,6 @@ class ControllerParts:
     writer: ProposalWriter
     database: Database
     family: Callable[[str], EnvironmentFamily]
-
-
-class Controllers:
-    """The controllers of a worker by name, each made when it is first needed."""
-
-    def __init__(self, parts: ControllerParts) -> None:
-        self._parts = parts
-        self._made: dict[str, TaskController] = {}
-
-    def find(self, name: str) -> TaskController:
-        """Return the controller of that name; raise ConfigError if there is none."""
-        if name not in self._made:
-            part = load_part(CONTROLLERS.find(name).part, "adaptation.controller")
-            self._made[name] = part(self._parts)
-        return self._made[name]
 
 
 class LlmRewrite:

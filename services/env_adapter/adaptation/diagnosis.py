@@ -1,6 +1,7 @@
 """The diagnosis: what trajectories show, in at most two sentences each.
 
-By default it is the facts of a family with sub-goals (`facts`), and no model is asked. Else a model reads in two stages,
+By default it is the facts of a family with sub-goals (`facts_of`): the missed sub-goal and the worst judged step, or the longest
+sub-goal of a success; no model is asked, and the votes of a judge that gives no reasons are enough. Else a model reads in two stages,
 with the facts if there are any. First it reads each step with a negative vote and a reason, and names the fault. Then it
 reads the trajectory with these summaries, and says what went wrong or what made the task easy. For easier tasks it reads
 failures, for harder ones the shortest successes. All text that it reads is quoted, and its own text is quoted again for
@@ -15,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from services.env_adapter.adaptation.facts import facts_of, has_reason
 from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.prompt_escaping import one_line, quote
+from triforge.rollout.adapting import SubGoal, SubGoals
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -25,6 +26,7 @@ from triforge.types import (
     DiagnosisNote,
     Direction,
     GenerateRequest,
+    Params,
     Sampling,
     Task,
 )
@@ -38,6 +40,9 @@ _ACTION: Final = 80  # characters of an action
 _REASON: Final = 400  # characters of a judge's text
 _SUMMARY: Final = 320  # characters of a summary
 _FACTS: Final = 400  # characters of a family's facts
+_FACT: Final = 60  # of them: of a sub-goal's name, of an action
+_FACT_SEEN: Final = 80  # of an observation
+_FACT_REASON: Final = 100  # of a judge's reason
 _SENTENCE: Final = re.compile(r"[^.!?]*[.!?]+")
 
 _RULES: Final = (
@@ -251,3 +256,68 @@ def _share_out(candidates: Sequence[Sequence[int]], count: int) -> list[list[int
     )
     taken = [pair for turn in turns for pair in turn if pair is not None][:count]
     return [[step for mine, step in taken if mine == number] for number in range(len(candidates))]
+
+
+# ---- facts ----
+
+
+def facts_of(family: object, task: Task, note: DiagnosisNote, options: Params) -> str:
+    """Describe a trajectory in one or two sentences of at most 400 characters; empty for a family without sub-goals."""
+    if not isinstance(family, SubGoals):
+        return ""
+    goals = family.sub_goals(task, [action for action, _, _ in note.steps], options)
+    if not goals:
+        return ""
+    return _success(note, goals) if note.success else _failure(note, goals)
+
+
+def _failure(note: DiagnosisNote, goals: Sequence[SubGoal]) -> str:
+    missed = next((n for n, goal in enumerate(goals) if goal.reached is None), None)
+    if missed is None:
+        return ""
+    since = max((goal.reached or 0 for goal in goals[:missed]), default=0)
+    text = f"Missed sub-goal {missed + 1} of {len(goals)}, '{_name(goals[missed])}'"
+    if missed:
+        text += f", after '{_name(goals[missed - 1])}' at step {goals[missed - 1].reached}"
+    text += f", within {len(note.steps)} steps."
+    worst = worst_step(note, since)
+    return text if worst is None else f"{text} {_step(note, worst)}"
+
+
+def _success(note: DiagnosisNote, goals: Sequence[SubGoal]) -> str:
+    """Name the sub-goal that took the most steps: a harder task may change it."""
+    before = 0
+    took: list[tuple[int, str]] = []
+    for goal in goals:
+        took.append(((goal.reached or before) - before, _name(goal)))
+        before = max(before, goal.reached or 0)
+    most, name = max(took, key=lambda pair: pair[0])
+    return f"Won in {len(note.steps)} steps; '{name}' took {most} of them, the most of {len(goals)} sub-goals."
+
+
+def worst_step(note: DiagnosisNote, since: int = 0) -> int | None:
+    """Return the step with the largest share of negative votes after `since` steps, else of all; None without such a vote."""
+    shares = {
+        index: votes.count(-1) / len(votes)
+        for index, (_, _, votes) in enumerate(note.steps)
+        if -1 in votes
+    }
+    late = {index: share for index, share in shares.items() if index >= since} or shares
+    return min(late, key=lambda index: (-late[index], index), default=None)
+
+
+def _step(note: DiagnosisNote, index: int) -> str:
+    action, seen, votes = note.steps[index]
+    shown = f"'{one_line(action, limit=_FACT)}' -> '{one_line(seen, limit=_FACT_SEEN)}'"
+    text = f"Step {index + 1}, {shown}, is judged bad by {votes.count(-1)} of {len(votes)} votes"
+    reasons = [*filter(has_reason, dict(note.judged).get(index, ()))]
+    return f"{text}: '{one_line(reasons[0], limit=_FACT_REASON)}'." if reasons else f"{text}."
+
+
+def has_reason(text: str) -> bool:
+    """Return whether the text of a vote holds more than the verdict."""
+    return len(text.split()) >= 4
+
+
+def _name(goal: SubGoal) -> str:
+    return one_line(goal.name, limit=_FACT)

@@ -9,18 +9,24 @@ A measurement is unique by its group, so a repeated delivery is counted once. Pa
 played in one round. A pair counts only if both of its groups were measured, by policy versions at most `max_version_gap`
 apart over both groups. A proposal names each discarded pair with the reason, and the next round plays another; after
 `MAX_DISCARDED` of them the proposal is rejected unmeasured.
+
+Limits of rewriting, for which a slot is not rewritten now; the distance from the root is a check of the candidate (`candidates`):
+
+    of a slot    split, state, pin, an open proposal, rewrites in a row without a group inside the band
+    of a pool    its state, the number of pending proposals
+    of a run     the number of proposals
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.limits import kept_original, why_closed
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.rows import (
     change_proposal,
@@ -33,11 +39,13 @@ from services.env_adapter.pools.rows import (
 from services.env_adapter.pools.slots import replace, successor
 from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.rollout.protocols import TaskDraft
+from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import AcceptanceTest, Proposal, Task
 
 MAX_DISCARDED: Final = 12
+_DECIDED: Final = ("accepted", "rejected", "awaiting", "rolled_back")
 
 Pair = tuple[MeasurementRow, MeasurementRow]
 
@@ -280,3 +288,92 @@ def _move(session: Session, proposal: Proposal, verdict: str, reason: str) -> tu
     else:
         candidate.state = state
     return state, reason
+
+
+# ---- limits ----
+
+
+def why_closed(session: Session, task: Task, outcome: RunOutcome, *, in_work: int) -> str:
+    """Return why the outcome's task may not be rewritten now; empty if it may.
+
+    `in_work` is the number of proposals of the pool that this process is writing. The answer holds while the session has
+    locked the pool.
+    """
+    return _slot_limit(session, task) or _run_limit(session, task, outcome, in_work)
+
+
+def _slot_limit(session: Session, task: Task) -> str:
+    pool = session.get_one(PoolRow, task.pool_id)
+    if task.split != "train":
+        return "held-out tasks are never rewritten"
+    if task.state != "active":
+        return f"the version is {task.state}, only an active one is rewritten"
+    if task.pinned:
+        return "the task is pinned: it is never rewritten"
+    if pool.state != "active":
+        return f"the pool is {pool.state}"
+    if _proposals(session, ProposalRow.slot == task.slot, ProposalRow.state == "awaiting"):
+        return "a rewrite of the slot waits for a person"
+    if _proposals(session, ProposalRow.slot == task.slot, ProposalRow.state == "pending"):
+        return "the slot has a pending proposal"
+    return ""
+
+
+def _run_limit(session: Session, task: Task, outcome: RunOutcome, in_work: int) -> str:
+    limits = outcome.settings.adaptation
+    pending = (ProposalRow.pool_id == task.pool_id, ProposalRow.state == "pending")
+    if _proposals(session, *pending) + in_work >= limits.max_pending:
+        return f"max_pending = {limits.max_pending} proposals are pending"
+    made = _proposals(session, ProposalRow.run_id == outcome.run_id) + in_work
+    if limits.max_proposals and made >= limits.max_proposals:
+        return f"max_proposals = {limits.max_proposals} were made"
+    if limits.max_consecutive and _in_a_row(session, task.slot, outcome) >= limits.max_consecutive:
+        return (
+            f"max_consecutive = {limits.max_consecutive} rewrites of this slot came in a row without a group inside "
+            "the band"
+        )
+    return ""
+
+
+def _in_a_row(session: Session, slot: str, outcome: RunOutcome) -> int:
+    """Count the measured rewrites of the slot by this run since its last training group inside the band."""
+    band = outcome.settings.algorithm
+    accuracy = cast(MeasurementRow.successes, Float) / func.nullif(MeasurementRow.measured, 0)
+    inside = session.scalar(
+        select(func.max(MeasurementRow.step))
+        .join(TaskRow, TaskRow.id == MeasurementRow.task_id)
+        .where(
+            TaskRow.slot == slot,
+            MeasurementRow.run_id == outcome.run_id,
+            MeasurementRow.purpose == "train",
+            accuracy.between(band.alpha_low, band.alpha_high),
+        )
+    )
+    decided = _decided(session, ProposalRow.slot == slot, ProposalRow.run_id == outcome.run_id)
+    return sum(inside is None or proposal.step > inside for proposal in decided)
+
+
+def kept_original(session: Session, task: Task, share: float) -> bool:
+    """Return whether the task's slot keeps its original task (see `originals`)."""
+    where = (TaskRow.pool_id == task.pool_id, TaskRow.split == "train", TaskRow.version == 0)
+    slots = session.scalar(select(func.count(TaskRow.id)).where(*where)) or 0
+    return session.get_one(TaskRow, task.id).position in originals(task.pool_id, slots, share)
+
+
+@lru_cache(maxsize=64)
+def originals(pool_id: str, slots: int, share: float) -> frozenset[int]:
+    """Return the positions of the training slots that keep their tasks: the first `share` by a digest, the same for every run."""
+    ranked = sorted(
+        range(slots), key=lambda position: (derive_seed(pool_id, "original", position), position)
+    )
+    return frozenset(ranked[: round(share * slots)])
+
+
+def _decided(session: Session, *conditions: ColumnElement[bool]) -> list[Proposal]:
+    """Return decided proposals without null controls."""
+    query = select(ProposalRow).where(*conditions, ProposalRow.state.in_(_DECIDED))
+    return [p for p in map(proposal_of, session.scalars(query)) if not p.null_control]
+
+
+def _proposals(session: Session, *conditions: ColumnElement[bool]) -> int:
+    return session.scalar(select(func.count(ProposalRow.id)).where(*conditions)) or 0

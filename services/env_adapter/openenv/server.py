@@ -202,7 +202,7 @@ def serve(
     *,
     host: str,
     port: int,
-    tasks: Path | None,
+    tasks: str,
     count: int,
     seed: int,
     generate: str,
@@ -210,7 +210,7 @@ def serve(
     sessions: int,
     idle: float,
 ) -> int:
-    """Serve a family until it is stopped, after its address is printed. Arguments: see `--help` of the command."""
+    """Serve a family until it is stopped, after its address is printed. Arguments: see `triforge env serve --help`."""
     family = registry.family(name)
     if find_spec("wsproto") is None:
         raise ConfigError(
@@ -222,7 +222,7 @@ def serve(
         )
     play = object_of(options, "--options")
     family.make(play)
-    params = read_params(tasks) if tasks else None
+    params = read_params(Path(tasks)) if tasks else None
     if params is None:
         params = family.generate(count=count, seed=seed, options=object_of(generate, "--generate"))
     if not params:

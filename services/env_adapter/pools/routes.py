@@ -1,4 +1,4 @@
-"""The routes of pools and tasks, and the rights that each needs."""
+"""The routes of pools, tasks and proposals, and the rights that each needs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from services.env_adapter.pools.changes import (
     Change,
     Changes,
+    Decision,
     PoolAction,
     PoolChange,
     Rollback,
@@ -36,6 +37,9 @@ from triforge.types import (
     PlanRequest,
     PoolRequest,
     PoolState,
+    Proposal,
+    ProposalDetail,
+    ProposalState,
     Split,
     Task,
     TaskDetail,
@@ -67,6 +71,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/tasks/{task_id}/retire": _ADMIN,
     "POST /v1/tasks/{task_id}/pin": _SUBMIT,
     "POST /v1/tasks/{task_id}/unpin": _SUBMIT,
+    "GET /v1/pools/{pool}/proposals": _READ,
+    "GET /v1/proposals/{proposal_id}": _READ,
+    "POST /v1/proposals/{proposal_id}/approve": _SUBMIT,
+    "POST /v1/proposals/{proposal_id}/reject": _SUBMIT,
 }
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -214,6 +222,42 @@ def task_routes(store: PoolStore, changes: Changes) -> APIRouter:
 
     for action in get_args(TaskAction):
         add_action(action)
+    return router
+
+
+def proposal_routes(store: PoolStore, changes: Changes) -> APIRouter:
+    """Return the routes of proposals."""
+    router = APIRouter(prefix="/v1", tags=["proposals"])
+
+    @router.get("/pools/{pool}/proposals", responses=_CONFLICT)
+    def list_proposals(
+        pool: str,
+        state: ProposalState | None = None,
+        run_id: Text = "",
+        cursor: str = "",
+        limit: Limit = 100,
+    ) -> Page[Proposal]:
+        """List the proposals of a pool, oldest first."""
+        return store.proposals(pool, state=state, run_id=run_id, cursor=cursor, limit=limit)
+
+    @router.get("/proposals/{proposal_id}")
+    def show_proposal(proposal_id: str) -> ProposalDetail:
+        """Return a proposal: diagnosis, prompt, answer, checks, both measurements, verdict."""
+        return store.proposal(proposal_id)
+
+    def add_decision(decision: Decision) -> None:
+        @router.post(
+            f"/proposals/{{proposal_id}}/{decision}",
+            name=f"{decision}_proposal",
+            description=f"{decision.capitalize()} a proposal by hand; a repeated request changes nothing.",
+            responses=_CONFLICT,
+        )
+        def act(proposal_id: str, change: Change | None = None) -> ProposalDetail:
+            changes.decide(proposal_id, decision, change or Change())
+            return store.proposal(proposal_id)
+
+    for decision in get_args(Decision):
+        add_decision(decision)
     return router
 
 

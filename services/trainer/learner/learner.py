@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.trainer.learner.loss import AdaptiveKL
 from services.trainer.learner.model.causal_lm import ScoringModel, Weights
 from services.trainer.learner.model.lora import AdaptedModel, BaseModel, LoraShape
 from services.trainer.learner.model.token_batches import Floats, Ints
@@ -65,7 +64,6 @@ class Learner:
     def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks | None = None) -> None:
         self.model, self.initial = model, initial
         self.ranks = ranks or Ranks(model.device)
-        self.adaptive_kl = AdaptiveKL()
         self.sample: tuple[int, ...] = (0, 1)
         self.behind = 0
         self.ranks.choose_sharding(model.scorer)
@@ -151,7 +149,6 @@ class Learner:
             **step.distributions(),
             **step.cost.metrics(time.monotonic() - started, self.ranks.sum),
         }
-        metrics |= self.adaptive_kl.update(step.algorithm, metrics)
         if self.ranks.world > 1:
             self._weights = self.model.weights(self.sample)
         return StepReport(metrics, step.data.by_row(step.new))
@@ -168,7 +165,7 @@ class Learner:
             raise TrainerError(
                 f"batch {batch.batch_id}: given {len(rows)} rows, expected the announced {batch.num_rows}, one at least"
             )
-        learner, algorithm = batch.learner, self.adaptive_kl.applied(batch.algorithm)
+        learner, algorithm = batch.learner, batch.algorithm
         self._dtype = getattr(torch, learner.publish_dtype)
         data = StepData.from_rows(
             [row for row in rows if not row.objective],
@@ -269,8 +266,6 @@ class Learner:
 
     def _saved(self) -> Saved:
         found = Saved({"optimizer": self._optimiser.tensors()}, {"counters": asdict(self.counters)})
-        if self.adaptive_kl.beta is not None:
-            found.state["kl_beta"] = self.adaptive_kl.beta
         for objective in self._objectives.values():
             more = objective.saved()
             found.tensors |= more.tensors
@@ -278,11 +273,8 @@ class Learner:
         return found
 
     def forget_updates(self) -> None:
-        """Keep the weights, and what objectives have kept; begin afresh with the optimiser, its schedule and the weight of the KL."""
-        self._optimiser, self.adaptive_kl = (
-            Optimiser(self.model.parameters(), self.ranks),
-            AdaptiveKL(),
-        )
+        """Keep the weights, and what objectives have kept; begin afresh with the optimiser and its schedule."""
+        self._optimiser = Optimiser(self.model.parameters(), self.ranks)
 
     def restore(self, saved: Saved) -> None:
         """Put back what `saved` gave, whatever the number of ranks was then.
@@ -291,7 +283,6 @@ class Learner:
             WeightsError: the state belongs to another model.
         """
         self._optimiser.restore(saved.tensors["optimizer"], saved.state["counters"])
-        self.adaptive_kl.beta = saved.state.get("kl_beta")
         # AdamW has copies of its own; on the CPU these would stay for good.
         used = {"optimizer", WEIGHTS}
         kept = {file: own for file, own in saved.tensors.items() if file not in used}

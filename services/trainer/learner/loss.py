@@ -5,9 +5,7 @@ sum_t w_t * (importance_t * policy loss_t + kl_beta * KL_t - entropy_bonus * H_t
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +14,6 @@ from torch import Tensor
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.loss_terms import KL_ESTIMATORS, ratio_metrics, weighted_sum
 from triforge.algorithms.losses import Tokens
-from triforge.algorithms.schedules import adaptive_beta
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +73,6 @@ def regularised(
         losses = losses - algorithm.entropy_bonus * scored.entropy
     total: Tensor = weighted_sum(losses, scored.weights)
     return total
-
-
-@dataclass(slots=True)
-class AdaptiveKL:
-    """The weight of the KL term of a run that holds its distance from the anchor near a target; part of the checkpoint.
-
-    `beta` is the weight in the next step; None as long as no step has changed it.
-    """
-
-    beta: float | None = None
-
-    def applied(self, algorithm: Algorithm) -> Algorithm:
-        """Return the algorithm of a step with the KL weight of this step."""
-        if algorithm.kl_target is None or self.beta is None:
-            return algorithm
-        return algorithm.changed(kl_beta=self.beta)
-
-    def update(self, algorithm: Algorithm, measured: Mapping[str, float]) -> dict[str, float]:
-        """Learn from a step's `kl_k3`, if it measured one; returns the weight that held in it, as the measure `kl_beta`."""
-        if algorithm.kl_target is None:
-            return {}
-        beta, kl = algorithm.kl_beta, measured.get("kl_k3", math.nan)
-        if math.isfinite(kl):
-            target, gain = algorithm.kl_target, algorithm.kl_gain
-            self.beta = adaptive_beta(beta, kl, target=target, gain=gain)
-        return {"kl_beta": beta}
 
 
 @dataclass(slots=True)

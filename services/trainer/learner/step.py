@@ -56,7 +56,7 @@ class Step:
     """One call of `Learner.train`. Flat float32 arrays [N] hold what belongs to the scored tokens of `data`."""
 
     batch: TrainBatch  # says how to train
-    algorithm: Algorithm  # the batch's, with the weight of the KL term that holds in this step
+    algorithm: Algorithm  # the batch's
     data: StepData  # the rows that the policy's loss is about
     others: Sequence[TrainRow]  # rows that name an auxiliary objective
     model: ScoringModel  # in training

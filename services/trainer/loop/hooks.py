@@ -7,14 +7,16 @@ gives the same result when it is called again with the same arguments.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from services.trainer.credit.samples import Samples
-from services.trainer.loop.parts import Parts
+from services.trainer.loop.parts import Parts, StopRequested
 from triforge.config import RunConfig
-from triforge.methods import load_part
+from triforge.errors import TrainerError, TriforgeError
+from triforge.methods import loop_part
 from triforge.types import GroupTask, JudgedGroup, TrainBatch, TrainedRole, TrainRow
 
 Measures = dict[str, float]
@@ -42,10 +44,15 @@ class MethodContext:
 
 
 class LoopHooks:
-    """Hooks that add nothing; a method overrides those it needs."""
+    """Hooks that add nothing; a method overrides those it needs. Its other names begin with `_`."""
 
     def __init__(self, run: MethodContext, options: Any) -> None:
         self.run, self.options = run, options
+
+    @classmethod
+    def unknown_names(cls) -> list[str]:
+        """Return the public names of the class that are no hooks."""
+        return sorted(name for name in {*dir(cls)} - {*dir(LoopHooks)} if name[0] != "_")
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Prepare a step that trains on these versions."""
@@ -63,9 +70,18 @@ class LoopHooks:
         step: int,  # noqa: ARG002
         groups: Sequence[JudgedGroup],  # noqa: ARG002
         samples: Samples,  # noqa: ARG002
-    ) -> tuple[list[TrainRow], Measures]:
-        """Return rows of the policy in addition to the step's samples, and measures."""
-        return [], {}
+    ) -> list[TrainRow]:
+        """Return rows of the policy in addition to the step's samples."""
+        return []
+
+    async def measure(
+        self,
+        step: int,  # noqa: ARG002
+        groups: Sequence[JudgedGroup],  # noqa: ARG002
+        samples: Samples,  # noqa: ARG002
+    ) -> Measures:
+        """Return measures of the step's groups and samples, after `more_samples`."""
+        return {}
 
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:  # noqa: ARG002
         """Return the batch of one model as its learner is to read it."""
@@ -108,6 +124,23 @@ class LoopHooks:
         return notes
 
 
+@contextlib.contextmanager
+def _errors_of(hooks: LoopHooks, hook: str) -> Iterator[None]:
+    """Name the method and the hook in an error that is not triforge's own.
+
+    Raises:
+        TrainerError: the hook raised such an error.
+    """
+    try:
+        yield
+    except (TriforgeError, StopRequested):
+        raise
+    except Exception as error:
+        raise TrainerError(
+            f"methods.{hooks.run.name}: the hook {hook} raised {type(error).__name__}: {error}"
+        ) from error
+
+
 class Methods:
     """The loop parts of the methods that a run uses; each hook is called on all of them, in the order of their names.
 
@@ -124,65 +157,92 @@ class Methods:
         self._hooks: list[LoopHooks] = []
         for method, options in config.methods_used.items():
             if method.loop:
-                kind: type[LoopHooks] = load_part(method.loop, f"methods.{method.name}.loop")
                 own = notes.setdefault(method.name, {})
                 run = MethodContext(
                     name=method.name, parts=parts, run_id=run_id, config=config, notes=own
                 )
-                self._hooks.append(kind(run, options))
+                self._hooks.append(loop_part(method)(run, options))
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Prepare a step that trains on these versions."""
         for hooks in self._hooks:
-            await hooks.begin(step, versions)
+            with _errors_of(hooks, "begin"):
+                await hooks.begin(step, versions)
 
     def plays(self, step: int) -> bool:
         """Return whether training tasks are played for the step. It is asked when they are due: with a staleness bound, steps ahead."""
-        return all(hooks.plays(step) for hooks in self._hooks)
+        play = True
+        for hooks in self._hooks:
+            with _errors_of(hooks, "plays"):
+                play = play and hooks.plays(step)
+        return play
 
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:
         """Return the tasks to play in addition to these groups."""
-        return [task for hooks in self._hooks for task in await hooks.more_groups(step, groups)]
+        tasks: list[GroupTask] = []
+        for hooks in self._hooks:
+            with _errors_of(hooks, "more_groups"):
+                tasks += await hooks.more_groups(step, groups)
+        return tasks
 
     async def more_samples(
         self, step: int, groups: Sequence[JudgedGroup], samples: Samples
     ) -> Measures:
         """Add rows of the policy to the step's samples; return measures."""
         rows: list[TrainRow] = []
+        for hooks in self._hooks:
+            with _errors_of(hooks, "more_samples"):
+                rows += await hooks.more_samples(step, groups, samples)
+        samples.rows["policy"] += rows
         measures: Measures = {}
         for hooks in self._hooks:
-            more, measured = await hooks.more_samples(step, groups, samples)
-            rows += more
-            measures |= measured
-        samples.rows["policy"] += rows
+            with _errors_of(hooks, "measure"):
+                measures |= await hooks.measure(step, groups, samples)
         return measures
 
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
         """Return the batch of one model as its learner is to read it."""
         for hooks in self._hooks:
-            batch = await hooks.batch(step, batch)
+            with _errors_of(hooks, "batch"):
+                batch = await hooks.batch(step, batch)
         return batch
 
     async def evaluates(self, step: int) -> bool:
         """Return whether the step ends with an evaluation between those of `run.eval_every`; where that is 0, nothing is evaluated."""
-        return any([await hooks.evaluates(step) for hooks in self._hooks])
+        due = False
+        for hooks in self._hooks:
+            with _errors_of(hooks, "evaluates"):
+                due = await hooks.evaluates(step) or due
+        return due
 
     def evaluated(self, groups: Sequence[JudgedGroup]) -> Measures:
         """Return measures of an evaluation's groups."""
-        return {name: n for hooks in self._hooks for name, n in hooks.evaluated(groups).items()}
+        measures: Measures = {}
+        for hooks in self._hooks:
+            with _errors_of(hooks, "evaluated"):
+                measures |= hooks.evaluated(groups)
+        return measures
 
     async def after_step(self, step: int, measures: Measures) -> Measures:
         """Return the measures of a step with those of the methods."""
         for hooks in self._hooks:
-            measures = measures | await hooks.after_step(step, measures)
+            with _errors_of(hooks, "after_step"):
+                measures = measures | await hooks.after_step(step, measures)
         return measures
 
     @property
     def stop(self) -> str:
         """The reason for which the run is to stop after this step; empty if it goes on."""
-        return next(filter(None, (hooks.stop for hooks in self._hooks)), "")
+        return self._reason("stop")
 
     @property
     def ended(self) -> str:
         """The reason for which the run is complete before its last step; empty if it is not."""
-        return next(filter(None, (hooks.ended for hooks in self._hooks)), "")
+        return self._reason("ended")
+
+    def _reason(self, hook: Literal["stop", "ended"]) -> str:
+        for hooks in self._hooks:
+            with _errors_of(hooks, hook):
+                if reason := hooks.stop if hook == "stop" else hooks.ended:
+                    return reason
+        return ""

@@ -141,5 +141,5 @@ def _advantages(credited: Credited, role: TrainedRole) -> Iterator[float | None]
         if record["model"] == role:
             yield None if record["reason"] else record["advantage"]
         if judges.get(record["agent_id"], "reward") == role:
-            for text in (*record["votes"], *record["tests"]):
+            for text in (*record["votes"], *record["texts"]):
                 yield None if text["reason"] else text["advantage"]

@@ -21,7 +21,7 @@ from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
 from triforge.config import parse
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
-from triforge.methods import load_part
+from triforge.methods import loop_part
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.weight_folders import (
@@ -190,7 +190,6 @@ def _notes_after(
         changed["base"] = {**notes["base"], role: new}
     for method, options in parse(config).methods_used.items():
         if method.loop and method.name in notes:
-            hooks = load_part(method.loop, f"methods.{method.name}.loop")
-            own = hooks.rolled_back(notes[method.name], options, role, number, new)
+            own = loop_part(method).rolled_back(notes[method.name], options, role, number, new)
             changed[method.name] = own
     return changed

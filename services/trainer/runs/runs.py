@@ -24,6 +24,7 @@ from triforge.environments.plugins import Allowed
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
 from triforge.errors import ConfigError, InputError, NotFoundError, UnavailableError
 from triforge.json_text import require_keepable
+from triforge.methods import loop_part
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.model_config import difference
 from triforge.types import (
@@ -186,7 +187,7 @@ def require_served(roles: Iterable[TrainedRole], settings: Settings) -> None:
 
 
 def _require_deployed(config: RunConfig, settings: Settings) -> None:
-    """Reject a run that needs a model or workers that this deployment does not have."""
+    """Reject a run that needs a model, workers or hooks that this deployment does not have."""
     controller = config.adaptation.controller
     require_served(config.trained, settings)
     if config.adaptation.adapts and not settings.adapt_workers:
@@ -200,6 +201,8 @@ def _require_deployed(config: RunConfig, settings: Settings) -> None:
             "models.rewriter.path in the document of `triforge up`"
         )
     for method, options in config.methods_used.items():
+        if method.loop:
+            loop_part(method)
         for name in options.addresses(config):
             if not settings.has(name):
                 raise ConfigError(

@@ -12,7 +12,6 @@ from triforge.algorithms.estimators.gae import returns_to_go
 from triforge.algorithms.jobs.imitation import PairLoss, best_of, pair_loss
 from triforge.algorithms.loss_terms import KL_ESTIMATORS, value_loss
 from triforge.algorithms.losses import Tokens
-from triforge.algorithms.schedules import adaptive_beta
 from triforge.errors import InputError
 
 V = [0.1 * i for i in range(1, 11)]
@@ -98,13 +97,6 @@ def test_the_kl_estimators_have_the_published_values(logprob, ref, expected):
     for name, value in zip(("k1", "k2", "k3"), expected, strict=True):
         found = KL_ESTIMATORS[name](np.array([float(logprob)]), np.array([float(ref)]))
         assert found[0] == pytest.approx(value, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("kl", "expected"), [(0.05, 0.1), (0.055, 0.101), (0.0, 0.098), (0.5, 0.102), (0.045, 0.099)]
-)
-def test_the_weight_of_the_kl_is_steered_towards_its_target(kl, expected):
-    assert adaptive_beta(0.1, kl, target=0.05, gain=0.1) == pytest.approx(expected)
 
 
 # ---- returns ----

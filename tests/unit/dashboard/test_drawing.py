@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dashboard.alarms import Alarm, alarms
-from services.dashboard.charts import Chart
+from services.dashboard.charts import AS_MEASURED, Alarm, Chart, View, alarms
 from services.dashboard.drawing import pictures
-from services.dashboard.lines import AS_MEASURED, View
 from services.dashboard.tasks import differences
 from triforge.types import RunStep
 

@@ -80,7 +80,17 @@ def test_machines_are_named_or_stand_there_as_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    "listed", ["http://envs", "a b", "envs:0", "envs:99999", "*", "10.0.0.0/99"]
+    "listed",
+    [
+        "http://envs",
+        "a b",
+        "envs:0",
+        "envs:99999",
+        "*",
+        "10.0.0.0/99",
+        "10.0.0.0/8:0",
+        "10.0.0.1:99999",
+    ],
 )
 def test_an_entry_that_is_none_is_refused_by_its_option(listed: str) -> None:
     with pytest.raises(ConfigError, match="TRIFORGE_ENV_EGRESS"):

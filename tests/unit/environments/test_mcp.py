@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from environments.mcp.family import FAMILY, holds
-from environments.mcp.servers import connected
+from environments.mcp.servers import Connection, Server, connected
 from tests.service.test_policy_http import serving
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import StepResult
@@ -208,3 +211,23 @@ def test_a_task_names_what_the_operator_has_named_and_starts_nothing(
 )
 def test_an_answer_is_held_against_what_is_expected(found: Any, expected: Any, same: bool) -> None:
     assert holds(found, expected) is same
+
+
+async def test_an_empty_cursor_ends_the_list_of_tools() -> None:
+    pages = {None: ("one", "next"), "next": ("two", "")}
+
+    class Lists:
+        async def list_tools(self, cursor: str | None) -> SimpleNamespace:
+            name, following = pages[cursor]
+            tool = SimpleNamespace(name=name, description=None, input_schema={})
+            return SimpleNamespace(tools=[tool], next_cursor=following)
+
+    class Named(Server):
+        @asynccontextmanager
+        async def client(self) -> AsyncIterator[Lists]:
+            yield Lists()
+
+    connection = Connection("lists", Named(command="none"))
+    async with asyncio.timeout(10.0):
+        assert [tool["name"] for tool in await connection.tools()] == ["one", "two"]
+    await connection.end()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from environments.shop.catalogue import (
-    Catalogue,
     Index,
     synthetic,
 )
-from environments.shop.family import FAMILY, ShopEpisode
+from environments.shop.family import FAMILY
 from environments.shop.product import Goal, Product, alike, score, type_score
-from triforge.environments.kit import AnswerOptions
 from triforge.errors import InputError
 from triforge.types import Params, Task
 
@@ -122,88 +118,3 @@ def test_an_impossible_visit_is_refused_with_the_reason(change: Params, sentence
     (params,) = FAMILY.generate(count=1, seed=1, options={})
     with pytest.raises(InputError, match=sentence):
         FAMILY.validate({**params, **change})
-
-
-ITEM = {
-    "asin": "B01", "name": "Alder waterproof trail shoes", "query": " Shoes ", "product_category": "a \u203a b",
-    "small_description": ["rubber sole"], "full_description": "For runs.", "pricing": "$1,012.50$2,000.00",
-    "customization_options": {"Color": [{"value": "Red/Blue", "image": None}], "Size": None}, "images": ["x"],
-}  # fmt: skip
-
-
-def test_an_option_that_could_mean_two_things_is_clicked_by_its_name_too() -> None:
-    options = {"size": ("8", "9"), "width": ("9", "wide", "wide"), "show": ("reviews",)}
-    shoes = replace(SHOES, asin="b1x", options=options)
-    goal = replace(GOAL, options={"size": "9", "width": "wide"})
-    wanted = replace(goal, asin="b1x")
-    visit = ShopEpisode(Catalogue((shoes,)), wanted, "shoes", AnswerOptions(guide=False), 15)
-    visit.start()
-    visit.play("search[trail]")
-    opened = visit.play("click[b1x]")
-    offered = {
-        "click[8]",
-        "click[size: 9]",
-        "click[width: 9]",
-        "click[wide]",
-        "click[show: reviews]",
-    }
-    assert offered < set(opened.observation.admissible)
-    assert "click[9]" not in opened.observation.admissible
-    assert opened.observation.admissible.count("click[wide]") == 1
-    refused = visit.play("click[9]")
-    assert (refused.action_valid, "(chosen: 9)" in refused.observation.text) == (False, False)
-    chosen = visit.play("click[width: 9]")
-    assert "width: [width: 9] [wide] (chosen: 9)" in chosen.observation.text
-    assert "size: [8] [size: 9] (chosen: none)" in chosen.observation.text
-    for what in ("wide", "size: 9"):
-        assert visit.play(f"click[{what}]").action_valid
-    assert (
-        "reviews" not in visit.play("click[reviews]").observation.text
-    )  # the button, a page of its own
-    visit.play("click[< prev]")
-    assert visit.play("click[buy now]").success
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "items.json").write_text(json.dumps([ITEM, {**ITEM, "asin": "much too long"}]))
-    (tmp_path / "items_ins_v2.json").write_text(json.dumps({"B01": {"attributes": ["waterproof"]}}))
-    written = {"instruction": "I want trail shoes.", "instruction_attributes": ["waterproof"], "instruction_options": ["red | blue"]}  # fmt: skip
-    (tmp_path / "items_human_ins.json").write_text(json.dumps({"B01": [written]}))
-    monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
-    return tmp_path
-
-
-async def test_files_in_webshops_format_make_tasks_that_can_be_solved(data: Path) -> None:
-    (params,) = FAMILY.generate(count=1, seed=1, options={"catalogue": {"products": "items.json"}})
-    made = task(params)
-    assert made.instruction == "I want trail shoes"  # too dear for a limit
-    assert made.params["options"] == {"color": "red | blue"}
-    environment = FAMILY.make({})
-    await environment.reset(made, seed=0)
-    gold = FAMILY.gold(made, {})
-    assert gold is not None
-    results = [await environment.step(response) for response in gold]
-    assert results[-1].success
-
-
-@pytest.mark.parametrize(
-    ("break_", "sentence"),
-    [
-        (lambda folder: (folder / "items.json").unlink(), "No such file"),
-        (lambda folder: (folder / "items.json").write_text("{"), "not JSON"),
-        (lambda folder: (folder / "items.json").write_text("{}"), "expected a JSON list"),
-        (lambda folder: (folder / "items.json").write_text('[{"asin": "B"}]'), "item 0: KeyError"),
-        (lambda folder: (folder / "items_human_ins.json").write_text("{}"), "no product with an instruction"),
-    ],
-)  # fmt: skip
-def test_broken_files_are_named(data: Path, break_: object, sentence: str) -> None:
-    break_(data)  # type: ignore[operator]
-    with pytest.raises(InputError, match=sentence):
-        FAMILY.generate(count=1, seed=1, options={"catalogue": {"products": "items.json"}})
-
-
-def test_a_missing_data_folder_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
-    with pytest.raises(InputError, match="set WEBSHOP_DATA to the folder"):
-        FAMILY.generate(count=1, seed=1, options={"catalogue": {"products": "items.json"}})

@@ -198,13 +198,6 @@ class Ranks:
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def squared_norm(self, change: Tensor) -> float:
-        """Return the squared norm of a change of the gradient over all ranks. Overwrites `change`."""
-        if self.world > 1 and not self.shards:
-            dist.all_reduce(change)
-            return float(change.double().square().sum())
-        return self.sum(float(change.double().square().sum()))
-
     def distribute(self, value: Tensor, like: Tensor) -> Tensor:
         """Return this rank's share of a whole tensor, laid out as `like`. No communication: every rank has the whole."""
         value = value.to(like.device)

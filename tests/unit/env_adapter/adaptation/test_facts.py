@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.adaptation.diagnosis import Diagnosis
-from services.env_adapter.adaptation.facts import facts_of
+from services.env_adapter.adaptation.diagnosis import Diagnosis, facts_of
 from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import ShelfFamily
 from triforge.prompt_escaping import quote

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from services.env_adapter.adaptation.limits import originals
-from services.env_adapter.adaptation.measurement import Closed
+from services.env_adapter.adaptation.measurement import Closed, originals
 from tests.sections import adapt_settings
 from triforge.rollout.protocols import TaskDraft
 from triforge.types import Proposal

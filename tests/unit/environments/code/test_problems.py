@@ -10,7 +10,8 @@ from collections import Counter
 
 import pytest
 
-from environments.code import generator, recipes
+from environments.code import family as generated
+from environments.code import recipes
 from environments.code.operations import WORLDS, Kind, choices, resolved
 from environments.code.params import params_of
 from environments.code.recipes import PUBLIC, Recipe
@@ -109,8 +110,8 @@ def printed(program: str, text: str) -> str:
 
 
 def some_recipes(count: int, seed: int = 5) -> list[Recipe]:
-    wanted = generator.GeneratorOptions(steps=[1, 4])
-    return [generator._draw(wanted, seed, index) for index in range(count)]
+    wanted = generated.GeneratorOptions(steps=[1, 4])
+    return [generated._draw(wanted, seed, index) for index in range(count)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,8 +199,8 @@ def test_kinds_are_drawn_evenly_and_levels_set_the_number_of_steps() -> None:
     assert set(drawn) == set(KINDS)
     assert min(drawn.values()) >= 6
     for level in (0, 2):
-        wanted = generator.GeneratorOptions.model_validate(generator.at_level(level, {}))
-        assert len(generator._draw(wanted, 1, 1).steps) == level + 1
+        wanted = generated.GeneratorOptions.model_validate(generated.FAMILY.at_level(level, {}))
+        assert len(generated._draw(wanted, 1, 1).steps) == level + 1
 
 
 def test_numbers_stay_small_enough_to_print() -> None:
@@ -209,11 +210,11 @@ def test_numbers_stay_small_enough_to_print() -> None:
 
 
 def test_options_that_leave_nothing_are_refused() -> None:
-    wanted = generator.GeneratorOptions.model_construct(
+    wanted = generated.GeneratorOptions.model_construct(
         kinds=["numbers"], steps=[14, 14]
     )  # of 12 names
     with pytest.raises(InputError, match="ask for fewer steps"):
-        generator._draw(wanted, 1, 1)
+        generated._draw(wanted, 1, 1)
 
 
 def test_data_depend_on_the_seed_and_not_on_the_steps() -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from environments.household.difficulty import difficulty
 from environments.household.family import FAMILY
 from environments.household.params import params_of, world_of
 from environments.household.planner import plan
-from environments.household.rewriting import MAX_COMBINATIONS, SAME, same_goal
+from environments.household.rewriting import MAX_COMBINATIONS, SAME, difficulty, same_goal
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.types import Direction, Params, Task

@@ -1,21 +1,12 @@
-"""The weights of auxiliary objectives over time, their losses, and the draw of transitions."""
+"""The weights of auxiliary objectives over time, and the draw of transitions."""
 
-import math
-
-import array_api_strict
-import numpy as np
 import pytest
 
-from methods.envrl.arithmetic import (
-    clipped_mae,
-    cross_entropy,
-    displaced,
-    draw_evenly,
-)
+from methods.envrl.arithmetic import draw_evenly
 from methods.envrl.options import EnvRLOptions
 from triforge.algorithms.schedules import scheduled_weight
 from triforge.config import parse
-from triforge.errors import ConfigError, InputError
+from triforge.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -30,15 +21,6 @@ def test_the_other_schedules_are_a_line_and_a_constant():
     line = [scheduled_weight(0.2, t, 150, "linear") for t in (0, 75, 150, 151)]
     assert line == pytest.approx([0.2, 0.1, 0.0, 0.0])
     assert [scheduled_weight(0.2, t, 150, "constant") for t in (0, 150, 999)] == [0.2] * 3
-
-
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
-def test_the_bounded_loss_is_what_the_target_lacks_of_certainty_up_to_its_clip(xp):
-    logprobs = xp.asarray([0.0, math.log(0.5), math.log(0.02), math.log(0.001), -200.0])
-    found = clipped_mae(logprobs)
-    assert [float(found[i]) for i in range(5)] == pytest.approx([0.0, 0.5, 0.98, 0.99, 0.99])
-    entropy = cross_entropy(logprobs)
-    assert [float(entropy[i]) for i in range(3)] == pytest.approx([0.0, 0.693147, 3.912023])
 
 
 def test_tasks_are_drawn_from_evenly_however_long_their_episodes():
@@ -71,16 +53,6 @@ def test_the_same_seed_draws_the_same_and_another_one_something_else():
     assert draw_evenly([], [], limit=3, idle_cap=0.5, seed=0) == []
 
 
-def test_the_placebo_leaves_no_target_where_it_was():
-    for count in (2, 3, 50):
-        order = displaced(count, seed=count)
-        assert sorted(order) == list(range(count))
-        assert all(place != number for place, number in enumerate(order))
-    assert displaced(50, seed=1) == displaced(50, seed=1) != displaced(50, seed=2)
-    with pytest.raises(InputError, match="at least 2"):
-        displaced(1, seed=0)
-
-
 def test_the_weights_follow_the_steps_of_the_run():
     options = EnvRLOptions.model_validate({"sp": {"lambda0": 0.2}, "id": {"lambda0": 0.1}})
     assert options.weights(1, 150) == {"sp": 0.2, "id": 0.1}  # the first step is t = 0
@@ -93,15 +65,10 @@ def test_the_weights_follow_the_steps_of_the_run():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        (
-            {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"},
-            "without changing",
-        ),
         ({"sp": {"lambda0": 0.1}, "schedule": "constant", "t_max": 9}, "does not fall"),
         ({"measure": True, "noop_texts": [""]}, "begins with an empty one"),
         ({"sp": {"lambda0": -1}}, "greater than or equal to 0"),
         ({"noop_cap": 1.5}, "less than or equal to 1"),
-        ({"loss": "mse"}, "'ce' or 'clipped_mae'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(changes, sentence):

@@ -1,4 +1,4 @@
-"""Transitions from what was played, and the rows of both layouts."""
+"""Transitions from what was played, and their rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from demo.models.tiny_models import TinyShape, build_tiny_model
 from methods.envrl.loop import EnvRL
 from methods.envrl.rows import AuxiliaryRows, auxiliary_rows, item
-from methods.envrl.transitions import Drawn, Transition, draw_transitions, with_foreign_targets
+from methods.envrl.transitions import Drawn, Transition, draw_transitions
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.learner.learner import Learner
@@ -20,9 +20,8 @@ from services.trainer.loop.hooks import MethodContext
 from tests.batches import train_batch
 from tests.unit.methods.envrl.places import PLACES, WORDS, group_of, options, played
 from triforge.config import parse
-from triforge.errors import ConfigError
 from triforge.rendering import Renderer
-from triforge.types import ChatMessage, ImageRef, JudgedGroup, PlacedImage, VersionSpan
+from triforge.types import ChatMessage, JudgedGroup, VersionSpan
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +66,10 @@ def targets(renderer: Renderer, row: object) -> str:
 
 def test_a_step_becomes_a_transition_with_its_window_of_history():
     found = drawn([group_of(played(None, [*LOOK, ("empty", "go fridge")], "closed"))], history=1)
-    assert [t.step for t in found.transitions] == [0, 1, 2]
+    assert [t.key for t in found.transitions] == ["g-00/0", "g-00/1", "g-00/2"]
     last = found.transitions[2]
     assert last == Transition(
-        key="g-00/2", trajectory_id="g-00", step=2, task_id="task", instruction="put mug shelf",
+        key="g-00/2", task_id="task", instruction="put mug shelf",
         past=(("closed", "go shelf"),), observation="egg", action="put mug", next_observation="empty",
         idle=False,
     )  # fmt: skip
@@ -91,7 +90,7 @@ def test_a_step_becomes_a_transition_with_its_window_of_history():
 def test_a_step_that_says_nothing_of_the_environment_is_left_out(change, reason):
     group = group_of(played(None, LOOK, "empty", changes={1: change}))
     found = drawn([group], warning_texts=["harness"])
-    assert [t.step for t in found.transitions] == [0]
+    assert [t.key for t in found.transitions] == ["g-00/0"]
     assert found.left_out == {reason: 1, "terminal": 1}
     assert found.found == 3
 
@@ -115,7 +114,8 @@ def test_failures_count_like_successes_and_unmeasured_episodes_not_at_all():
 async def test_what_is_not_for_training_teaches_nothing(folder, purpose, overrides, teaches):
     envrl = hooks(folder, {"id": {"lambda0": 0.1}}, algorithm={"overrides": overrides})
     groups = [group_of(played(None, LOOK, "empty"), purpose=purpose)]
-    _, measures = await envrl.more_samples(1, groups, samples_of(9))
+    await envrl.more_samples(1, groups, samples_of(9))
+    measures = await envrl.measure(1, groups, samples_of(9))
     assert (measures["aux/found"] > 0) is teaches
 
 
@@ -201,75 +201,6 @@ def test_an_item_that_is_too_long_is_left_out_and_counted(renderer: Renderer):
     ) == pytest.approx(1)
 
 
-def test_in_the_sequence_exactly_the_observations_after_the_first_action_are_trained(
-    renderer: Renderer,
-):
-    trajectory = played(renderer, [*LOOK, ("empty closed", "go fridge")], "egg")
-    made = rows_of([group_of(trajectory)], renderer, layout="in_sequence")
-    sequence, *rest = made.rows
-    assert sequence.ids == trajectory.segments[0].ids[: len(sequence.ids)]
-    assert sequence.objective == "sp"
-    assert targets(renderer, sequence) == "closed egg empty closed"
-    assert sum(sequence.weights) == pytest.approx(1.0)
-    assert [row.objective for row in rest] == ["id"] * 3
-
-
-def test_in_the_sequence_the_model_sees_the_images_that_it_was_shown(renderer: Renderer):
-    trajectory = played(renderer, LOOK, "empty")
-    (segment,) = trajectory.segments
-    image = ImageRef(id=f"sha256:{7:064x}", media_type="image/png", width=8, height=8, size=99)
-    shown = [PlacedImage(image=image, start=at, end=at + 1) for at in (0, len(segment.ids) - 1)]
-    trajectory = trajectory.model_copy(
-        update={"segments": (segment.model_copy(update={"images": tuple(shown)}),)}
-    )
-    sequence, *apart = rows_of([group_of(trajectory)], renderer, layout="in_sequence").rows
-    assert sequence.images == (shown[0],), "the last one stands behind what is trained on"
-    assert all(not row.images for row in apart)
-
-
-def test_in_the_sequence_what_cannot_be_found_once_is_left_out(renderer: Renderer):
-    trajectory = played(renderer, LOOK, "empty", changes={0: {"next_observation": "shelf"}})
-    made = rows_of([group_of(trajectory)], renderer, layout="in_sequence")
-    assert targets(renderer, made.rows[0]) == "egg"
-    assert made.measures["aux/left_out/not found in its sequence"] == 1
-
-
-def test_in_the_sequence_is_refused_where_every_step_is_a_sequence_of_its_own(renderer: Renderer):
-    turns = [(a, f"go {b}") for a in ("empty", "egg", "closed") for b in ("fridge", "shelf", "mug")]
-    trajectory = played(renderer, turns, "shelf")
-    apart = tuple(s.model_copy(update={"segment": i}) for i, s in enumerate(trajectory.steps))
-    cut = trajectory.model_copy(
-        update={"steps": apart, "segments": trajectory.segments * len(apart)}
-    )
-    assert rows_of([group_of(trajectory)], renderer, layout="in_sequence").rows
-    with pytest.raises(ConfigError, match=r"methods.envrl.layout"):
-        rows_of([group_of(cut)], renderer, layout="in_sequence")
-
-
-def test_the_placebo_keeps_inputs_and_exchanges_targets(renderer: Renderer):
-    turns = [
-        ("shelf", "go fridge"),
-        ("closed", "go shelf"),
-        ("egg", "put mug"),
-        ("empty", "go egg"),
-    ]
-    transitions = drawn([group_of(played(None, turns, "mug"))]).transitions
-    foretold, explained = with_foreign_targets(transitions, seed=4)
-    for true, false in zip(transitions, foretold, strict=True):
-        assert (true.observation, true.action) == (false.observation, false.action)
-        assert true.next_observation != false.next_observation
-    for true, false in zip(transitions, explained, strict=True):
-        assert (true.observation, true.next_observation) == (
-            false.observation,
-            false.next_observation,
-        )
-        assert true.action != false.action
-    assert sorted(t.action for t in explained) == sorted(t.action for t in transitions)
-    lone = rows_of([group_of(played(None, turns[:2], "mug"))], renderer, placebo="shuffle")
-    assert lone.rows == []
-    assert lone.measures["aux/left_out/too few to exchange"] == 1
-
-
 def test_the_same_step_gives_the_same_rows_and_another_seed_another_draw(renderer: Renderer):
     groups = [
         group_of(played(None, [(f"shelf {i} {t}", "go fridge") for i in range(9)], "egg", task=str(t), group=f"g{t}"))
@@ -277,7 +208,7 @@ def test_the_same_step_gives_the_same_rows_and_another_seed_another_draw(rendere
     ]  # fmt: skip
 
     def made(seed: int):
-        chosen = options(max_samples_per_update=10, placebo="shuffle", prompt="plain")
+        chosen = options(max_samples_per_update=10, prompt="plain")
         return auxiliary_rows(groups, chosen, renderer, trained=0, max_tokens=400, seed=seed)
 
     assert made(5) == made(5)
@@ -296,10 +227,7 @@ def test_an_objective_of_weight_0_has_no_rows_unless_it_is_to_be_measured(render
     assert {row.objective for row in both.rows} == {"sp", "id"}
 
 
-@pytest.mark.parametrize("layout", ["separate", "in_sequence"])
-def test_both_errors_fall_in_a_world_that_follows_rules(
-    folder: Path, renderer: Renderer, layout: str
-):
+def test_both_errors_fall_in_a_world_that_follows_rules(folder: Path, renderer: Renderer):
     """An action names a place; what is seen then is that place, whatever was seen before."""
     draw = random.Random(5)
     walks = []
@@ -308,7 +236,7 @@ def test_both_errors_fall_in_a_world_that_follows_rules(
         seen = ["empty", *(PLACES[place] for place in there)]
         turns = [(before, f"go {place}") for before, place in zip(seen, there, strict=False)]
         walks.append(played(renderer, turns, seen[-1], index=index))
-    rows = rows_of([group_of(*walks)], renderer, layout=layout, history=0).rows
+    rows = rows_of([group_of(*walks)], renderer, history=0).rows
     learner, reports = Learner.fresh(folder), []
     for step in range(1, 26):
         batch = train_batch(
@@ -346,12 +274,16 @@ async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_ba
     trained = samples.reasons["trained"]
     made = await envrl.more_samples(1, groups, samples)
     assert made == await again.more_samples(1, groups, samples)
-    assert 0 < made[1]["aux/drawn"] <= trained
-    rows = [*samples.rows["policy"], *made[0]]
+    measures = await envrl.measure(1, groups, samples)
+    assert measures == await again.measure(1, groups, samples)
+    assert 0 < measures["aux/drawn"] <= trained
+    rows = [*samples.rows["policy"], *made]
     batch = await envrl.batch(1, train_batch(folder, version=0, num_rows=len(rows)))
     metrics = Learner.fresh(folder).train(batch, rows).metrics
     assert metrics["updates"] >= 1
     assert metrics["aux/sp/weight"] == metrics["aux/id/weight"] == 0.2
-    assert envrl.weights(4) == {"sp": 0.0, "id": 0.0}  # beyond the last step
-    assert await envrl.more_samples(4, groups, samples_of(0)) == ([], {})
-    assert await hooks(folder, {}).more_samples(1, groups, samples_of(9)) == ([], {})
+    later = await envrl.batch(4, batch)
+    assert "'weights': {'sp': 0.0, 'id': 0.0}" in str(later.extra)  # beyond the last step
+    for other, step, found in ((envrl, 4, 0), (hooks(folder, {}), 1, 9)):
+        assert await other.more_samples(step, groups, samples_of(found)) == []
+        assert await other.measure(step, groups, samples_of(found)) == {}
