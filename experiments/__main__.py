@@ -16,17 +16,15 @@ from typing import Any
 
 from demo.settings import ROOT
 from demo.warm_start import smollm2, tiny_models
-from experiments.archive import pack, unpack
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.outgrown import BROAD, OUTGROWN
 from experiments.report import Page
 from experiments.settings import Settings
-from experiments.study import Study, files_of, judges_of, lender_of
+from experiments.study import Study, files_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
-_RECORD = ROOT / "experiments" / "results" / "runs"
 STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES)}
 
 
@@ -87,14 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
     failed: list[Job] = []
     docs = options.docs or (None if options.quick else options.state)
-    record = None if options.quick else _RECORD
     state, only = options.state.resolve(), options.report_only
-    unpack(record, state / study.name)
     files = files_of(state, study, settings, jobs, finished=only)
     try:
         if not only:
             failed = _play(study, files, settings, options, tell)
-        pack(files.values(), record)
         if not study.plots:
             print(import_module(study.report).table(finished(files)))
         elif docs is not None:
@@ -124,26 +119,17 @@ def _play(
         tiny_models(settings.warm_start(seed), tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)()
-        if strong := settings.strong():
-            tiny_models(strong, tell)
     quick = ["--quick"] if options.quick else []
     state = ["--state", str(options.state.resolve())]
     base = ["-m", "experiments", study.name, *quick, *state, "--one"]
-    failed: list[Job] = []
-    for later in (False, True):  # who has the judge of another arm comes after it
-        part = {j: f for j, f in files.items() if later == bool(lender_of(study.arms[j.arm]))}
-        failed += run_all(
-            part,
-            lambda job: [*base, job.arm, str(job.seed)],
-            processes=options.processes,
-            tell=tell,
-        )
-    return failed
+    return run_all(
+        files, lambda job: [*base, job.arm, str(job.seed)], processes=options.processes, tell=tell
+    )
 
 
 def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace) -> int:
     """Play one run in this process and print its lines."""
-    arm, quick, state = study.arms[job.arm], options.quick, options.state
+    arm = study.arms[job.arm]
     import torch
 
     from experiments.loop import play
@@ -151,14 +137,10 @@ def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
-    policy, warm = tiny_models(settings.warm_start(job.seed), _silent)
-    reward, keep = judges_of(state, study, settings, job, warm)
-    strong = settings.strong()
-    models = Models(policy, reward, None, keep=keep)
+    policy, reward = tiny_models(settings.warm_start(job.seed), _silent)
+    models = Models(policy, reward, None)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
-        models.rewrites = policy if quick else smollm2(_silent)()
-        if strong is not None:
-            models.strong = policy if quick else tiny_models(strong, _silent)[0]
+        models.rewrites = policy if options.quick else smollm2(_silent)()
     play(job.arm, arm, job.seed, settings, models, tell=_print)
     return 0
 

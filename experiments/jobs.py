@@ -25,15 +25,25 @@ class Job:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a run from its file: each line adds one or several to `steps` or `evaluations`, or gives results known at the end."""
+    """Return a run from its file: each line adds one or several to `steps` or `evaluations`, or gives results known at the end.
+
+    A file on record has one line, in which `steps` is a list for each measure.
+    """
     found: dict[str, Any] = {"steps": [], "evaluations": []}
     for line in path.read_text(encoding="utf-8").splitlines():
         for name, value in json.loads(line).items():
-            if name in ("steps", "evaluations"):
+            if name == "steps" and all(isinstance(one, list) for one in value.values()):
+                found[name] = _rows(value)
+            elif name in ("steps", "evaluations"):
                 found[name] += value if isinstance(value, list) else [value]
             else:
                 found[name] = value
     return found
+
+
+def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    length = max(map(len, columns.values()), default=0)
+    return [{k: v[i] for k, v in columns.items() if v[i] is not None} for i in range(length)]
 
 
 def finished(files: Mapping[Job, Path]) -> dict[tuple[str, int], dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -13,15 +12,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from environments.household.family import FAMILY
-from experiments.model import LocalModel
 from experiments.one_process import OneProcess
 from experiments.record import KEPT, Models, Result, Tell, silent
 from experiments.rewriters import REWRITERS
 from experiments.settings import Arm, Settings
 from experiments.tasks import pool_request
-from experiments.vote_quality import Row, measures_of, quality, rows_of
-from services.reward.worker import scorer_of
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.loop.measures import VoteHistory
@@ -30,10 +25,7 @@ from triforge.algorithms.theory import estimate
 from triforge.config import parse
 from triforge.errors import TrainerError
 from triforge.methods import Method
-from triforge.rollout.episode import judge_task, run_group
-from triforge.rollout.protocols import GenerateMany
-from triforge.rollout.seeds import derive_seed
-from triforge.types import GroupTask, JudgedGroup, Task
+from triforge.types import JudgedGroup, Task
 
 _LATE = 5  # training steps at the end over which step measures are averaged
 _ALL = 1_000_000
@@ -87,7 +79,6 @@ class Run(LoopHooks):
         self._config = parse(self._document)
         self._algorithm = self._config.algorithm.resolved
         self._votes = VoteHistory({}, self._algorithm)
-        self._played: dict[str, list[JudgedGroup]] = {}  # in the first and in the last step
         self._evaluation: dict[str, float] = {}  # the latest
         self._result = Result(name, seed)
         self._rewriter = REWRITERS.get(arm.config.get("rewriter", ""))
@@ -120,9 +111,9 @@ class Run(LoopHooks):
             request = pool_request(self._settings, self._seed)
             self._pool = (await self._deployment.create_pool(request)).id
             await self._train()
-            await self._measure()
+            self._measure()
         self._result.seconds = time.monotonic() - started
-        known = ("arm", "seed", "late", "judge", "judged", "tasks", "seconds")
+        known = ("arm", "seed", "late", "tasks", "seconds")
         self._tell({name: getattr(self._result, name) for name in known})
         return self._result
 
@@ -136,25 +127,13 @@ class Run(LoopHooks):
         if run.status != "finished":
             raise TrainerError(f"the run is {run.status}, expected finished: {run.reason}")
 
-    async def _measure(self) -> None:
+    def _measure(self) -> None:
         """Fill the parts of the result that are known only at the end."""
         result = self._result
-        result.judged = await self._judge_again()
-        result.judge = {
-            f"{name}/{judge}": value
-            for judge, rows in result.judged.items()
-            for name, value in quality(rows).items()
-        }
         result.late = self._late()
         result.tasks = self._task_counts()
         tasks = self._accepted()
         result.tasks["accepted_kinds"] = dict(Counter(task.kind for task in tasks.values()))
-        if self._models.strong and self._config.adaptation.adapts:
-            result.tasks["solved"] = await self._solved(self._models.strong, tasks)
-        if self._models.keep:
-            shutil.rmtree(self._models.keep, ignore_errors=True)  # of a run that did not end
-            serving = await self._deployment.models["reward"].weights()
-            shutil.copytree(serving.uri.removeprefix("file://"), self._models.keep)
 
     # ---- hooks ----
 
@@ -164,11 +143,9 @@ class Run(LoopHooks):
         groups: Sequence[JudgedGroup],
         samples: Samples,  # noqa: ARG002
     ) -> Measures:
-        """Keep the groups of the first and the last step, and measure votes."""
-        played = [*groups]
-        self._played = {"first": played} | self._played | {"last": played}
-        self._votes.measure(step, played)
-        return measures_of(played)
+        """Measure votes."""
+        self._votes.measure(step, groups)
+        return {}
 
     async def evaluates(self, step: int) -> bool:
         """Return whether the settings ask for an evaluation after the step."""
@@ -212,47 +189,6 @@ class Run(LoopHooks):
 
     # ---- measuring ----
 
-    async def _voted(self, group: JudgedGroup, ask: GenerateMany) -> JudgedGroup:
-        """Return the same episodes with other votes."""
-        task = group.played.group
-        score, played = scorer_of(task.reward.kind), group.played.trajectories
-        votes = [score(one, judge_task(task, one.index), ask) for one in played]
-        return group.model_copy(update={"votes": tuple(await asyncio.gather(*votes))})
-
-    async def _rate(self, task: Task, policy: LocalModel) -> list[int]:
-        """Return (successes, measured) of fresh rollouts of a policy."""
-        config = self._config
-        group = GroupTask(
-            group_id=f"{self._name}-{self._seed}-{task.id}", run_id=self._name, step=0, task_id=task.id,
-            purpose="evaluate", rollouts=self._settings.rollouts, votes=0, seed=derive_seed(self._seed, task.id),
-            sampling=config.models.policy.sampling(), env_adapter=config.env_adapter, reward=config.reward,
-        )  # fmt: skip
-        options = config.env_adapter.options
-        played = await run_group(lambda: FAMILY.make(options), policy, task, group)
-        return list(accuracy([t.outcome.value for t in played.trajectories]))
-
-    async def _judge_again(self) -> dict[str, list[Row]]:
-        """Return the votes of the first and the last weights on the episodes of the first and the last step.
-
-        Votes of scorers that were not trained are as they were cast.
-        """
-        if not self._algorithm.needs_votes:
-            return {}
-        last, first = self._deployment.models["reward"], Path(self._config.models.reward.path)
-        trained = (await last.weights()).version > 0
-        model = LocalModel(first, rows=128)
-        rows: dict[str, list[Row]] = {}
-        try:
-            for weights, judge in (("first", model), ("last", last)):
-                for policy, groups in self._played.items():
-                    if trained:
-                        again = (self._voted(group, judge.many) for group in groups)
-                        groups = await asyncio.gather(*again)
-                    rows[f"judge_{weights}/policy_{policy}"] = rows_of(groups)
-        finally:
-            model.stop()
-        return rows
-
     def _task_counts(self) -> dict[str, Any]:
         """Return proposals by state, and the decisions on null controls."""
         state = self._deployment.tasks.pool(self._pool)
@@ -262,23 +198,6 @@ class Run(LoopHooks):
         """Return the tasks by which others were replaced, replaced again or not."""
         made = self._deployment.tasks.proposals(self._pool, state="accepted", limit=_ALL).items
         return {name: self.task(name) for name in (str(p.candidate_id) for p in made)}
-
-    async def _solved(
-        self, folder: Path, accepted: Mapping[str, Task]
-    ) -> dict[str, dict[str, list[int]]]:
-        """Return `_rate` of another policy on the accepted tasks and on those that they began as."""
-        model = LocalModel(folder, rows=128)
-        solved: dict[str, dict[str, list[int]]] = {}
-        try:
-            for name, ids in (
-                ("accepted", accepted),
-                ("roots", dict.fromkeys(task.slot for task in accepted.values())),
-            ):
-                rates = [self._rate(self.task(one), model) for one in ids]
-                solved[name] = dict(zip(ids, await asyncio.gather(*rates), strict=True))
-        finally:
-            model.stop()
-        return solved
 
     def _late(self) -> dict[str, float]:
         """Return the votes over the last steps together, and means of the last steps' measures."""

@@ -66,9 +66,6 @@ class OutgrownSettings(Table1Settings):
         """Demonstrations of all goals in rooms of all sizes."""
         return replace(super().warm_start(seed), generate=SHOWN | {"receptacles": [3, 10]})
 
-    def strong(self) -> None:
-        """Return None: the accepted tasks are not played again."""
-
 
 _FULL = OutgrownSettings()
 OUTGROWN = Study(

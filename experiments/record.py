@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.vote_quality import GATE, Row
-
 KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "judge/within_label", "judge/within_outcome",
         "judge/unanimous", "judge/alarm", "votes/trained_share", "theory/mu_within", "theory/mu",
         "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
-        "votes/positive_failed", "tasks/accepted", *GATE)  # fmt: skip
+        "tasks/accepted")  # fmt: skip
 """Of a step's measures."""
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -25,31 +23,25 @@ def silent(_: Mapping[str, Any]) -> None:
 
 @dataclass(slots=True)
 class Models:
-    """Inputs of a run, and what it leaves.
+    """Inputs of a run.
 
     Attributes:
-        policy, reward, rewrites: model folders; no model rewrites without the last one.
-        strong: a policy that is no part of the run; at the end it plays the tasks that were accepted.
-        keep: the folder where the trained reward model is left.
+        policy, reward, rewrites: model folders; without the last one no model rewrites.
     """
 
     policy: Path
     reward: Path
     rewrites: Path | None
-    strong: Path | None = None
-    keep: Path | None = None
 
 
 @dataclass(slots=True)
 class Result:
-    """Results of a run. `judge` follows from the rows of `judged`."""
+    """Results of a run."""
 
     arm: str
     seed: int
     steps: list[dict[str, float]] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
     late: dict[str, float] = field(default_factory=dict)
-    judge: dict[str, float] = field(default_factory=dict)
-    judged: dict[str, list[Row]] = field(default_factory=dict)
     tasks: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0

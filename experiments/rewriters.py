@@ -16,14 +16,7 @@ async def random_choice(request: GenerateRequest) -> GenerateReply:
     return _reply(draw.choice(lines) for _ in range(request.n))
 
 
-async def first_choice(request: GenerateRequest) -> GenerateReply:
-    """Take the first choice: a menu begins with what changes a task least."""
-    lines = _offered(request)
-    return _reply(lines[number % len(lines)] for number in range(request.n))
-
-
 REWRITERS: dict[str, Generate] = {
-    "deterministic": first_choice,
     "random": random_choice,
 }
 

@@ -115,10 +115,6 @@ class Settings:
         """Return the warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
-    def strong(self) -> DemoSettings | None:
-        """Return the warm start of a policy that is no part of a run and plays what the run accepted."""
-        return None
-
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the configuration of an arm's run, as `triforge.config.parse` reads it."""
         raise NotImplementedError

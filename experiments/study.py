@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from demo.settings import ROOT
 from experiments.jobs import Job
 from experiments.settings import Arm, Settings
-from triforge.errors import ConfigError
 
 _LOOP = "-2"  # the second loop that plays experiments
+RECORD = ROOT / "experiments" / "results" / "runs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,53 +52,28 @@ def digest(settings: Settings, arm: Arm) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def file_of(
-    folder: Path, study: Study, settings: Settings, job: Job, *, recorded: bool = False
-) -> Path:
-    """Return the file of one run.
-
-    Runs `recorded` before the experiments were played by the product's own loop have names without its mark.
-    """
-    mark = "" if recorded else _LOOP
-    name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}{mark}.jsonl"
+def file_of(folder: Path, study: Study, settings: Settings, job: Job) -> Path:
+    """Return the file of one run."""
+    name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}{_LOOP}.jsonl"
     return folder / study.name / name
+
+
+def record_of(study: Study, settings: Settings, job: Job) -> Path:
+    """Return the file of a run on record, played before the experiments used the product's own loop."""
+    name = f"{job.arm}-{job.seed}-{digest(settings, study.arms[job.arm])}.jsonl"
+    return RECORD / study.name / name
 
 
 def files_of(
     folder: Path, study: Study, settings: Settings, jobs: Sequence[Job], *, finished: bool
 ) -> dict[Job, Path]:
-    """Return the files of runs: all of the recorded loop if that has all of them, or else all of the product's loop.
+    """Return the files of runs: all on record if all are there and not played again, or else all of the product's loop.
 
-    With `finished`, no run is to be played: recorded runs are chosen unless there are newer ones.
+    With `finished`, no run is to be played: runs on record are chosen unless there are newer ones.
     """
     new = {job: file_of(folder, study, settings, job) for job in jobs}
-    old = {job: file_of(folder, study, settings, job, recorded=True) for job in jobs}
-    newer = [path for path in new.values() if path.is_file()]
+    old = {job: record_of(study, settings, job) for job in jobs}
+    newer = [path.is_file() for path in new.values()]
     if all(path.is_file() for path in old.values()):
-        return new if all(path.is_file() for path in new.values()) else old
-    return old if finished and not newer else new
-
-
-def lender_of(arm: Arm) -> str:
-    """Return the arm whose last reward model judges, if it is not that of the warm start."""
-    return str(arm.config.get("judge_of", ""))
-
-
-def judges_of(
-    folder: Path, study: Study, settings: Settings, job: Job, reward: Path
-) -> tuple[Path, Path | None]:
-    """Return the reward model that a run starts with, and where it leaves its own: an arm's `judge_of` names the arm that it is from.
-
-    Raises:
-        ConfigError: that arm has left none yet.
-    """
-    lenders, lender = set(map(lender_of, study.arms.values())), lender_of(study.arms[job.arm])
-    keep = file_of(folder, study, settings, job).with_suffix(".judge")
-    if lender:
-        reward = file_of(folder, study, settings, Job(lender, job.seed)).with_suffix(".judge")
-        if not reward.is_dir():
-            raise ConfigError(
-                f"arm {job.arm} judges with the reward model that arm {lender} ends with, and {reward} is not there; first run "
-                f"python -m experiments {study.name} --arms {lender} --seeds {job.seed} (its .jsonl file has to go if it is there)"
-            )
-    return reward, keep if job.arm in lenders else None
+        return new if all(newer) else old
+    return old if finished and not any(newer) else new

@@ -15,7 +15,6 @@ from experiments.study import Study
 
 SEEDS = (11, 12, 13, 14, 15, 16)
 TUNING_SEEDS = (921, 922, 923, 924, 925)  # none of the reported ones
-STRONG_SEED = 931
 MAIN = ("O", "P", "R", "E", "N")
 """On all seeds; the other arms on the first three."""
 ORDER = ("O", "P", "R", "E")
@@ -102,13 +101,16 @@ def _arm(
     votes: bool = True,
     trained: bool = False,
     adapted: bool = False,
-    judge_of: str = "",
     rewriter: str = "",
     **sections: Any,
 ) -> Arm:
     """Return an arm by the parts of the loop that it has, who takes the model's place in them, and what else it changes in sections."""
     parts = {"votes": votes, "trained": trained, "adapted": adapted}
-    others = {"judge_of": judge_of, "rewriter": rewriter, "sections": sections}
+    others = {
+        "judge_of": "",
+        "rewriter": rewriter,
+        "sections": sections,
+    }  # the first is of recorded runs
     return Arm(title=title, config=parts | others, rewrites=adapted)
 
 
@@ -132,10 +134,6 @@ ARMS: dict[str, Arm] = {
     "planted_75": _arm("votes right with .75", reward={"kind": "oracle", "accuracy": 0.75}),
     "planted_90": _arm("votes right with .9", reward={"kind": "oracle", "accuracy": 0.9}),
     "log_ratio": _arm("Progress Advantage", reward={"kind": "log_ratio"}),
-    "last_judge": _arm("step scores of the judge that R ends with", judge_of="R"),
-    "deterministic": _arm(
-        "E, rewritten by what changes least", trained=True, adapted=True, rewriter="deterministic"
-    ),
     "random": _arm("E, rewritten by lot", trained=True, adapted=True, rewriter="random"),
 }
 
@@ -148,8 +146,7 @@ def adapted(like: str, title: str, rewriter: str, adaptation: Mapping[str, Any])
 
 
 BASELINES = {
-    "O_index": "O", "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "last_judge": "P",
-    "deterministic": "E", "random": "E",
+    "O_index": "O", "O_adapted": "O", "shuffled": "P", "planted_75": "P", "planted_90": "P", "log_ratio": "P", "random": "E",
 }  # fmt: skip
 """The arm that each further arm is compared with."""
 
@@ -196,19 +193,6 @@ class Table1Settings(Settings):
         return replace(
             self, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm, tasks=few
         )  # fmt: skip
-
-    def strong(self) -> DemoSettings | None:
-        """Return an independent policy: another seed, demonstrations without a mistake, more updates."""
-        warm = replace(
-            self.warm,
-            policy_data=replace(
-                self.warm.policy_data, random_rate=0.0, forget_rate=0.0, inadmissible_share=0.0
-            ),
-            policy=replace(self.warm.policy, steps=2 * self.warm.policy.steps),
-            judge_data=QUICK.warm.judge_data,  # not used
-            judge=replace(self.warm.judge, steps=1),
-        )
-        return replace(self.warm_start(STRONG_SEED), warm_start=warm)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: what all arms share, then what the arm has."""

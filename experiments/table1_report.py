@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from experiments.table1 import (
     TUNING_SEEDS,
     Table1Settings,
 )
-from experiments.vote_quality import GATE, PLANTED, cosine
 
 PRIMARY = "sampled/id"
 MEASURES = {
@@ -59,8 +57,6 @@ def write(results: Results, settings: Table1Settings, page: Page) -> str:
             if further
             else []
         ),
-        "## The judge\n",
-        gate(results),
         "## What is played\n",
         _loop(results),
         "## Seed by seed\n",
@@ -107,54 +103,12 @@ def _comparisons(results: Results) -> str:
     return markdown(("difference", *MEASURES.values()), rows)
 
 
-def gate(results: Results) -> str:
-    """Return the measures of the judge, of every arm with votes."""
-    who = [(judge, policy) for policy in ("first", "last") for judge in ("first", "last")]
-    on = [f"{judge} judge, {policy} step" for judge, policy in who]
-    arms = [n for n in ARMS if any(r["judge"] for (arm, _), r in results.items() if arm == n)]
-
-    def judged(name: str, first: str, **more: Value) -> str:
-        found = [of("judge", f"{name}/judge_{judge}/policy_{policy}") for judge, policy in who]
-        rows = [[f"`{arm}`", *cells(results, arm, [*more.values(), *found])] for arm in arms]
-        return markdown((first, *more, *on), rows)
-
-    ends = {"first 5 steps": over_steps(slice(5)), "last 5": over_steps(slice(-5, None))}
-    ends |= {
-        f"right in {PLANTED}, {whose} step": of(
-            "judge", f"cosine_planted/judge_first/policy_{whose}"
-        )
-        for whose in ("first", "last")
-    }
-    return (
-        "In groups that all fail, the cosine of the votes' advantage (z-score of a step's mean vote among those of its index) with the "
-        "label, +1 if the shortest plan got shorter. In the steps by the judge as it was then; after the run by the weights that it began "
-        "and ended with, on the episodes of the first step (the same for all arms of a seed) and of the last. Next to them what votes planted "
-        f"on these episodes would have that are right in {PLANTED}: the gate.\n\n"
-        + judged("cosine", "arm", **ends)
-        + "\nAccuracy on the same episodes: of single votes, balanced over the labels; between steps of one task and index; and of single "
-        "votes, balanced over the outcomes.\n\n"
-        + "\n".join(judged(name, f"arm, by {name}") for name in ("label", "within", "outcome"))
-    )
-
-
-def over_steps(part: slice) -> Value:
-    """Return the gate's cosine over some of the training steps together."""
-
-    def value(result: Mapping[str, Any]) -> float | None:
-        sums = [[step[name] for name in GATE] for step in result["steps"][part] if GATE[0] in step]
-        return cosine(*map(math.fsum, zip(*sums, strict=True))) if sums else None
-
-    return value
-
-
 _LOOP: dict[str, Value] = {
     "mu within tasks": of("late", "mu_within"),
     "groups in the band, last 5 steps": of("late", "in_band"),
     "tasks replaced after a third": lambda result: _accepted(result, 1),
     "two thirds": lambda result: _accepted(result, 2),
     "at the end": lambda result: _accepted(result, 3),
-    "accepted tasks solved": lambda result: solved(result, "accepted"),
-    "those they began as": lambda result: solved(result, "roots"),
 }
 
 
@@ -163,23 +117,13 @@ def _loop(results: Results) -> str:
         [f"`{name}`", *cells(results, name, _LOOP.values()), null_control(results, name)]
         for name in _ran(results)
     ]
-    return (
-        "Solved: the share of tasks at which a policy of another seed, warmed up on demonstrations without a mistake, succeeds in at "
-        "least one of as many rollouts as a group has.\n\n"
-        + markdown(("arm", *_LOOP, "unchanged tasks accepted of decided"), rows)
-    )
+    return markdown(("arm", *_LOOP, "unchanged tasks accepted of decided"), rows)
 
 
 def _accepted(result: Mapping[str, Any], thirds: int) -> float | None:
     steps = result["steps"]
     found: float | None = steps[max(len(steps) * thirds // 3, 1) - 1].get("tasks/accepted")
     return found
-
-
-def solved(result: Mapping[str, Any], which: str) -> float | None:
-    """Return the share of tasks that the independent policy solves."""
-    rates = result["tasks"].get("solved", {}).get(which)
-    return sum(wins > 0 for wins, _ in rates.values()) / len(rates) if rates else None
 
 
 def _by_seed(results: Results, seeds: Sequence[int]) -> str:

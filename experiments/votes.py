@@ -26,12 +26,8 @@ RULES: dict[str, dict[str, Any]] = {
     "outcome_index": {"use_votes": False},
     "lam_1": {"lam": 1.0},
     "lam_1_mixed": {"lam": 1.0, "mixed_groups_only": True},
-    "share_4": {"estimator": "experiments.estimators:share", "lam": 0.4},
-    "share_8": {"estimator": "experiments.estimators:share", "lam": 0.8},
     "within_4": {"estimator": "within", "lam": 0.4},
     "within_8": {"estimator": "within", "lam": 0.8},
-    "within_index_4": {"estimator": "experiments.estimators:within_index", "lam": 0.4},
-    "returns": {"estimator": "experiments.estimators:returns", "lam": 0.5},
 }
 """Options of the arithmetic, in addition to those of all arms."""
 _TITLES = {
@@ -39,12 +35,8 @@ _TITLES = {
     "outcome_index": "outcome only, steps of equal index compared",
     "lam_1": "votes added at lam 1, as published",
     "lam_1_mixed": "the same, only in groups with both outcomes",
-    "share_4": "votes share out the outcome's advantage, lam 0.4",
-    "share_8": "votes share out the outcome's advantage, lam 0.8",
     "within_4": "outcome, and votes that add up to 0 in a trajectory, also in groups that all fail, lam 0.4",
     "within_8": "the same, lam 0.8",
-    "within_index_4": "as within_4, outcomes of steps of equal index compared",
-    "returns": "outcome, and what the votes add up to from each step on, lam 0.5",
 }
 
 
@@ -57,12 +49,8 @@ _ALL = _right("progress")
 _JUDGES: dict[str, dict[str, Planted]] = {
     "lam_1": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
     "lam_1_mixed": {"progress_100": Planted()},
-    "share_4": _ALL,
-    "share_8": _ALL | {"sensible_100": Planted(asks="sensible"), "best_100": Planted(asks="best")},
     "within_4": _ALL | _right("best"),
     "within_8": _ALL | _right("difference"),
-    "within_index_4": _ALL | _right("best"),
-    "returns": {"difference_100": Planted(asks="difference")},
 }
 
 
@@ -80,7 +68,7 @@ def _arms() -> Iterator[tuple[str, Arm]]:
 
 
 ARMS = dict(_arms())
-"""By rule, judge and learning rate, as in `share_8-progress_100@5e-4`."""
+"""By rule, judge and learning rate, as in `within_8-progress_100@5e-4`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from experiments.votes import ARMS, BASELINE
 
 _TITLES = (
     "arm", "seeds", "sampled over the steps", "sampled, end", "difference", "greedy, end", "difference",
-    "movement, 1e-3 nats", "entropy", "+1 in failures", "groups alike",
+    "movement, 1e-3 nats", "entropy", "groups alike",
 )  # fmt: skip
 
 
@@ -28,8 +28,8 @@ def table(results: Results) -> str:
         + "\nAll arms:\n\n"
         + markdown(_TITLES, [_row(results, name, base) for name in arms])
         + "\nMeans over seeds ± half of the 95 % interval (Student's t); differences paired by seed with "
-        f"`{base}`. Movement is the KL of the policy to the start of its step, mean over tokens, updates and steps. Entropy, votes "
-        "of +1 in failing episodes and groups with one outcome only: first step -> last step.\n"
+        f"`{base}`. Movement is the KL of the policy to the start of its step, mean over tokens, updates and steps. Entropy "
+        "and groups with one outcome only: first step -> last step.\n"
     )
 
 
@@ -62,7 +62,7 @@ def _row(results: Results, name: str, base: str | None) -> list[str]:
         other = None if base in (None, name) else difference(results, name, str(base), last(mode))
         cells.append(cell(other, sign=True))
     cells.append(cell(summary(results, name, movement)))
-    measures = ("policy/entropy", "votes/positive_failed", "all_same")
+    measures = ("policy/entropy", "all_same")
     return cells + [_ends(results, name, measure) for measure in measures]
 
 

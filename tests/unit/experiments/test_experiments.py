@@ -1,44 +1,42 @@
-"""Runs and their files: what is on file is not run again, records are as good as files, statistics and pictures."""
+"""Runs and their files: finished runs are not played again, records are found, statistics and pictures."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
-from demo.settings import ROOT
-from experiments.archive import pack, unpack
 from experiments.jobs import Job, finished, read, run_all
 from experiments.outgrown import OUTGROWN
 from experiments.plots import curves, drawn
 from experiments.statistics import mean, paired
-from experiments.study import Study, file_of, files_of
+from experiments.study import RECORD, Study, file_of, files_of, record_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 
 
-@pytest.mark.parametrize(("study", "count"), [(TABLE1, 57), (OUTGROWN, 33), (VOTES, 81)])
+@pytest.mark.parametrize(("study", "count"), [(TABLE1, 50), (OUTGROWN, 33), (VOTES, 60)])
 def test_runs_on_record_are_found_by_settings_arm_and_seed(study: Study, count: int) -> None:
-    record = ROOT / "experiments" / "results" / "runs"
     found = set[Path]()
-    for path in (record / study.name).iterdir():
+    for path in (RECORD / study.name).iterdir():
         arm, seed, _ = path.name.rsplit("-", 2)
-        job = Job(arm, int(seed))
         if arm in study.arms:
-            found.add(file_of(record, study, study.full, job, recorded=True))
-    assert sum(path.is_file() for path in found) >= count
+            found.add(record_of(study, study.full, Job(arm, int(seed))))
+    there = [path for path in found if path.is_file()]
+    assert len(there) >= count
+    assert {"success", "rows/policy"} <= read(there[0])["steps"][-1].keys()
 
 
 def test_runs_of_the_recorded_loop_and_of_the_products_are_never_in_one_table(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("experiments.study.RECORD", tmp_path / "record")
     jobs, asked = [Job("O", 1), Job("P", 1)], (tmp_path, TABLE1, TABLE1.quick)
-    old = {job: file_of(*asked, job, recorded=True) for job in jobs}
+    old = {job: record_of(TABLE1, TABLE1.quick, job) for job in jobs}
     new = {job: file_of(*asked, job) for job in jobs}
-    assert not set(old.values()) & set(new.values())
-    old[jobs[0]].parent.mkdir()
+    for path in (*old.values(), *new.values()):
+        path.parent.mkdir(parents=True, exist_ok=True)
     old[jobs[0]].touch()  # one of two is on record
     assert files_of(*asked, jobs, finished=True) == old
     assert files_of(*asked, jobs, finished=False) == new
@@ -112,25 +110,3 @@ def test_finished_runs_are_kept_and_only_the_others_run_again(tmp_path: Path) ->
     assert found["new", 4]["evaluations"] == [{"step": 0.0}]
     assert "4 runs, 1 of them on file" in messages[0]
     assert any("bad, seed 3: failed" in line for line in messages)
-
-
-def test_runs_on_record_are_as_good_as_files(tmp_path: Path) -> None:
-    here, there, record = tmp_path / "a" / "study", tmp_path / "b" / "study", tmp_path / "runs"
-    here.mkdir(parents=True)
-    for seed in (1, 2):
-        lines = [{"evaluations": {"sampled": 0.25}}, {"steps": {"success": 1 / 3, "seconds/play": 1.5}},
-                 {"arm": "x", "seed": seed, "seconds": 7.0}]  # fmt: skip
-        (here / f"x-{seed}-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    pack(here.iterdir(), record)
-    assert sorted(p.name for p in (record / "study").iterdir()) == ["x-1-0.jsonl", "x-2-0.jsonl"]
-    unpack(record, there)
-    assert read(there / "x-1-0.jsonl") == {
-        "arm": "x", "seed": 1, "seconds": 7.0,
-        "steps": [{"success": 0.33333}], "evaluations": [{"sampled": 0.25}],
-    }  # fmt: skip
-    before = (record / "study" / "x-1-0.jsonl").read_text()
-    (here / "y-1-0.jsonl").write_text(json.dumps({"arm": "y", "seed": 1}) + "\n")
-    (here / "x-1-0.jsonl").write_text(json.dumps({"arm": "x", "seed": 1, "seconds": 8.0}) + "\n")
-    pack(here.iterdir(), record)  # what is on record stays as it is
-    assert (record / "study" / "x-1-0.jsonl").read_text() == before
-    assert (record / "study" / "y-1-0.jsonl").is_file()

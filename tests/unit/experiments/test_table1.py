@@ -10,12 +10,10 @@ import pytest
 
 from demo.warm_start import played_with
 from environments.household.params import world_of
-from experiments.jobs import Job
 from experiments.loop import play
 from experiments.record import Models, Result
 from experiments.report import Page
 from experiments.rewriters import REWRITERS
-from experiments.study import judges_of
 from experiments.table1 import (
     ARMS,
     BASELINES,
@@ -26,10 +24,8 @@ from experiments.table1 import (
     Table1Settings,
 )
 from experiments.table1_report import MEASURES, draw, write
-from experiments.vote_quality import GATE
 from triforge.config import parse
 from triforge.environments.registry import family
-from triforge.errors import ConfigError
 from triforge.rollout.choices import one_of
 from triforge.types import ChatMessage, GenerateRequest, Sampling
 
@@ -88,33 +84,12 @@ FEW = tuple(replace(kind, heldout=min(kind.heldout, 1)) for kind in STUDY.quick.
 
 
 @pytest.mark.parametrize("name", ["R", "log_ratio"])
-def test_an_arm_goes_round(models: Models, name: str, tmp_path: Path) -> None:
+def test_an_arm_goes_round(models: Models, name: str) -> None:
     settings = replace(STUDY.quick, steps=1, groups=2, tasks=FEW)
-    given = replace(models, keep=tmp_path / "judge")
-    result = play(name, ARMS[name], 7, settings, given)
+    result = play(name, ARMS[name], 7, settings, models)
     assert set(result.evaluations[0]) == {"step", "sampled", "greedy", *MEASURES}
     assert len(result.steps) == 1
     assert result.tasks["proposals"] == {}
-    assert (tmp_path / "judge" / "config.json").is_file()
-    assert len(result.judged) == 4
-    assert all(len(rows) == settings.groups for rows in result.judged.values())
-
-
-# ---- who stands in for a model ----
-
-
-def test_an_arm_may_have_the_judge_that_another_one_ends_with(tmp_path: Path) -> None:
-    def asked(arm: str) -> tuple[Path, Path | None]:
-        return judges_of(tmp_path, STUDY, FULL, Job(arm, 11), Path("warm"))
-
-    warm, left = asked("R")
-    assert (warm, asked("P")) == (Path("warm"), (Path("warm"), None))
-    assert left is not None
-    with pytest.raises(ConfigError, match=r"arm R ends with.*--arms R --seeds 11"):
-        asked("last_judge")
-    left.mkdir(parents=True)
-    assert asked("last_judge") == (left, None)
-    assert document("last_judge") == document("P")
 
 
 def test_only_the_judges_demonstrations_are_labelled_by_the_planner() -> None:
@@ -127,19 +102,15 @@ def test_only_the_judges_demonstrations_are_labelled_by_the_planner() -> None:
     assert played_with("policy", settings) == {"wording": "terse"}
 
 
-async def test_rewriters_without_a_model_answer_from_the_menu() -> None:
+async def test_a_rewriter_without_a_model_draws_from_the_menu() -> None:
     lines = ["room: a (b), hint: no", "room: same, hint: yes", "goal: x. y"]
     request = GenerateRequest(
         messages=(ChatMessage(role="user", content="?"),), n=4,
         sampling=Sampling(regex=one_of(lines), seed=1),
     )  # fmt: skip
-    replies = {name: await rewriter(request) for name, rewriter in REWRITERS.items()}
-    texts = {name: [output.text for output in reply.outputs] for name, reply in replies.items()}
-    assert texts["deterministic"] == [*lines, lines[0]]
-    assert set(texts["random"]) <= set(lines)
-    for name in ("deterministic", "random"):
-        assert parse(document(name)) == parse(document("E"))
-        assert ARMS[name].config["rewriter"] == name
+    reply = await REWRITERS["random"](request)
+    assert {output.text for output in reply.outputs} <= set(lines)
+    assert parse(document("random")) == parse(document("E"))
 
 
 # ---- the report ----
@@ -155,12 +126,7 @@ def _results() -> dict[tuple[str, int], dict[str, Any]]:
             start = dict.fromkeys(MEASURES, 0.05)
             result.evaluations = [{"step": 0.0, **start}, {"step": 60.0, **modes}]
             result.steps = [{"success": 0.1, "tasks/accepted": float(n)} for n in range(12)]
-            sums = {"O": None, "R": (3.0, 4.0, 9.0)}.get(name, (0.0, 4.0, 9.0))
-            for step in result.steps[-2:] if sums else ():
-                step |= dict(zip(GATE, sums or (), strict=True))
-            result.judge = {"within/judge_last/policy_last": 0.625} if sums else {}
-            rates = {"accepted": {"a": [0, 8], "b": [1, 8]}, "roots": {"r": [8, 8]}}
-            result.tasks = {"proposals": {"accepted": 2}, "null_control": {}, "solved": rates}
+            result.tasks = {"proposals": {"accepted": 2}, "null_control": {}}
             found[name, seed] = asdict(result)
     return found
 
@@ -179,11 +145,6 @@ def test_the_report_tests_what_was_planned_and_says_what_fell(tmp_path: Path) ->
         assert drawn.stat().st_size < 60_000
         assert drawn.name in text
     assert len(list(tmp_path.iterdir())) == 6
-    # the gate over the steps together: (3 + 3) / sqrt(8 * 18)
-    assert "| `R` |  | 0.500 ± 0.000 |" in text
-    assert "| `P` |  | 0.000 ± 0.000 |" in text
-    assert "| `R` |  |  |  | 0.625 ± 0.000 |" in text
-    assert "| `O` |  | 0" not in text
-    # accepted tasks after each third of the steps, half of them solved by another policy
-    shown = "| `E` |  |  | 3.000 ± 0.000 | 7.000 ± 0.000 | 11.000 ± 0.000 | 0.500 ± 0.000 | 1.000 ± 0.000 |"
+    # accepted tasks after each third of the steps
+    shown = "| `E` |  |  | 3.000 ± 0.000 | 7.000 ± 0.000 | 11.000 ± 0.000 |"
     assert shown in text

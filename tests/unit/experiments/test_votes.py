@@ -20,7 +20,6 @@ from environments.household.planner import plan
 from environments.household.wording import announce
 from environments.household.world import World
 from experiments.__main__ import main
-from experiments.estimators import returns, share, within_index
 from experiments.jobs import Job
 from experiments.judging import PlantedJudge, distances, signs
 from experiments.loop import play
@@ -31,8 +30,6 @@ from experiments.votes import ARMS, STUDY
 from experiments.votes_report import best_rates, table
 from services.reward.worker import scorer_of
 from tests.unit.trainer.played import group_task, trajectory
-from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.estimators import Group
 from triforge.config import parse
 from triforge.errors import ConfigError
 from triforge.rollout.episode import judge_task
@@ -126,17 +123,6 @@ def with_actions(played: Trajectory, actions: list[str]) -> Trajectory:
     return played.model_copy(update={"steps": tuple(steps)})
 
 
-def test_returns_of_differences_are_nothing_in_a_loop() -> None:
-    preset = resolve(
-        "rlanything", {"estimator": "experiments.estimators:returns", "std_floor": 0.0}
-    )
-    votes = [[1.0, -1.0, 1.0, -1.0], [1.0, 0.0, 1.0, 0.0]]
-    group = Group(rewards=votes, outcomes=[[-1.0] * 4] * 2, votes=votes)
-    # What is still to come: 0, -1, 0, -1 in the loop; 2, 1, 1, 0 where something is reached.
-    found = returns.function(group, preset, preset.estimator_options)
-    assert found.advantages == ((-1.0,) * 4, (1.0,) * 4)
-
-
 def test_new_bests_are_the_labels_of_the_environment() -> None:
     world = worlds()[1]
     options = PlayOptions(wording="terse", labels="progress")
@@ -151,41 +137,17 @@ def test_new_bests_are_the_labels_of_the_environment() -> None:
     assert set(labels) == {1, -1}
 
 
-def test_votes_share_out_the_advantage_of_a_trajectory_and_nothing_where_all_end_alike() -> None:
-    name = "experiments.estimators:share"
-    preset = resolve("rlanything", {"estimator": name, "std_floor": 0.0, "lam": 0.8})
-    votes = [[1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, None]]
-    for outcomes, expected in (
-        ((1.0, -1.0), ((1.4, 1.4, 1.4, pytest.approx(-0.2)), (-1.0, -1.0, 0.0))),
-        ((-1.0, -1.0), ((0.0,) * 4, (0.0,) * 3)),
-    ):
-        each = [[o] * len(row) for o, row in zip(outcomes, votes, strict=True)]
-        group = Group(rewards=votes, outcomes=each, votes=votes)
-        assert share.function(group, preset, preset.estimator_options).advantages == expected
-
-
-def test_votes_within_a_trajectory_and_outcomes_of_equal_index() -> None:
-    name = "experiments.estimators:within_index"
-    preset = resolve("rlanything", {"estimator": name, "std_floor": 0.0, "lam": 0.5})
-    votes, outcomes = [[1.0, -1.0], [1.0, 1.0, 1.0]], [[1.0, 1.0], [-1.0, -1.0, -1.0]]
-    group = Group(rewards=votes, outcomes=outcomes, votes=votes)
-    found = within_index.function(group, preset, preset.estimator_options)
-    assert found.advantages == ((1.5, 0.5), (-1.0, -1.0, 0.0))  # the last step has no other one
-
-
 # ---- runs and their table ----
 
 
 def test_a_run_records_what_its_table_reads(models: Models) -> None:
     lines = list[dict[str, Any]]()
-    name = "share_8-progress_75@5e-4"
+    name = "within_8-progress_75@5e-4"
     result = play(name, ARMS[name], 7, STUDY.quick, models, tell=lambda x: lines.append(dict(x)))
     assert [e["step"] for e in result.evaluations] == [0.0, 1.0]
     assert set(result.evaluations[0]) == {"step", "sampled", "greedy"}
-    assert 0.0 <= result.steps[0]["votes/positive_failed"] <= 1.0
     assert [next(iter(line)) for line in lines] == ["evaluations", "steps", "evaluations", "arm"]
-    # An untrained model never wins, so the votes have nothing to share out.
-    assert (result.steps[0]["all_same"], result.steps[0]["rows/policy"]) == (1.0, 0.0)
+    assert result.steps[0]["all_same"] == 1.0  # an untrained model never wins
     assert name in table({(name, 7): json.loads(json.dumps(asdict(result)))})
 
 
@@ -229,7 +191,7 @@ def test_runs_on_file_are_shown_and_not_played_again(
 
 def test_the_table_compares_each_arm_with_outcome_only_at_the_rate_that_suits_it() -> None:
     results = {}
-    ends = {"outcome@5e-4": 0.2, "outcome@1e-3": 0.25, "share_8-progress_100@5e-4": 0.4}
+    ends = {"outcome@5e-4": 0.2, "outcome@1e-3": 0.25, "within_8-progress_100@5e-4": 0.4}
     for name, end in ends.items():
         for seed in (1, 2, 3):
             result = Result(name, seed)

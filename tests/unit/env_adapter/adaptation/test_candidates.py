@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -68,6 +69,29 @@ def failures(
     found = check(family, *answers, settings=settings)
     assert found.candidate is None
     return [(check.name, check.detail.split(":")[0]) for check in found.checks if not check.passed]
+
+
+class Watched:
+    """A family that notes the threads in which tasks are rewritten."""
+
+    def __init__(self, family: EnvironmentFamily) -> None:
+        self.family, self.threads = family, set[threading.Thread]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.family, name)
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        self.threads.add(threading.current_thread())
+        return self.family.apply_rewrite(task, answer)
+
+
+def test_tasks_are_rewritten_outside_of_the_event_loops_thread(
+    shelf_family: EnvironmentFamily,
+) -> None:
+    watched = Watched(shelf_family)
+    assert check(cast("EnvironmentFamily", watched), RED, GREEN).candidate is not None
+    assert watched.threads
+    assert threading.main_thread() not in watched.threads
 
 
 def test_of_the_answers_that_pass_every_check_the_smallest_change_is_taken(
