@@ -163,6 +163,7 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
     us = answer(call([sys.executable, "-m", "bench.trainer", "--part", "ours", *base]))
     print(f"\n{machine()}; {threads} thread(s)")
     print("\n| one update of SmolLM2-135M | triforge | TRL | ratio |\n|---|---|---|---|")
+    them: dict[str, float] = {}
     if trl:
         script = Path(__file__).with_name("trainer_trl.py")
         quiet = {
@@ -171,15 +172,15 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
         them = answer(call([str(ensure_trl()), str(script), str(work), str(threads)], **quiet))
-        for name, label, form in (
-            ("tokens_per_s", "useful tokens/s", ".1f"),
-            ("seconds", "seconds", ".1f"),
-            ("cpu_seconds", "seconds of CPU", ".1f"),
-            ("computed_tokens", "tokens computed, padding included", ".0f"),
-            ("peak_mib", "peak memory, MiB", ".0f"),
-        ):
-            a, b = us[name], them[name]
-            print(f"| {label} | {a:{form}} | {b:{form}} | {a / b:.2f} |")
+    for name, label, form in (
+        ("tokens_per_s", "useful tokens/s", ".1f"),
+        ("seconds", "seconds", ".1f"),
+        ("cpu_seconds", "seconds of CPU", ".1f"),
+        ("computed_tokens", "tokens computed, padding included", ".0f"),
+        ("peak_mib", "peak memory, MiB", ".0f"),
+    ):
+        compared = f"{them[name]:{form}} | {us[name] / them[name]:.2f}" if them else "|"
+        print(f"| {label} | {us[name]:{form}} | {compared} |")
 
 
 def main() -> None:
