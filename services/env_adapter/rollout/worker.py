@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from prometheus_client import Counter, Histogram
+from pydantic import JsonValue
 
 from services.env_adapter.sessions.groups import SessionGroups
 from triforge.broker import Broker, group_judgement_id, unjudged
@@ -101,6 +102,7 @@ class RolloutWorker:
         played_by_agents = await self.sessions.play(
             task,
             group,
+            success_at=await asyncio.to_thread(self._success_at, task, group),
             known=await self._known(group),
             ended=ended,
             over=lambda: self._retry(lambda: self.broker.is_over(group)),
@@ -109,6 +111,15 @@ class RolloutWorker:
             await self._retry(lambda: self.broker.put_payload(played_by_agents))
             await self.sessions.close(group)
         return played_by_agents
+
+    def _success_at(self, task: Task, group: GroupTask) -> JsonValue:
+        """Return the score from which an episode of an agent is a success: the run's, else the family's if it is installed."""
+        options = group.env_adapter.options
+        try:
+            own = None if "success_at" in options else self.family(task.family)
+        except TriforgeError:
+            own = None
+        return options.get("success_at", getattr(own, "success_at", None))
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(

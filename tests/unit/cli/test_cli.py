@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
-from triforge import __version__
 from triforge.cli.deployment import settings
 from triforge.errors import ConfigError
 from triforge.types import Event, Page, RunState
@@ -39,41 +37,6 @@ def test_a_missing_config_is_named_in_one_line(triforge: Triforge, command: str)
     )  # fmt: skip
 
 
-def test_an_impossible_config_is_refused_one_line_a_problem(
-    triforge: Triforge, tmp_path: Path
-) -> None:
-    path = model_config(tmp_path, "[run]\nsteps = -1\n[reward]\nvotes = 99\n")
-    code, out, err = triforge("up", "-c", str(path))
-    assert (code, out) == (1, "")
-    assert [line[:19] for line in err.splitlines()[1:]] == [
-        "  - run.steps: give",
-        "  - reward.votes: g",
-    ]
-
-
-def test_up_is_refused_when_a_port_is_taken(
-    triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIFORGE_REDIS_URL", "redis://127.0.0.1:1/0")
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        monkeypatch.setenv("TRIFORGE_POLICY_MODEL_URL", f"http://127.0.0.1:{port}")
-        code, out, err = triforge("up", "-c", str(model_config(tmp_path)))
-    assert (code, out) == (1, "")
-    assert err.startswith(f"triforge: port {port} (TRIFORGE_POLICY_MODEL_URL) is taken")
-    assert "--auto-ports" in err
-
-
-def test_an_unknown_variable_is_refused(
-    triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIFORGE_COLOUR", "red")
-    code, _, err = triforge("up", "-c", str(model_config(tmp_path)))
-    assert (code, err.split(";")[0]) == (1, "triforge: TRIFORGE_COLOUR: unknown field")
-
-
 def test_the_doctor_shows_what_would_run_and_touches_nothing(
     triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,22 +49,6 @@ def test_the_doctor_shows_what_would_run_and_touches_nothing(
     assert code == 1
     assert "lacks tokenizer.json" in out, "an empty folder is no model"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "run.toml"]
-
-
-def test_a_folder_that_cannot_be_made_is_an_error_in_a_sentence(
-    triforge: Triforge, tmp_path: Path
-) -> None:
-    (tmp_path / "var").write_text("a file stands in the way")
-    code, _, err = triforge("up", "-c", str(model_config(tmp_path)), "--auto-ports")
-    assert code == 1
-    assert err.startswith("triforge: ")
-    assert "Traceback" not in err
-
-
-def test_without_a_command_there_is_help(triforge: Triforge) -> None:
-    code, out, _ = triforge()
-    assert code == 2
-    assert "pool" in out
 
 
 # ---- runs ----
@@ -119,14 +66,6 @@ def test_a_run_is_started_with_a_file_and_single_fields_over_it(
     config = {"run": {"steps": 7, "seed": 3}, "reward": {"votes": 2}}
     asked = {"pool": "kitchen", "name": "mine", "config": config}
     assert services.asked == [("POST /v1/runs", asked)]
-
-
-def test_a_field_without_a_value_is_refused_before_anybody_is_asked(
-    triforge: Triforge, services: Services
-) -> None:
-    code, _, err = triforge("run", "start", "kitchen", "--set", "run.steps")
-    assert (code, services.asked) == (1, [])
-    assert err == "triforge: override: given 'run.steps', expected section.field=value\n"
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
@@ -209,16 +148,6 @@ def test_an_export_is_written_or_refused_without_a_file(
     assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
 
-def test_a_trainer_that_does_not_answer_is_named(
-    triforge: Triforge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIFORGE_TRAINER_URL", "http://127.0.0.1:1")
-    code, out, err = triforge("run", "list")
-    assert (code, out) == (1, "")
-    assert "start it with `triforge up --config FILE`" in err
-    assert "http://127.0.0.1:1" in err
-
-
 def test_what_a_training_has_left_is_started_again_to_be_looked_at(
     triforge: Triforge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -266,10 +195,6 @@ def test_status_of_a_folder_that_is_not_there_and_of_nothing_that_runs(
         monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
     code, out, _ = triforge("status")
     assert (code, "start it with `triforge up --config FILE`" in out) == (1, True)
-
-
-def test_the_version_is_printed(triforge: Triforge) -> None:
-    assert triforge("--version") == (0, f"triforge {__version__}\n", "")
 
 
 def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) -> None:

@@ -109,12 +109,6 @@ def test_python_takes_data_and_reward_as_the_command_does(
     ] * 2
 
 
-def test_an_unknown_argument_is_refused_with_the_known_ones(trained: Services) -> None:
-    with pytest.raises(TypeError, match=r"learning_rate; known are .*data, .*overrides, .*steps"):
-        library.train(".", "household", learning_rate=1e-6)
-    assert trained.asked == []
-
-
 REWARD = """
 def score(completions, answer, **_):
     return [0.0]
@@ -276,12 +270,6 @@ def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
-def test_one_card_is_set_in_the_document(tmp_path: Path) -> None:
-    for colocate in (None, False, True):
-        asked = Training(env="household", colocate=colocate, state=tmp_path)
-        assert asked.document(print)["run"].get("colocate") is colocate
-
-
 def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,15 +279,6 @@ def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(
     assert first == tiny_folder("my_family_of_two:FAMILY", {}, {})
     (tmp_path / "my_family_of_two.py").write_text("two = 2")
     assert first != tiny_folder("my_family_of_two:FAMILY", {}, {})
-
-
-def test_a_tiny_model_is_kept_by_what_its_data_say(tmp_path: Path) -> None:
-    data = tmp_path / "rows.jsonl"
-    data.write_text("one")
-    first = tiny_folder("prompts", {"data": str(data)}, {"reward": "mine:score"})
-    assert first == tiny_folder("prompts", {"data": str(data)}, {"reward": "mine:score"})
-    data.write_text("two")
-    assert first != tiny_folder("prompts", {"data": str(data)}, {"reward": "mine:score"})
 
 
 @pytest.mark.parametrize("status", ["failed", "finished"])

@@ -35,11 +35,6 @@ def test_a_step_without_training_is_loud_and_one_without_measures_makes_no_line(
     assert line_of(event("step", 0, metrics={"seconds": 3.0})) == ""
 
 
-def test_an_alarm_is_loud_too() -> None:
-    step = event("step", 2, metrics={}, note="trained on 0 of 4", alarm="why")
-    assert line_of(step) == "NOTHING TRAINED at step 2: trained on 0 of 4\nALARM at step 2: why"
-
-
 def test_scores_are_shown_where_there_are_scores() -> None:
     assert line_of(event("step", 1, metrics={"success": 0.5})) == "step 1: success 0.500"
     scored = event("step", 2, metrics={"score": 0.25, "eval/sampled_score": 0.3})

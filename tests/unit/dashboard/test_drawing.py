@@ -73,11 +73,6 @@ def test_an_axis_goes_below_nothing_where_values_do() -> None:
     assert ">-5</text>" in svg
 
 
-def test_a_share_is_drawn_from_nothing_to_all() -> None:
-    chart = Chart("Success", "share", {"train": "a"}, top=1.0)
-    assert ">1</text>" in draw(chart, steps({"a": 0.02}))
-
-
 def test_lines_without_values_are_left_out_and_no_line_is_no_picture() -> None:
     measured = steps({"b": 1.0}, {"b": math.nan}, {"b": 3.0})
     svg = draw(SECONDS, measured)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +122,6 @@ async def test_older_runs_are_a_page_further(
     assert "older runs" not in (await browser.get("/?older=run%207")).text
     queries = [query for path, query, _ in deployment.asked if path == "trainer/v1/runs"]
     assert queries == ["limit=50", "limit=50&cursor=run+7"]
-
-
-async def test_an_empty_deployment_says_how_to_begin(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
-    deployment.answers["/v1/runs"] = (200, {"items": []})
-    deployment.answers["/v1/pools"] = (200, {"items": []})
-    text = (await browser.get("/")).text
-    assert "triforge run start POOL" in text
-    assert "triforge pool create NAME" in text
 
 
 async def test_a_run_shows_its_curves_steps_weights_and_all_measures(
@@ -468,14 +458,6 @@ async def test_style_and_script_are_served_and_nothing_else(browser: httpx.Async
     assert "EventSource" in (await browser.get("/assets/live.js")).text
     for name in ("base.html", "..%2Fpages.py", "%2e%2e"):
         assert (await browser.get(f"/assets/{name}")).status_code == 404
-
-
-async def test_the_service_has_the_routes_of_all_services(browser: httpx.AsyncClient) -> None:
-    assert (await browser.get("/healthz")).json()["status"] == "alive"
-    assert (await browser.get("/readyz")).status_code == 200
-    assert (await browser.get("/metrics")).status_code == 200
-    call: Callable[..., Any] = browser.get
-    assert (await call("/openapi.json")).status_code == 404
 
 
 def test_pages_without_keys_are_not_shown_to_other_machines(

@@ -36,14 +36,6 @@ async def test_rollouts_are_filtered_by_the_address_and_paged(
     assert (await pages.get("/runs/run-x/rollouts")).status_code == 404
 
 
-async def test_a_page_leads_to_the_next_and_a_heading_turns_the_order(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
-    text = (await pages.get(f"/runs/{recorded.run_id}/rollouts?sort=length")).text
-    assert '<th class="number" scope="col" aria-sort="ascending"><a href="?sort=-length">' in text
-    assert 'rel="next"' not in text
-
-
 async def test_a_rollout_is_shown_turn_by_turn_with_its_votes_and_neighbours(
     pages: httpx.AsyncClient, recorded: RecordedRun
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import func, select
 
 from services.trainer.runs import trajectories
 from services.trainer.runs.runs import Runs
@@ -16,7 +15,6 @@ from tests.unit.dashboard.recorded_run import ACTIONS, EVIL, RecordedRun
 from triforge.access.callers import Caller, acting_for
 from triforge.config import Settings
 from triforge.errors import NotFoundError
-from triforge.store.tables import TrajectoryRow
 
 SORTS = ("step", "length", "tokens", "staleness", "vote", "advantage", "score")
 
@@ -175,13 +173,6 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
         ):
             with pytest.raises(NotFoundError):
                 ask()
-
-
-def test_a_step_that_is_committed_twice_leaves_its_lines_once(own: RecordedRun) -> None:
-    [first, *_] = own.store.steps(own.run_id)
-    assert not own.store.commit_step(first, lines=[{"id": "another"}])
-    with own.store.read(own.run_id) as session:
-        assert session.scalar(select(func.count()).select_from(TrajectoryRow)) == 18
 
 
 async def test_steps_come_with_the_measures_that_are_named(

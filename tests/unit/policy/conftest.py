@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from triforge.testing.model_folders import words_folder
+from triforge.types import ChatMessage, GenerateRequest
 
 WORDS = ("go", "take", "cup", "fridge", "you", "see", "a")
+GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 
 
 class Service:
@@ -46,6 +49,19 @@ class Service:
 
 
 MakeService = Callable[..., Service]
+
+
+async def versions(service: Service, count: int = 6) -> set[int]:
+    """Return the versions of the tokens of some answers."""
+    replies = await service.gateway.generate([GO] * count)
+    return {span.version for reply in replies for o in reply.outputs for span in o.versions}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let other tasks and threads run until the condition holds."""
+    async with asyncio.timeout(60.0):
+        while not condition():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture

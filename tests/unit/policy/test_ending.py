@@ -60,8 +60,3 @@ async def test_what_has_not_ended_in_time_is_given_up_with_a_word_and_ended_at_t
     assert "shutting down" in response.json()["detail"]
     await service.pool.close()
     assert "/abort_request" in service.fakes[0].paths()
-
-
-async def test_an_idle_service_ends_at_once(make_service: MakeService) -> None:
-    service = await started(make_service)
-    await service.gateway.drain(3600.0)

@@ -15,11 +15,10 @@ from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine, write_tensors
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import GO, MakeService, Service
 from triforge.errors import PolicyError, TriforgeError, UnavailableError
-from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.types import WeightsUpdate
 
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 TENSOR = {"model.norm.weight": np.arange(4, dtype=np.float32)}
 ASKED = ("/pause_generation", "/release_memory_occupation", "/resume_memory_occupation", "/update_weights_from_disk", "/continue_generation")  # fmt: skip
 

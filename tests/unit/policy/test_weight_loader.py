@@ -19,12 +19,11 @@ from services.policy.weights.evidence import read_probe
 from services.policy.weights.loader import Way, WeightLoader
 from services.policy.weights.verify import Verifier
 from tests.fake_engine import FakeEngine, write_tensors
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import GO, MakeService, versions
 from triforge.errors import NotFoundError, PolicyError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
-from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.types import WeightsUpdate
 
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 Publish = Callable[[int], Path]
 
 
@@ -55,11 +54,6 @@ def fill(folder: Path, version: int) -> None:
 def update(folder: Path, version: int) -> WeightsUpdate:
     digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     return WeightsUpdate(version=version, uri=str(folder), digest=digest)
-
-
-async def versions(service: Service, count: int = 6) -> set[int]:
-    replies = await service.gateway.generate([GO] * count)
-    return {span.version for reply in replies for o in reply.outputs for span in o.versions}
 
 
 def held(fake: FakeEngine) -> float:
@@ -132,15 +126,6 @@ async def test_a_version_in_bfloat16_may_be_as_far_from_its_probe_as_that_rounds
         await Verifier().probe(engine, Version(2, "", probe=exact))
 
 
-async def test_an_engine_that_shows_rows_is_asked_for_no_probe(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    assert (await service.weights.update(update(with_probe(publish(1), -1.5), 1))).ready == 1
-    assert "/generate" not in service.fakes[0].paths()
-
-
 async def test_by_configuration_an_engines_word_is_enough(
     make_service: MakeService, publish: Publish
 ) -> None:
@@ -149,21 +134,6 @@ async def test_by_configuration_an_engines_word_is_enough(
     service.fakes[0].weights.stale = True
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
     assert "/get_weights_by_name" not in service.fakes[0].paths()
-
-
-async def test_of_three_engines_one_fails_and_the_others_go_on(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), FakeEngine())
-    await service.start()
-    folder = publish(1)
-    service.fakes[1].refuse.add(str(folder))
-    assert (await service.weights.update(update(folder, 1))).ready == 2
-    affine = [GO.model_copy(update={"affinity": f"group {n}"}) for n in range(20)]
-    replies = await service.gateway.generate(affine)
-    assert {s.version for r in replies for o in r.outputs for s in o.versions} == {1}
-    assert "/generate" not in service.fakes[1].paths()
-    assert held(service.fakes[1]) == 0.0
 
 
 async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
@@ -399,19 +369,6 @@ async def test_weights_are_held_against_the_services_own_model_where_the_live_on
     with pytest.raises(WeightsError, match=r"tensor model\.embed_tokens\.weight is missing"):
         await service.weights.update(WeightsUpdate(version=1, uri=str(folder)))
     assert "/pause_generation" not in service.fakes[0].paths()
-
-
-async def test_refusals_are_counted_where_people_look(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
-    service.fakes[0].weights.stale = True
-    await service.weights.update(update(publish(1), 1))
-    async with service.client() as http:
-        text = (await http.get("/metrics")).text
-    assert "triforge_policy_weights_refused_total 1.0" in text
-    assert "triforge_policy_broadcasts_missed_total 0.0" in text
 
 
 async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(

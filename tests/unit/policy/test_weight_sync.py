@@ -11,24 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import GO, MakeService, versions
 from triforge.errors import ConflictError, UnavailableError, WeightsError
 from triforge.testing.model_folders import words_folder
-from triforge.types import ChatMessage, GenerateRequest, WeightsState, WeightsUpdate
-
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
+from triforge.types import WeightsState, WeightsUpdate
 
 
 @pytest.fixture
 def newer(model: Path, tmp_path: Path) -> Path:
     """A second weight folder with the same tokenizer."""
     return shutil.copytree(model, tmp_path / "newer")
-
-
-async def versions(service: Service, count: int = 4) -> set[int]:
-    """The versions of the tokens of some answers."""
-    replies = await service.gateway.generate([GO] * count)
-    return {span.version for reply in replies for o in reply.outputs for span in o.versions}
 
 
 async def test_the_service_starts_with_what_the_engines_hold(
@@ -48,16 +40,6 @@ async def test_before_an_engine_answers_nothing_is_known(make_service: MakeServi
         service.weights.state()
     with pytest.raises(UnavailableError, match="none of 1 engines"):
         await service.weights.ready()
-
-
-async def test_an_update_reaches_every_engine_and_every_token(
-    make_service: MakeService, newer: Path
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
-    state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert (state.version, state.uri, state.ready) == (5, str(newer), 2)
-    assert await versions(service) == {5}
 
 
 async def test_the_same_version_again_changes_nothing(
@@ -176,20 +158,6 @@ async def test_a_service_that_restarted_takes_the_newest_version_that_any_engine
     assert service.fakes[0].version == "7"
 
 
-async def test_an_engine_lost_in_the_middle_of_a_pause_goes_on_when_it_returns(
-    make_service: MakeService,
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    service.fakes[0].gone = True
-    await service.start()
-    service.fakes[0].gone, service.fakes[0].paused = False, "retract"
-    service.fakes[0]._go.clear()
-    await service.start()
-    assert service.fakes[0].paused == ""
-    assert await versions(service) == {0}
-
-
 async def test_another_tokenizer_comes_with_its_weights(
     make_service: MakeService, tmp_path: Path
 ) -> None:
@@ -213,18 +181,6 @@ async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loa
     with pytest.raises(WeightsError, match="not a tokenizer"):
         await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert service.fakes[0].version == "0"
-
-
-async def test_a_tokenizer_that_cannot_be_read_leaves_the_old_weights_serving(
-    make_service: MakeService, newer: Path
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    (newer / "tokenizer_config.json").unlink(missing_ok=True)
-    (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that cannot be read
-    with pytest.raises(WeightsError, match="the tokenizer cannot be read"):
-        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert await versions(service) == {0}
 
 
 async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_service: MakeService) -> None:

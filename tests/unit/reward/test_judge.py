@@ -8,7 +8,7 @@ import pytest
 
 from services.reward.prompts import Episode, build_prompt
 from services.reward.worker import scorer_of
-from triforge.errors import ConfigError, InputError, PolicyError, RewardError
+from triforge.errors import ConfigError, InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -136,18 +136,6 @@ async def test_votes_keep_text_tokens_and_versions_and_share_their_prompt() -> N
     )
 
 
-async def test_nonsense_is_zero_and_never_an_error() -> None:
-    judged = await judge(Says(("yes!", ""), (r"\boxed{", "0")))(TRAJECTORY, votes=2, seed=7)
-    assert {v.value for s in judged.steps for v in s.votes} == {0}
-
-
-async def test_the_system_message_of_the_episode_is_shown_to_a_judge_with_a_rubric() -> None:
-    policy = Says(("",), ("",))
-    trajectory = TRAJECTORY.model_copy(update={"system": "Commands: go."})
-    await judge(policy, prompt="rubric")(trajectory, votes=1, seed=7)
-    assert "| Commands: go." in policy.calls[0][0].messages[0].content
-
-
 async def test_a_trajectory_without_steps_needs_no_model() -> None:
     policy = Says()
     judged = await judge(policy)(TRAJECTORY.model_copy(update={"steps": ()}), votes=2, seed=7)
@@ -166,14 +154,6 @@ async def test_a_vote_that_the_engine_aborted_is_not_held_against_the_judge() ->
     with pytest.raises(RewardError, match="aborted") as caught:
         await judge(Says(("x",), ("x",), finish="abort"))(TRAJECTORY, votes=1, seed=7)
     assert caught.value.retryable
-
-
-async def test_an_error_of_the_policy_service_passes_through() -> None:
-    async def down(requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        raise PolicyError("engine says 500")
-
-    with pytest.raises(PolicyError):
-        await judge(down)(TRAJECTORY, votes=1, seed=7)
 
 
 async def says_good(

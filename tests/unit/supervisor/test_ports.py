@@ -59,15 +59,6 @@ def test_a_port_that_is_taken_is_refused_with_its_option(taken: int) -> None:
     check_port(free_port(), "TRIFORGE_X")
 
 
-def test_a_api_whose_port_is_taken_is_refused_before_anything_starts(
-    tmp_path: Path, taken: int
-) -> None:
-    url = f"http://127.0.0.1:{taken}"
-    with pytest.raises(ConfigError, match=rf"port {taken} \(TRIFORGE_REWARD_URL\) is taken"):
-        plan(tmp_path, **fixed(REWARD_URL=url))
-    assert not (tmp_path / "state").exists()
-
-
 def test_two_apis_cannot_share_a_port(tmp_path: Path) -> None:
     environ = fixed()
     environ["TRAINER_URL"] = environ["REWARD_URL"]
@@ -89,12 +80,6 @@ def test_the_port_of_an_engine_is_moved_by_the_variable_that_the_refusal_names(
             url = f"http://127.0.0.1:{numbers[f'{role.upper()}_ENGINE_PORT']}"
             assert spec(layout, f"engine-{role}").ready_url == f"{url}/ready"
             assert spec(layout, f"{role}-model").env["TRIFORGE_ENGINES"] == url
-
-
-def test_automatic_ports_are_all_different(tmp_path: Path) -> None:
-    settings = plan(tmp_path, auto_ports=True).settings
-    urls = [getattr(settings, f"{api}_url") for api in APIS]
-    assert len({*urls, settings.redis_url}) == 7
 
 
 def test_no_port_is_given_out_twice() -> None:
