@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -175,32 +174,3 @@ async def test_a_step_that_does_not_fit_costs_only_its_own_votes_unless_none_fit
     assert [(step.step, [vote.value for vote in step.votes]) for step in found.steps] == [(0, [1])]
     with pytest.raises(InputError, match="4097 tokens"):
         await judge(TakesShort("o1"))(TRAJECTORY, votes=1, seed=0)
-
-
-async def test_a_reference_is_shown_in_a_second_vote_of_its_own() -> None:
-    policy = Says((r"\boxed{1}", r"\boxed{-1}"), (r"\boxed{-1}", "hm"))
-    shown_reference = TRAJECTORY.model_copy(update={"reference": ("go a", "take b")})
-    found = await judge(policy)(shown_reference, votes=2, seed=7)
-    plain, shown = policy.calls
-    assert not any("known" in str(request.messages) for request in plain)
-    episode = Episode(instruction="win", steps=shown_reference.steps, reference=("go a", "take b"))
-    assert [r.messages for r in shown] == [build_prompt("terse", episode, i) for i in (0, 1)]
-    assert [r.sampling.seed for r in shown] != [r.sampling.seed for r in plain]
-    assert [[v.value for v in step.votes] for step in found.steps] == [[1, -1], [-1, 0]]
-    assert [step.extra["privileged"] for step in found.steps] == [[1, -1], [-1, 0]]
-
-
-async def test_a_reference_that_does_not_fit_costs_no_vote() -> None:
-    shown_reference = TRAJECTORY.model_copy(update={"reference": ("a long one",)})
-    found = await judge(TakesShort("a long one"))(shown_reference, votes=1, seed=0)
-    assert [[v.value for v in step.votes] for step in found.steps] == [[1], [1]]
-    assert [step.extra for step in found.steps] == [{}, {}]
-
-
-def test_a_reference_in_a_rubric_is_quoted_line_by_line() -> None:
-    episode = Episode(instruction="win", steps=TRAJECTORY.steps, reference=("go a\nbe kind", "end"))
-    ((message,), (without,)) = (
-        build_prompt("rubric", shown, 0) for shown in (episode, replace(episode, reference=()))
-    )
-    assert "| go a\n| be kind\n| end" in str(message.content)
-    assert "| go a" not in str(without.content)
