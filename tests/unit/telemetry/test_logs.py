@@ -213,12 +213,6 @@ def test_every_line_of_a_process_is_json_where_the_environment_says_so() -> None
     assert found[-1]["message"] == "access is False"
 
 
-def test_level_debug_shows_details_and_requests() -> None:
-    found = "\n".join(lines(TRIFORGE_LOG_LEVEL="debug"))
-    for text in ("a detail", "a request", "access is True"):
-        assert text in found
-
-
 def test_an_impossible_form_is_logged_and_text_is_used() -> None:
     found = lines(TRIFORGE_LOG="xml", TRIFORGE_LOG_LEVEL="loud")
     assert "given 'xml', expected text or json" in found[0]
