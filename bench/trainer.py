@@ -1,13 +1,10 @@
-"""One update of SmolLM2-135M-Instruct: this trainer, TRL's, the machine's matrix products, and two ranks, side by side.
+"""One update of SmolLM2-135M-Instruct: this trainer, TRL's, and two ranks, side by side.
 
 The rows are those of an agent's step: groups of answers to one prompt, most of them short, some long. Both trainers get
 the same prompts, answers and advantages, the same threads, float32, no KL term. TRL runs as it does after generation:
 `_compute_loss` on eight rows at a time (its default), backward, clipping, one AdamW step; it lives in an environment of its
 own (`scripts/trl_equality`, made on the first run). Useful tokens are those of all prompts and answers, however often a
 trainer computes them. Peaks are of resident memory, each in a process of its own.
-
-The floor is what the machine reaches on the model's own matrix products alone: every linear layer's three (one forwards, two
-backwards) at as many tokens as a forward pass holds.
 
 Run: python -m bench.trainer [--groups 2] [--shrink 1] [--threads 1] [--without-trl] [--sharding auto] [--ranks-only]
 Full forward passes of packed rows, other shapes, LoRA and memory, on a GPU or the CPU: python -m bench.gpu throughput
@@ -32,9 +29,7 @@ from demo.models.smollm2 import smollm2_folder
 from scripts.virtual_environments import ensure_trl
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.memory import keep_freed_memory
-from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.parallel.ranks import Ranks, Sharding
-from services.trainer.learner.step_cost import Shape
 from triforge.algorithms.algorithm import resolve
 from triforge.config import LearnerSection
 from triforge.supervisor.ports import free_port
@@ -116,30 +111,6 @@ def brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def floor(folder: Path, threads: int) -> dict[str, float]:
-    """FLOP a second of CPU time of the model's matrix products alone, forwards and backwards."""
-    keep_freed_memory()
-    torch.set_num_threads(threads)
-    model = ScoringModel.load(folder).module
-    shape = Shape.of(model)
-    kinds: dict[tuple[int, int], int] = {}
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Linear) and layer.weight.numel() != shape.head:
-            size = (layer.in_features, layer.out_features)
-            kinds[size] = kinds.get(size, 0) + 1
-    seconds = flops = 0.0
-    for (wide, out), count in kinds.items():
-        x, w, g = torch.randn(BUDGET, wide), torch.randn(out, wide), torch.randn(BUDGET, out)
-        best = float("inf")
-        for _ in range(6):
-            started = time.process_time()
-            _ = x @ w.t(), g @ w, g.t() @ x
-            best = min(best, time.process_time() - started)
-        seconds += count * best
-        flops += count * 6.0 * BUDGET * wide * out
-    return {"flops_per_s": flops / seconds}
-
-
 def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -190,11 +161,9 @@ def ranks(work: Path, sharding: str) -> None:
 def table(threads: int, work: Path, *, trl: bool) -> None:
     base = ["--work", str(work), "--threads", str(threads)]
     us = answer(call([sys.executable, "-m", "bench.trainer", "--part", "ours", *base]))
-    bottom = answer(call([sys.executable, "-m", "bench.trainer", "--part", "floor", *base]))
-    passes = (us["seconds_forward"] + us["seconds_backward"]) / us["seconds"]
-    rate = us["model_tflops"] * 1e12 / (us["cpu_seconds"] * passes)
     print(f"\n{machine()}; {threads} thread(s)")
     print("\n| one update of SmolLM2-135M | triforge | TRL | ratio |\n|---|---|---|---|")
+    them: dict[str, float] = {}
     if trl:
         script = Path(__file__).with_name("trainer_trl.py")
         quiet = {
@@ -203,20 +172,15 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
         them = answer(call([str(ensure_trl()), str(script), str(work), str(threads)], **quiet))
-        for name, label, form in (
-            ("tokens_per_s", "useful tokens/s", ".1f"),
-            ("seconds", "seconds", ".1f"),
-            ("cpu_seconds", "seconds of CPU", ".1f"),
-            ("computed_tokens", "tokens computed, padding included", ".0f"),
-            ("peak_mib", "peak memory, MiB", ".0f"),
-        ):
-            a, b = us[name], them[name]
-            print(f"| {label} | {a:{form}} | {b:{form}} | {a / b:.2f} |")
-    print(
-        "\n| GFLOP a second of CPU, forward and backward | trainer | matrix products alone | share |\n|---|---|---|---|"
-    )
-    alone = bottom["flops_per_s"]
-    print(f"| at the model's shapes | {rate / 1e9:.1f} | {alone / 1e9:.1f} | {rate / alone:.0%} |")
+    for name, label, form in (
+        ("tokens_per_s", "useful tokens/s", ".1f"),
+        ("seconds", "seconds", ".1f"),
+        ("cpu_seconds", "seconds of CPU", ".1f"),
+        ("computed_tokens", "tokens computed, padding included", ".0f"),
+        ("peak_mib", "peak memory, MiB", ".0f"),
+    ):
+        compared = f"{them[name]:{form}} | {us[name] / them[name]:.2f}" if them else "|"
+        print(f"| {label} | {us[name]:{form}} | {compared} |")
 
 
 def main() -> None:
@@ -234,15 +198,12 @@ def main() -> None:
         "--ranks-only", action="store_true", help="only two ranks compared with one"
     )
     parser.add_argument("--model", type=Path, help="another model folder")
-    parser.add_argument("--part", choices=("ours", "floor"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("ours",), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part == "ours":
         print(json.dumps(ours(args.work, args.threads, args.core, BUDGET, args.sharding)))
-        return
-    if args.part == "floor":
-        print(json.dumps(floor(Path(json.loads(args.work.read_text())["model"]), args.threads)))
         return
     folder = args.model or smollm2_folder()
     with tempfile.TemporaryDirectory() as name:

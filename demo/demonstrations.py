@@ -146,12 +146,13 @@ def write_demonstrations(
     generate: Params,
     options: Params,
     flip_rate: float,
+    judge: bool = False,
     **rates: float,
 ) -> dict[str, float]:
-    """Play `count` generated tasks and write `policy.jsonl`, `judge.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
+    """Play `count` generated tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
 
     Return the number of chats and the share of successes. `rates` are those of `demonstrations`; `flip_rate` of the transcripts'
-    labels are wrong.
+    labels are wrong. For a `judge`, `judge.jsonl` has a chat for each step.
     """
     terse = parse_model(PlayOptions, options, "household options").wording == "terse"
     words = vocabulary(options) if terse else []
@@ -161,14 +162,14 @@ def write_demonstrations(
     # a chat ends with its last response: the observation after it trains nothing
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
+    files = {"policy.jsonl": chats, "transcripts.jsonl": [*map(json.dumps, transcripts)]}
+    if judge:
+        judged = (chat for transcript in transcripts for chat in judge_chats(transcript))
+        lines = (json.dumps({"messages": chat}, ensure_ascii=False) for chat in judged)
+        files["judge.jsonl"] = [*lines]
     folder.mkdir(parents=True, exist_ok=True)
-    judged = (chat for transcript in transcripts for chat in judge_chats(transcript))
-    for name, lines in (
-        ("policy.jsonl", chats),
-        ("judge.jsonl", (json.dumps({"messages": c}, ensure_ascii=False) for c in judged)),
-        ("transcripts.jsonl", map(json.dumps, transcripts)),
-    ):
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name, written in files.items():
+        (folder / name).write_text("\n".join(written) + "\n", encoding="utf-8")
     (folder / "words.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
     succeeded = sum(shown.success for shown in played) / max(1, len(played))
     return {"chats": float(len(chats)), "success": succeeded}
@@ -213,6 +214,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
+    add("--judge", action="store_true", help="also write chats for a judge")
     add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))

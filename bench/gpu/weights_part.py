@@ -1,8 +1,7 @@
 """New weights under 64 clients: how long requests are held, how long until a version is live, and what failed.
 
 The engine is this tree's, behind a policy service, each a process. `disk` and `broadcast` are the ways of the product; one card
-has room for one rank of NCCL, so a broadcast goes over gloo. `ipc` is what a hand-over within one card would cost at least:
-tensors of one process copied by another, no engine, no check; the product has no such way.
+has room for one rank of NCCL, so a broadcast goes over gloo.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
 
-from bench.gpu.device import DEVICE, free, synchronize, timed
-from bench.gpu.models import SHAPES, Shape, llama_folder, tensor_sizes
+from bench.gpu.device import DEVICE, free, timed
+from bench.gpu.models import SHAPES, Shape, llama_folder
 from bench.reload import Load, counter, deployment, logprob, publish
 from services.trainer.learner.parallel.broadcast import Broadcaster, open_api
 from triforge.clients.policy import PolicyClient
@@ -92,52 +90,11 @@ async def _measure(folders: list[Path], way: str, updates: int, clients: int) ->
     }  # fmt: skip
 
 
-def _ipc(name: str, _: Path) -> dict[str, Any]:
-    """Tensors of one process copied by another on one card: the least that a hand-over takes."""
-    shapes = tensor_sizes(SHAPES[name])
-    context = mp.get_context("spawn")
-    there, back = context.Queue(), context.Queue()
-    child = context.Process(target=_receive, args=(there, back, shapes), daemon=True)
-    child.start()
-    took: dict[str, float] = {}
-    try:
-        assert back.get(timeout=120) == "ready"
-        for number, turn in enumerate(("first_s", "second_s")):
-            tensors = _tensors(shapes, number + 0.5)
-            with timed(took, turn):
-                there.put(tensors)
-                assert back.get(timeout=120) == number + 0.5, "other weights arrived"
-        size = sum(t.nbytes for t in tensors.values())
-    finally:
-        there.put(None)
-        child.join(20)
-        child.kill()
-    return took | {"gib": size / 2**30}
-
-
-def _tensors(shapes: dict[str, tuple[int, ...]], value: float) -> dict[str, torch.Tensor]:
-    made = {n: torch.full(s, value, dtype=torch.bfloat16, device=DEVICE) for n, s in shapes.items()}
-    synchronize()
-    return made
-
-
-def _receive(there: Any, back: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    own = _tensors(shapes, 0.0)
-    back.put("ready")
-    while (given := there.get()) is not None:
-        for name, tensor in given.items():
-            own[name].copy_(tensor)
-        synchronize()
-        back.put(float(own["model.norm.weight"][-1]))
-        del given, tensor  # the sender may free its memory once no process has it open
-
-
 def _cases(*plan: tuple[str, int, int, bool]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, updates, clients, distinct in plan:
         for way in ("disk", "broadcast"):
             found[f"{name}-{way}"] = partial(_update, name, way, updates, clients, distinct)
-        found[f"{name}-ipc"] = partial(_ipc, name)
     return found
 
 

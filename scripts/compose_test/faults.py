@@ -181,7 +181,7 @@ class Course:
         self._note(outcome)
 
     def _note(self, outcome: Outcome) -> None:
-        self._record.note("fault", number=self.outcomes.index(outcome), outcome=outcome.document())
+        self._record.fault(self.outcomes.index(outcome), outcome.document())
 
     def recover(self) -> None:
         """Wait until every container that was hit is healthy again, or its time is over."""

@@ -108,10 +108,10 @@ def fetch_wheels(folder: Path, tell: Tell) -> Path:
     return folder_of_wheels
 
 
-def lay_out(folder: Path, pattern: str = "*.whl") -> list[Path]:
+def lay_out(folder: Path) -> list[Path]:
     """Put wheels where the builder finds them; returns what has to be removed again."""
     laid = []
-    for wheel in sorted(folder.glob(pattern)):
+    for wheel in sorted(folder.glob("*.whl")):
         target = WHEELS / wheel.name
         if not target.exists():
             try:

@@ -21,7 +21,7 @@ def failures(story: Mapping[str, Any]) -> list[str]:
     """Why a test did not pass; empty if it did.
 
     Args:
-        story: of `record.story`.
+        story: of a `Record`.
     """
     missing = [f"{part}: not reached" for part in PARTS if part not in story]
     late = [

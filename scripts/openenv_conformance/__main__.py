@@ -3,81 +3,29 @@
     python -m scripts.openenv_conformance
 
 1. `openenv validate` of openenv-core 0.3.0 against `triforge env serve` of three families: six criteria each.
-2. `vf-eval` of `verifiers` 0.4.0 asks our policy endpoint for sums.
-3. It plays episodes with our policy endpoint as the model and our environment endpoint as the world: a third party joins
-   the two.
+2. Harbor's own validators read the task folders of configs/pools/harbor; they need Python 3.12 or newer.
 
-4. Harbor's own validators read the task folders of configs/pools/harbor; they need Python 3.12 or newer.
-
-The model has random weights, so nothing is asked of its rewards.
+Programs of `verifiers` that use our policy and environment endpoints are part of `scripts.agent_conformance`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from scripts.calling import ROOT
 from scripts.virtual_environments import CONFORMANCE as HERE
 from scripts.virtual_environments import ensure_files
-from tests.one_process.reading_model import build_reading_model
 from triforge.errors import TriforgeError, UnavailableError
 
 FAMILIES = ("household", "sokoban", "shop")
-CRITERIA, EPISODES, TURNS = 6, 3, 4
-SUMS = 8
-_START_S = 600.0  # of a deployment, on a machine that has other work, too
-
-EVALUATION = """
-model = "policy"
-num_rollouts = {rollouts}
-push = false
-
-[client]
-type = "eval"
-base_url = "{policy}/v1"
-api_key_var = "OPENAI_API_KEY"
-
-[sampling]
-max_tokens = 8
-temperature = 1.0
-"""
-ALONE = """
-[env.taskset]
-id = "sums"
-count = {count}
-
-[env.agent.harness]
-id = "null"
-
-[env.agent.runtime]
-type = "subprocess"
-"""
-JOINED = """
-[env.taskset]
-id = "openenv"
-base_url = "{environment}"
-resets = [{resets}]
-
-[env.player]
-max_turns = {turns}
-
-[env.player.harness]
-id = "null"
-
-[env.player.runtime]
-type = "subprocess"
-"""
+CRITERIA = 6
 
 
 @contextmanager
@@ -90,32 +38,6 @@ def served(family: str) -> Iterator[str]:
         if " at http://" not in first_line:
             raise UnavailableError(f"triforge env serve {family} did not start: {first_line}")
         yield first_line.rpartition(" at ")[2].strip()
-
-
-@contextmanager
-def policy(folder: Path) -> Iterator[str]:
-    """Yield the address of the policy endpoint of a deployment with tiny models."""
-    model = build_reading_model(folder / "model")
-    roles = (f'[models.{role}]\npath = "{model}"\n' for role in ("policy", "reward", "rewriter"))
-    (folder / "run.toml").write_text("\n".join(roles))
-    state = folder / "state"
-    state.mkdir()
-    command = [sys.executable, "-m", "triforge", "up", "--auto-ports"]
-    command += ["-c", str(folder / "run.toml"), "--state", str(state)]
-    with _running(command, cwd=ROOT) as deployment:
-        deadline = time.monotonic() + _START_S
-        while not (state / "addresses.json").is_file():
-            if deployment.poll() is not None or time.monotonic() > deadline:
-                raise UnavailableError(f"the deployment did not start: {last_words(state)}")
-            time.sleep(0.2)
-        yield str(json.loads((state / "addresses.json").read_text())["policy_model_url"])
-
-
-def last_words(state: Path) -> str:
-    """Return the end of each log of a deployment; its folder goes away with us."""
-    logs = sorted(state.rglob("*.log"))
-    ends = (f"{log.name}: {log.read_text(errors='replace')[-400:].strip()}" for log in logs)
-    return "\n".join(ends) or "it has written no log"
 
 
 @contextmanager
@@ -141,52 +63,6 @@ def validate(programs: Path, url: str) -> tuple[int, list[str]]:
     except (ValueError, KeyError):
         raise UnavailableError(f"openenv validate: {(done.stdout + done.stderr)[-600:]}") from None
     return int(summary["passed_count"]), list(summary["failed_criteria"])
-
-
-def ask_alone(programs: Path, folder: Path, policy: str) -> list[dict[str, Any]]:
-    """Return what `verifiers` recorded of sums, two answers each."""
-    document = EVALUATION.format(policy=policy, rollouts=2) + ALONE.format(count=SUMS)
-    return evaluate(programs, folder / "alone", document)
-
-
-def join(programs: Path, folder: Path, policy: str, environment: str) -> list[dict[str, Any]]:
-    """Return what `verifiers` recorded of its episodes."""
-    resets = ", ".join(f"{{seed = {seed}}}" for seed in range(EPISODES))
-    world = JOINED.format(environment=environment, resets=resets, turns=TURNS)
-    document = EVALUATION.format(policy=policy, rollouts=1) + world
-    return evaluate(programs, folder / "joined", document)
-
-
-def evaluate(programs: Path, folder: Path, document: str) -> list[dict[str, Any]]:
-    """Run `vf-eval` on a document in a new folder; the episodes that it recorded."""
-    folder.mkdir()
-    (folder / "evaluation.toml").write_text(document)
-    env = {
-        **os.environ,
-        "OPENAI_API_KEY": "none",
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(HERE),  # for the taskset `sums`
-    }
-    command = [str(programs / "vf-eval"), "@", "evaluation.toml", "--no-rich"]
-    done = subprocess.run(  # noqa: S603
-        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300
-    )
-    files = sorted(folder.glob("outputs/*/traces.jsonl"))
-    if done.returncode or not files:
-        raise UnavailableError(f"vf-eval failed: {(done.stdout + done.stderr)[-800:]}")
-    return [json.loads(line) for line in files[-1].read_text().splitlines()]
-
-
-def judged(what: str, episodes: list[dict[str, Any]], wanted: int) -> bool:
-    """Whether all episodes are there and none failed; says it."""
-    fine = [
-        e for e in episodes if e["ok"] and e["traces"] and e["traces"][0]["num_output_tokens"] > 0
-    ]
-    say(f"{what}: {len(fine)} of {wanted} episodes")
-    for episode in episodes:
-        if episode not in fine:
-            say(f"  {json.dumps(episode['errors'])[:400]}")
-    return len(fine) == wanted == len(episodes)
 
 
 def newer_python() -> str | None:
@@ -228,14 +104,6 @@ def main() -> int:
         good &= passed == CRITERIA and not failed
         say(f"openenv validate, {family}: {passed} of {CRITERIA} {' '.join(failed)}".rstrip())
     good &= harbor()
-    verifiers = ensure_files("verifiers").parent
-    with tempfile.TemporaryDirectory() as name, served("sokoban") as url:
-        folder = Path(name)
-        with policy(folder) as served_policy:
-            alone = ask_alone(verifiers, folder, served_policy)
-            joined = join(verifiers, folder, served_policy, url)
-    good &= judged("verifiers, policy alone", alone, 2 * SUMS)
-    good &= judged("verifiers, policy and environment joined", joined, EPISODES)
     return 0 if good else 1
 
 

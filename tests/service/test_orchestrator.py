@@ -153,18 +153,6 @@ async def test_every_evaluation_plays_the_same_seeds_greedily_with_temperature_z
     assert {(e.votes, e.rollouts) for e in jobs} == {(0, 1)}
 
 
-async def test_a_judge_that_learns_from_references_is_shown_them_in_training_alone(
-    loop: Loop,
-) -> None:
-    algorithm = CONFIG["algorithm"]["overrides"] | {"judge_target": "privileged"}
-    config = parse(CONFIG | {"algorithm": {"overrides": algorithm}}).model_dump(mode="json")
-    await loop.conduct(loop.store.create(name="run", pool_id="pool", config=config))
-    assert {(e.purpose, e.show_reference) for e in loop.workers.jobs} == {
-        ("train", True),
-        ("evaluate", False),
-    }
-
-
 async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(loop: Loop) -> None:
     run = await loop.conduct(loop.submit(steps=0))
     assert (run.status, run.step) == ("finished", 0)

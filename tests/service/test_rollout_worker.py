@@ -231,19 +231,6 @@ async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
     assert await broker.group("g")
 
 
-async def test_a_trajectory_carries_a_solution_for_a_judge_that_sees_one(
-    broker: Broker,
-) -> None:
-    family = Family()
-    await worker(broker, family).play(group())
-    assert [t.reference for t in await broker.trajectories(["g-00"]) if t] == [()]
-    await worker(broker, family).play(group(group_id="h", show_reference=True))
-    assert [t.reference for t in await broker.trajectories(["h-00"]) if t] == [("yes", "yes")]
-    family.solved = False
-    await worker(broker, family).play(group(group_id="i", show_reference=True))
-    assert [t.reference for t in await broker.trajectories(["i-00"]) if t] == [()]
-
-
 async def test_an_unmeasured_trajectory_is_kept_but_not_judged(
     broker: Broker, redis_url: str
 ) -> None:

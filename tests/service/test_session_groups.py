@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.service.session_services import Services, services
 from triforge.algorithms.algorithm import resolve
 from triforge.broker import JUDGE_QUEUE, SessionLog
 from triforge.environments import registry
-from triforge.rollout.protocols import KeepImage
+from triforge.rollout.protocols import EnvironmentFamily, KeepImage
 from triforge.store.tables import RunRow, SessionRow
 from triforge.testing import FakeGenerate
 from triforge.types import GroupTask, MadeSession, Sampling, TrajectoryGroup
@@ -169,6 +170,18 @@ async def test_a_failed_place_is_given_away_again_and_at_last_is_data(run: Run) 
     assert lost.value is lost.score is None
     assert lost.error is not None
     assert "no reward came before it expired" in lost.error.detail
+
+
+async def test_a_score_is_a_success_from_the_threshold_of_the_family_on(run: Run) -> None:
+    run.worker.family = lambda _: cast("EnvironmentFamily", SimpleNamespace(success_at=0.5))
+    playing = run.play(run.group())
+    made = [await run.begin(), await run.begin()]
+    for session, score in zip(made, (0.75, 0.25), strict=True):
+        await run.act(session, "left")
+        await run.both.tell(session, "reward", score=score)
+    await asyncio.wait_for(playing, 5)
+    values = {t.index: t.outcome.value for t in (await run.played()).trajectories}
+    assert [values[one.session.index or 0] for one in made] == [1, -1]
 
 
 async def test_another_worker_goes_on_and_a_group_played_again_begins_anew(run: Run) -> None:

@@ -73,14 +73,6 @@ def test_the_chat_template_s_end_of_turn_is_neither_doubled_nor_lost(chatml: Ren
     )
 
 
-def test_no_new_message_leaves_the_prefix_as_it_is(chatml: Renderer) -> None:
-    assert chatml.extend([5, 6, 7], []) == [5, 6, 7]
-
-
-def test_an_empty_prefix_renders_a_new_conversation(chatml: Renderer) -> None:
-    assert chatml.extend([], [user("hello")]) == chatml.render([user("hello")])
-
-
 @given(
     prefix=st.lists(st.integers(0, 319), min_size=1, max_size=12),
     contents=st.lists(st.text(max_size=12), min_size=1, max_size=3),
@@ -262,8 +254,3 @@ def test_text_that_no_context_holds_is_refused_before_it_is_tokenised(words: Ren
     part = "go " * ((1 << 22) // 3 // parts + 1)
     with pytest.raises(InputError, match="characters of text, expected at most 4194304"):
         words.render([user(part), message("assistant", "go"), user(part), message("assistant", part)][:2 * parts - 1])  # fmt: skip
-
-
-def test_nothing_to_render_is_refused(chatml: Renderer) -> None:
-    with pytest.raises(InputError, match="at least one"):
-        chatml.extend([], [])

@@ -81,11 +81,6 @@ class Algorithm(CoreOptions):
         return demand_aligned(part.name, judged, found)
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether the judge also votes with a reference solution in sight, to learn from it."""
-        return self.train_reward_model and JUDGE_TARGETS.find(self.judge_target).needs_reference
-
-    @property
     def value_clip(self) -> float | None:
         """How far a value of the critic may move in a step; None sets no limit."""
         clip: float | None = getattr(self.estimator_options, "value_clip", None)

@@ -13,7 +13,6 @@ import ipaddress
 import re
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
@@ -46,23 +45,7 @@ _HOPS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """One entry of the list: a host, a domain or a network; with one port or all ports."""
-
-    name: str
-    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
-    port: int | None
-
-    def is_name(self, host: str) -> bool:
-        if self.network is not None:
-            return False
-        return host.endswith(self.name[1:]) if self.name[0] == "*" else host == self.name
-
-    def holds(self, address: Address) -> bool:
-        return self.network is not None and address in self.network
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class EgressPolicy:
@@ -77,7 +60,9 @@ class EgressPolicy:
         self.unbounded = ANY in entries
         self._public = PUBLIC in entries
         self._docker = DOCKER in entries
-        self._places = [_place(one) for one in entries if one not in (ANY, PUBLIC, DOCKER)]
+        places = [_place(one) for one in entries if one not in (ANY, PUBLIC, DOCKER)]
+        self._hosts = [(place, port) for place, port in places if isinstance(place, str)]
+        self._networks = [(place, port) for place, port in places if not isinstance(place, str)]
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -139,12 +124,15 @@ class EgressPolicy:
         raise EnvError(f"{url}: redirects more than {_HOPS} times")
 
     def _names(self, host: str, port: int) -> bool:
-        return any(p.is_name(host) and p.port in (None, port) for p in self._places)
+        return any(
+            (host.endswith(name[1:]) if name[0] == "*" else host == name) and own in (None, port)
+            for name, own in self._hosts
+        )
 
     def _allows(self, address: Address, port: int) -> bool:
         if self._public and _is_public(address):
             return True
-        return any(p.holds(address) and p.port in (None, port) for p in self._places)
+        return any(address in network and own in (None, port) for network, own in self._networks)
 
     def _socket(self, info: Any) -> socket.socket:
         family, kind, protocol, _, at = info
@@ -189,20 +177,21 @@ async def _read(answer: aiohttp.ClientResponse, largest: int) -> bytes:
     return bytes(body)
 
 
-def _place(entry: str) -> _Place:
+def _place(entry: str) -> tuple[str | Network, int | None]:
+    """Return the host, domain or network of an entry, and its port; None for all ports."""
     match = _PORT.fullmatch(entry)
     host, port = (match[1], int(match[2])) if match else (entry, None)
     host, in_range = host.strip("[]"), port is None or 0 < port < 65536
     with suppress(ValueError):
         network = ipaddress.ip_network(host, strict=False)
         if in_range:
-            return _Place("", network, port)
+            return network, port
     if _NAME.fullmatch(host) is None or not in_range:
         raise ConfigError(
             f"{OPTION}: given {entry!r}, expected any, public, docker, or hosts, addresses and networks such as envs:8000, "
             "*.example.org, 10.1.0.0/16, separated by commas"
         )
-    return _Place(host, None, port)
+    return host, port
 
 
 def _is_public(address: Address) -> bool:

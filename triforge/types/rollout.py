@@ -83,7 +83,6 @@ class GroupTask(Message):
     judges: dict[str, Player] = Field(default_factory=dict)
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     reward: RewardSection = RewardSection()
-    show_reference: bool = False
     extra: Extra = Field(default_factory=dict)
 
     def player(self, agent_id: str) -> Player:
@@ -167,10 +166,7 @@ class Segment(Message):
 
 
 class Trajectory(_Work):
-    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator.
-
-    `reference` is a solution of the task for the judge's prompt (`GroupTask.show_reference`), if the family has one.
-    """
+    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator."""
 
     id: str
     group_id: str
@@ -183,7 +179,6 @@ class Trajectory(_Work):
     segments: tuple[Segment, ...]
     outcome: Outcome
     retries: int = 0
-    reference: tuple[str, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -232,7 +227,7 @@ class StepVotes(Message):
     """The m votes on one step; all share `prompt_ids` and the `images` in them.
 
     `score` stands for the mean vote, of a scorer that casts no votes; `score_version` is that of the model that gave it.
-    `extra["privileged"]` holds the values of m votes that the same judge cast with the trajectory's reference in its prompt.
+    `extra` has further judgements of the step, which a judge target may read.
     """
 
     step: int

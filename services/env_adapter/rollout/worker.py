@@ -11,9 +11,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client import Counter, Histogram
+from pydantic import JsonValue
 
 from services.env_adapter.sessions.groups import SessionGroups
 from triforge.broker import Broker, group_judgement_id, unjudged
@@ -90,11 +92,7 @@ class RolloutWorker:
     async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
         """Play a group, or wait until agents have played it, and store it."""
         task = await asyncio.to_thread(self.read_task, group.task_id)
-        shown = {"reference": await self._reference(task, group)}
-
-        async def ended(trajectory: Trajectory) -> Trajectory:
-            return await self._ended(group, trajectory.model_copy(update=shown))
-
+        ended = partial(self._ended, group)
         if not group.env_adapter.by_agents:
             played = await self._play(task, group, ended)
             await self._retry(lambda: self.broker.put_payload(played))
@@ -104,6 +102,7 @@ class RolloutWorker:
         played_by_agents = await self.sessions.play(
             task,
             group,
+            success_at=await asyncio.to_thread(self._success_at, task, group),
             known=await self._known(group),
             ended=ended,
             over=lambda: self._retry(lambda: self.broker.is_over(group)),
@@ -112,6 +111,15 @@ class RolloutWorker:
             await self._retry(lambda: self.broker.put_payload(played_by_agents))
             await self.sessions.close(group)
         return played_by_agents
+
+    def _success_at(self, task: Task, group: GroupTask) -> JsonValue:
+        """Return the score from which an episode of an agent is a success: the run's, else the family's if it is installed."""
+        options = group.env_adapter.options
+        try:
+            own = None if "success_at" in options else self.family(task.family)
+        except TriforgeError:
+            own = None
+        return options.get("success_at", getattr(own, "success_at", None))
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
         played = await run_group(
@@ -130,18 +138,6 @@ class RolloutWorker:
             patience_s=self.patience_s,
         )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
-
-    async def _reference(self, task: Task, group: GroupTask) -> tuple[str, ...]:
-        """Return a solution of the task for the judge; empty if it needs none or the family knows none."""
-        if not group.show_reference or group.votes == 0:
-            return ()
-        try:
-            family = self.family(task.family)
-            gold = await asyncio.to_thread(family.gold, task, group.env_adapter.options)
-            return tuple(gold or ())
-        except TriforgeError as error:
-            _log.warning("%s is judged without a reference: %s", group.group_id, error.detail)
-            return ()
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """Return the limits of the task's programs, if the scorer needs them; a task that raises here was not played either."""

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from pydantic import JsonValue
+
 from services.env_adapter.sessions.store import OVER, SessionStore, Settled
 from services.env_adapter.sessions.trajectories import trajectory_of
 from triforge.broker.sessions import SessionLog
@@ -32,6 +34,7 @@ class SessionGroups:
         task: Task,
         group: GroupTask,
         *,
+        success_at: JsonValue,
         known: Mapping[int, Trajectory],
         ended: Ended,
         over: Callable[[], Awaitable[bool]],
@@ -48,7 +51,7 @@ class SessionGroups:
                 self._store.settled, group.group_id, attempt, played
             ):
                 kept = await self._with_images(settled)
-                played[settled.index] = await ended(trajectory_of(kept, task, group))
+                played[settled.index] = await ended(trajectory_of(kept, task, group, success_at))
             if len(played) < group.rollouts:
                 await asyncio.sleep(self._poll_s)
         return TrajectoryGroup(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from pydantic import JsonValue
+
 from services.env_adapter.sessions.store import Settled
 from triforge.errors import InputError
 from triforge.rollout.lineages import Place, pack
@@ -43,8 +45,10 @@ def step_rewards(turns: tuple[Turn, ...], rewards: Mapping[str, float]) -> dict[
     return by_turn
 
 
-def trajectory_of(settled: Settled, task: Task, group: GroupTask) -> Trajectory:
-    """Convert a session to a rollout of its group."""
+def trajectory_of(
+    settled: Settled, task: Task, group: GroupTask, success_at: JsonValue
+) -> Trajectory:
+    """Convert a session to a rollout of its group; a score of at least `success_at`, if it is a number, is a success."""
     state, turns = settled.state, settled.turns
     segments, places = pack(turns)
     rewards = step_rewards(turns, state.reward.steps) if state.reward else {}
@@ -63,7 +67,7 @@ def trajectory_of(settled: Settled, task: Task, group: GroupTask) -> Trajectory:
             for number, turn in enumerate(shown)
         ),
         segments=segments,
-        outcome=_outcome(state, group, rewards.values()),
+        outcome=_outcome(state, success_at, rewards.values()),
         seconds=max((turn.at for turn in shown), default=state.created_at) - state.created_at,
     )
 
@@ -88,12 +92,12 @@ def _step(
     )
 
 
-def _outcome(state: SessionState, group: GroupTask, rewards: Collection[float]) -> Outcome:
+def _outcome(state: SessionState, success_at: JsonValue, rewards: Collection[float]) -> Outcome:
     """Return the outcome that an environment's episode would have.
 
-    If the reward states no success, the option `success_at` of the run's environment decides it from the score.
+    If the reward states no success, `success_at` decides it from the score.
     """
-    reward, at = state.reward, group.env_adapter.options.get("success_at")
+    reward = state.reward
     if reward is None:
         error = ErrorInfo(kind="session", detail=f"session {state.id}: {state.reason}")
         return Outcome(value=None, error=error)
@@ -106,6 +110,6 @@ def _outcome(state: SessionState, group: GroupTask, rewards: Collection[float]) 
         score=reward.score,
     )
     result = outcome(last, list(rewards)).model_copy(update={"metrics": reward.metrics})
-    if result.value is None and result.score is not None and isinstance(at, int | float):
-        return result.model_copy(update={"value": 1 if result.score >= at else -1})
+    if result.value is None and result.score is not None and isinstance(success_at, int | float):
+        return result.model_copy(update={"value": 1 if result.score >= success_at else -1})
     return result

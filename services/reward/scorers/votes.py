@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 
 from services.reward.prompts import Episode, PromptKind, build_prompt
 from services.reward.scorers import demand_samples
@@ -36,7 +33,7 @@ async def score(
 
     An answer that cannot be read is a vote of 0; a step whose prompt is refused (too long) has no votes. The m samples of a
     step share their prompt, and the prompts of a trajectory share their beginning; the trajectory's id as affinity keeps them
-    on one engine, where both are cached. With a `reference` it votes once more, with that in sight: those votes only teach.
+    on one engine, where both are cached.
 
     Raises:
         InputError: every step's prompt is refused.
@@ -45,27 +42,19 @@ async def score(
     episode = Episode(
         instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system
     )
-    ask = partial(
-        _requests,
+    requests = _requests(
+        episode,
         kind=task.prompt,
         votes=task.votes,
         judges=[task.judge(step.agent_id) for step in trajectory.steps],
+        seed=task.seed,
         affinity=trajectory.id,
     )
-    replies = await _ask_what_fits(generate_many, trajectory.id, ask(episode, seed=task.seed))
-    privileged: dict[int, GenerateReply] = {}
-    if trajectory.reference:
-        shown = replace(episode, reference=trajectory.reference)
-        again = ask(shown, seed=derive_seed(task.seed, "privileged"))
-        with suppress(InputError):  # no prompt has room for the reference: nothing to learn from
-            privileged = await _ask_what_fits(generate_many, trajectory.id, again)
+    replies = await _ask_what_fits(generate_many, trajectory.id, requests)
     return TrajectoryVotes(
         trajectory_id=trajectory.id,
         group_id=trajectory.group_id,
-        steps=tuple(
-            _votes(index, reply, task.votes, privileged.get(index))
-            for index, reply in replies.items()
-        ),
+        steps=tuple(_votes(index, reply, task.votes) for index, reply in replies.items()),
     )
 
 
@@ -139,11 +128,8 @@ async def _ask_what_fits(
     return replies
 
 
-def _votes(
-    index: int, reply: GenerateReply, votes: int, privileged: GenerateReply | None = None
-) -> StepVotes:
-    for given in (reply, privileged) if privileged else (reply,):
-        demand_samples(given, votes, f"votes on step {index}")
+def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
+    demand_samples(reply, votes, f"votes on step {index}")
     return StepVotes(
         step=index,
         prompt_ids=reply.prompt_ids,
@@ -151,7 +137,4 @@ def _votes(
         votes=tuple(
             Vote(value=parse_vote(output.text), **dict(output)) for output in reply.outputs
         ),
-        extra={"privileged": [parse_vote(output.text) for output in privileged.outputs]}
-        if privileged
-        else {},
     )

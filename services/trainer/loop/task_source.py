@@ -63,7 +63,6 @@ class TaskSource:
         how = {
             "rollouts": config.env_adapter.rollouts,
             "votes": config.votes,
-            "show_reference": config.algorithm.resolved.needs_reference,
             "sampling": config.models.policy.sampling(),
             "judge_sampling": config.models.reward.sampling(),
             "agents": players(config),

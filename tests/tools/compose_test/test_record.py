@@ -1,16 +1,15 @@
-"""Does the record of a test outlive its process, and does it say when something is missing or wrong?"""
+"""Does the record of a test name what is missing or wrong?"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.compose_test.faults import Limits, Outcome
-from scripts.compose_test.record import Record, new_path, newest, story
+from scripts.compose_test.record import Record
 from scripts.compose_test.recovery import changed
 from scripts.compose_test.table import PARTS, failures, report
 
@@ -30,20 +29,19 @@ PARTS_THAT_PASS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Iterator[Record]:
-    with contextlib.closing(Record(new_path(tmp_path))) as opened:
-        yield opened
+def record(tmp_path: Path) -> Record:
+    return Record(tmp_path / "record.json")
 
 
 def strike(record: Record, number: int, **changes: Any) -> None:
     outcome = Outcome("kill -9", "reward", "r", 1, 180.0, 0.0, 4.0, 5.0)
-    record.note("fault", number=number, outcome=outcome.document() | changes)
+    record.fault(number, outcome.document() | changes)
 
 
 def write_all(record: Record, **changes: dict[str, Any]) -> dict[str, Any]:
     for part, what in (PARTS_THAT_PASS | changes).items():
         record.note(part, **what)
-    return story(record.path)
+    return record.story
 
 
 def test_a_whole_test_that_went_well_has_no_failures(record: Record) -> None:
@@ -53,17 +51,11 @@ def test_a_whole_test_that_went_well_has_no_failures(record: Record) -> None:
     assert "| kill -9 | reward | 4 s | 5 s |" in report(lines)
 
 
-def test_what_was_noted_before_a_process_died_is_read_and_what_was_not_reached_is_named(
-    record: Record, tmp_path: Path
-) -> None:
+def test_what_is_on_the_disk_names_what_was_not_reached(record: Record) -> None:
     record.note("built", took_s=1.0)
     strike(record, 0, step_s=None)
     strike(record, 0)  # the same fault, when more is known of it
-    with record.path.open("a") as file:
-        file.write('{"kind": "up", "took')  # the process died here
-    path = newest(tmp_path)
-    assert path == record.path
-    lines = story(path)
+    lines = json.loads(record.path.read_text())
     assert failures(lines) == [f"{part}: not reached" for part in PARTS if part != "built"]
     assert "| kill -9 | reward | 4 s | 5 s |" in report(lines)
 

@@ -1,7 +1,5 @@
 """Judge targets of each step: numbers by hand, and steps without a target."""
 
-import math
-
 import pytest
 
 from tests.rollouts import vote_credit
@@ -17,13 +15,11 @@ OUTCOMES = [1, 1, -1, -1]
 VOTES = [[[1, 1], [1, -1]], [[1, -1], [-1, -1]], [[1, 1], [-1, -1]], [[-1, 1]]]
 SEEN = [["s", "x"], ["s", "x"], ["s", "x"], ["s"]]
 DONE = [["a", "b"], ["a", "c"], ["a", "b"], ["d"]]
-LAST = 1 / (1 + math.e)  # of a pair that lies 1 apart and in order
 
 GOLDEN = {
     "published": [[2, 1], [1, 0], [0, -2], [-1]],
     "centred": [[1.5, 4 / 3], [0.5, 1 / 3], [-0.5, -5 / 3], [-1.5]],
     "monte_carlo": [[1 / 3, -1 / 3], [1 / 3, 2 / 3], [1 / 3, -1 / 3], [-1]],
-    "pairs": [[LAST, None], [0.5, 0.5], [None, -0.5], [-(LAST + 0.5) / 2]],
 }
 
 
@@ -74,29 +70,17 @@ def test_a_state_may_come_at_any_index_and_a_rollout_counts_once_in_it():
     votes = [[[1], [1], [1]], [[1]]]
     found = targets("monte_carlo", [1, -1], votes, seen, done, target_place="state")
     assert found == [[None, 1.0, 1.0], [-1.0]]
-    found = targets("pairs", [1, -1], votes, seen, done, target_place="state")
-    assert found == [[None, 0.5, 0.5], [-0.5]]
 
 
 def test_votes_without_a_target_do_not_train_but_unparsable_ones_do():
-    algorithm = resolve("rlanything", {"judge_target": "pairs"})
-    votes = [[[1, 1], [1, 0]], *VOTES[1:]]
-    credit = vote_credit(OUTCOMES, votes, algorithm=algorithm, state=SEEN, action=DONE)
-    assert credit.rewards[0] == ((pytest.approx(LAST),) * 2, (None, -2.0))
+    options = {"judge_target": "monte_carlo", "target_place": "state"}
+    algorithm = resolve("rlanything", options)
+    votes, done = [[[1, 1], [1, 0]], *VOTES[1:]], [["a", "d"], *DONE[1:]]
+    seen = [["s", "alone"], *SEEN[1:]]
+    credit = vote_credit(OUTCOMES, votes, algorithm=algorithm, state=seen, action=done)
+    assert credit.rewards[0][1] == (None, -2.0)
     assert credit.reasons[0][1] == (NO_TARGET, None)
     assert credit.advantages[0][1][1] < min(0.0, credit.advantages[1][1][0])
-    assert credit.rewards[1][1] == (-0.5, -0.5)
-
-
-def test_privileged_votes_teach_their_mean_whatever_the_outcome():
-    votes_with_reference = [[[1, 1], [1, -1]], [[-1, 0], []], [[1, 1], [-1, -1]], []]
-    algorithm = resolve("rlanything", {"judge_target": "privileged"})
-    extra = [[{"privileged": votes} for votes in row] for row in votes_with_reference]
-    found = algorithm.targets(Judged(OUTCOMES, VOTES, extra=extra))
-    assert found == [[1.0, None], [-0.5, None], [1.0, -1.0], [None]]
-    assert algorithm.targets(Judged(OUTCOMES, VOTES)) == [[None] * len(row) for row in VOTES]
-    assert algorithm.needs_reference
-    assert not algorithm.changed(train_reward_model=False).needs_reference
 
 
 @judge_target("outcome_alone")
@@ -123,20 +107,20 @@ def test_a_target_of_ones_own_is_named_by_its_path():
 
 
 def test_a_target_survives_the_wire_and_is_refused_where_nothing_reads_it():
-    found = resolve("rlanything", {"judge_target": "pairs", "target_place": "state"})
+    found = resolve("rlanything", {"judge_target": "monte_carlo", "target_place": "state"})
     assert Algorithm.model_validate_json(found.model_dump_json()) == found
     assert found.changed(judge_target="published").judge_target_options == NoOptions()
     for preset, options, sentence in (
-        ("grpo", {"judge_target": "pairs"}, "no vote is trained on"),
-        ("rlanything", {"target_place": "state"}, "allowed only with judge_target = 'monte_carlo' or 'pairs'"),
-        ("rlanything", {"judge_target": "guess"}, "'centred', 'monte_carlo', 'pairs', 'privileged', 'published'"),
+        ("grpo", {"judge_target": "centred"}, "no vote is trained on"),
+        ("rlanything", {"target_place": "state"}, "allowed only with judge_target = 'monte_carlo'"),
+        ("rlanything", {"judge_target": "guess"}, "'centred', 'monte_carlo', 'published'"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as refused:
             resolve(preset, options)
         assert sentence in str(refused.value)
     programs = {
-        "algorithm": {"overrides": {"judge_target": "pairs"}},
+        "algorithm": {"overrides": {"judge_target": "centred"}},
         "reward": {"kind": "cure"},
     }
-    with pytest.raises(ConfigError, match="judge_target = 'pairs', allowed published"):
+    with pytest.raises(ConfigError, match="judge_target = 'centred', allowed published"):
         parse(programs)

@@ -28,16 +28,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIFORGE_DATABASE_URL", raising=False)
 
 
-def test_the_id_of_a_key_is_listed_whole_however_narrow_the_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = ("--state", str(tmp_path))
-    parts = parse_key("tfk", triforge("key", "create", "a-rather-long-name", *state)[0])
-    assert parts is not None
-    monkeypatch.setenv("COLUMNS", "60")
-    assert parts[0] in triforge("key", "list", *state)[0]
-
-
 def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     state = ("--state", str(tmp_path))
     out, err = triforge("key", "create", "nightly", "--scope", "read", "--tenant", "blue", *state)

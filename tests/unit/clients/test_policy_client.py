@@ -56,14 +56,6 @@ async def say(client: PolicyClient, word: str) -> str:
     return (await client(prompt(word))).outputs[0].text
 
 
-async def test_without_batching_every_request_is_sent_alone() -> None:
-    server = Server()
-    async with server.client(batch=1) as client:
-        words = await asyncio.gather(*(say(client, word) for word in "abc"))
-    assert words == ["a", "b", "c"]
-    assert sorted(server.batches) == [["a"], ["b"], ["c"]]
-
-
 async def test_long_requests_are_sent_alone_and_delay_no_other() -> None:
     server = Server()
     async with server.client(batch_tokens=8) as client:
@@ -114,25 +106,6 @@ async def test_requests_that_are_too_large_only_together_go_one_by_one() -> None
     assert server.batches == [["a"], ["b"], ["c"]]
 
 
-async def test_a_failure_reaches_every_caller_of_the_batch() -> None:
-    server = Server()
-    server.failure = httpx.Response(502, text="broken")
-    async with server.client(batch=8) as client:
-        found = await asyncio.gather(*(say(client, w) for w in "ab"), return_exceptions=True)
-    assert [type(error) for error in found] == [PolicyError, PolicyError]
-
-
-async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
-    server = Server()
-    async with server.client(batch=8) as client:
-        gone = asyncio.create_task(say(client, "a"))
-        stays = asyncio.create_task(say(client, "b"))
-        await asyncio.sleep(0)
-        gone.cancel()
-        assert await stays == "b"
-        assert gone.cancelled() or await asyncio.wait([gone])
-
-
 async def test_a_batch_is_cancelled_when_all_its_callers_are() -> None:
     asked_for, ended = asyncio.Event(), asyncio.Event()
 
@@ -154,23 +127,6 @@ async def test_a_batch_is_cancelled_when_all_its_callers_are() -> None:
         await asyncio.wait(callers)
 
 
-async def test_a_service_with_too_much_to_do_slows_its_callers_down_and_fails_none() -> None:
-    turned_away: list[int] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if len(turned_away) < 2:
-            turned_away.append(1)
-            problem = {"type": "urn:triforge:busy", "detail": "full"}
-            return httpx.Response(429, headers={"retry-after": "0"}, json=problem)
-        return server(request)
-
-    server = Server()
-    transport = httpx.MockTransport(answer)
-    async with PolicyClient("http://service", patience_s=0.0, transport=transport) as client:
-        assert await say(client, "a") == "a"
-    assert len(turned_away) == 2
-
-
 async def test_waiting_requests_of_a_closed_client_fail() -> None:
     client = Server().client(linger_s=60.0)
     waiting = asyncio.create_task(say(client, "a"))
@@ -178,14 +134,6 @@ async def test_waiting_requests_of_a_closed_client_fail() -> None:
     await client.close()
     with pytest.raises(UnavailableError, match="http://service: the client was closed"):
         await waiting
-
-
-async def test_many_are_answered_in_order() -> None:
-    server = Server()
-    async with server.client() as client:
-        replies = await client.generate_many([prompt("a"), prompt("b")])
-    assert [reply.outputs[0].text for reply in replies] == ["a", "b"]
-    assert server.batches == [["a", "b"]]
 
 
 async def test_a_list_for_several_models_goes_to_the_service_of_each_and_is_answered_in_order() -> (
@@ -227,14 +175,6 @@ async def test_an_answer_of_something_else_is_a_policy_error(answer: dict[str, A
             await client(prompt("a"))
 
 
-async def test_patience_ends() -> None:
-    server = Server()
-    server.failure = httpx.Response(503, headers={"retry-after": "9"})
-    async with server.client(patience_s=1.0) as client:
-        with pytest.raises(UnavailableError):
-            await client(prompt("a"))
-
-
 async def test_weights_travel_with_the_admin_s_key() -> None:
     server = Server()
     async with server.client(api_key="user", admin_api_key="admin") as client:
@@ -242,11 +182,3 @@ async def test_weights_travel_with_the_admin_s_key() -> None:
         assert await client.weights() == state
         await client(prompt("a"))
     assert server.keys == ["Bearer admin", "Bearer user", "Bearer user"]
-
-
-async def test_the_settings_name_address_and_key_of_every_role() -> None:
-    settings = Settings.from_env(
-        {"TRIFORGE_REWARD_MODEL_URL": "http://j:1", "TRIFORGE_API_KEY": "k"}
-    )
-    async with PolicyClient.from_settings(settings, "reward") as client:
-        assert str(client.base_url) == "http://j:1"

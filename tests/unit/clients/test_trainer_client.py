@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from triforge.clients.trainer import TrainerClient
-from triforge.errors import ConflictError, NotFoundError, StorageError, UnavailableError
+from triforge.errors import NotFoundError, StorageError, UnavailableError
 from triforge.types import Event
 
 
@@ -90,12 +90,3 @@ async def test_an_export_into_a_missing_folder_is_a_storage_error(
     with pytest.raises(StorageError, match=r"cannot write .*run\.parquet: No such file"):
         await made.export("r", tmp_path / "missing" / "run.parquet")
     assert asked == []
-
-
-async def test_a_refusal_of_the_trainer_is_raised(
-    tmp_path: Path,
-) -> None:
-    refusal = {"type": "urn:triforge:conflict", "detail": "no finished training step"}
-    made, _ = client(httpx.Response(409, json=refusal))
-    with pytest.raises(ConflictError, match="no finished training step"):
-        await made.export("r", tmp_path / "run.parquet")

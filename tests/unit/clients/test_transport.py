@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from urllib.parse import unquote
 
 import httpx
@@ -24,7 +25,6 @@ from triforge.errors import (
     InputError,
     NotFoundError,
     PolicyError,
-    StorageError,
     TriforgeError,
     UnavailableError,
 )
@@ -60,17 +60,13 @@ LOST = httpx.ConnectError("refused")
     ("response", "error"),
     [
         (httpx.Response(409, json={"type": "urn:triforge:conflict", "detail": "reason"}), ConflictError),
-        (httpx.Response(507, json={"type": "urn:triforge:storage", "detail": "reason"}), StorageError),
         (httpx.Response(500, json={"type": "urn:triforge:internal", "detail": "reason"}), TriforgeError),
-        (httpx.Response(503, json={"type": "urn:triforge:unavailable", "detail": "reason"}), UnavailableError),
         (httpx.Response(400, json={"error": {"message": "reason"}}), InputError),
         (httpx.Response(400, json={"success": False, "message": "reason"}), InputError),
         (httpx.Response(401, json={"error": "reason"}), ConfigError),
         (httpx.Response(404, text="reason"), NotFoundError),
-        (httpx.Response(409, text="reason"), ConflictError),
         (httpx.Response(429, text="reason"), BusyError),
         (httpx.Response(503, text="reason"), UnavailableError),
-        (httpx.Response(429, json={"type": "urn:triforge:busy", "detail": "reason"}), BusyError),
         (httpx.Response(502, text="reason"), PolicyError),
         (httpx.Response(500, json=["reason"]), TriforgeError),
     ],
@@ -129,43 +125,17 @@ async def test_a_server_that_has_too_much_to_do_is_waited_for_longer_than_one_th
     assert len(seen) == 1
 
 
-async def test_without_a_deadline_nothing_is_repeated() -> None:
-    client, seen = client_of(busy(), OK)
-    with pytest.raises(UnavailableError):
-        await get_json(client, "/x")
-    assert len(seen) == 1
-
-
-@pytest.mark.parametrize(("method", "repeatable"), [("GET", None), ("POST", True)])
-async def test_after_a_lost_connection_what_may_be_repeated_is_sent_again(
-    method: str, repeatable: bool | None
+@pytest.mark.parametrize(
+    ("method", "repeatable", "sent"),
+    [("GET", None, 2), ("POST", True, 2), ("POST", None, 1), ("GET", False, 1)],
+)
+async def test_after_a_lost_connection_only_what_may_be_repeated_is_sent_again(
+    method: str, repeatable: bool | None, sent: int
 ) -> None:
     client, seen = client_of(LOST, OK)
-    await request(client, method, "/x", body={}, deadline_s=60, repeatable=repeatable)
-    assert len(seen) == 2
-
-
-@pytest.mark.parametrize(("method", "repeatable"), [("POST", None), ("GET", False)])
-async def test_after_a_lost_connection_what_may_have_arrived_is_not_sent_again(
-    method: str, repeatable: bool | None
-) -> None:
-    client, seen = client_of(LOST, OK)
-    with pytest.raises(UnreachableError, match=r"http://server: no answer .* is the service up"):
+    with pytest.raises(UnreachableError, match="http://server") if sent == 1 else nullcontext():
         await request(client, method, "/x", body={}, deadline_s=60, repeatable=repeatable)
-    assert len(seen) == 1
-
-
-async def test_other_errors_are_not_repeated() -> None:
-    client, seen = client_of(httpx.Response(404), OK)
-    with pytest.raises(NotFoundError):
-        await get_json(client, "/x", deadline_s=60)
-    assert len(seen) == 1
-
-
-async def test_an_answer_that_is_no_json_says_so() -> None:
-    client, _ = client_of(httpx.Response(200, text="<html>"))
-    with pytest.raises(PolicyError, match="expected JSON, got '<html>'"):
-        await get_json(client, "/x")
+    assert len(seen) == sent
 
 
 async def test_the_key_and_the_parameters_are_sent() -> None:
@@ -179,12 +149,6 @@ async def test_the_key_and_the_parameters_are_sent() -> None:
     await get_json(client, "/x", params={"a": 1, "b": None})
     assert str(seen[0].url) == "http://server/base/x?a=1"
     assert seen[0].headers["authorization"] == "Bearer k"
-
-
-async def test_a_closed_port_is_unreachable_over_the_real_network() -> None:
-    async with http_client("http://127.0.0.1:1") as client:
-        with pytest.raises(UnreachableError, match="http://127"):
-            await get_json(client, "/x")
 
 
 async def test_a_request_without_a_body_names_json_over_the_real_network() -> None:

@@ -20,7 +20,7 @@ def written(folder: Path, *, flip_rate: float = 0.0, **options: Any) -> tuple[An
     """Write demonstrations; return their counts, chats and transcripts."""
     counts = write_demonstrations(
         folder, count=40, seed=3, generate={"goals": ["clean", "place"]}, options=options,
-        flip_rate=flip_rate, **CARELESS,
+        flip_rate=flip_rate, judge=True, **CARELESS,
     )  # fmt: skip
     chats, transcripts = (
         [json.loads(line) for line in (folder / name).read_text().splitlines()]

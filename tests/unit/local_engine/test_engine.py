@@ -32,22 +32,6 @@ class FailingModel:
         return self.model.forward(*arguments)
 
 
-async def test_a_step_that_fails_fails_its_requests_and_not_the_engine(folder: Path) -> None:
-    real, config = load_model(folder)
-    model = FailingModel(real)
-    engine = Engine(model, config, TextCodec(folder), folder)
-    engine.start()
-    try:
-        async with client_of(engine) as client:
-            reply = await client.post("/generate", json=body([5]))
-            assert reply.status_code == 500
-            assert "out of memory" in reply.json()["message"]
-            model.broken = False
-            assert (await client.post("/generate", json=body([5]))).status_code == 200
-    finally:
-        engine.stop()
-
-
 async def test_a_pass_that_fails_leaves_no_other_request_without_an_answer(folder: Path) -> None:
     real, config = load_model(folder)
     model = FailingModel(real)

@@ -77,15 +77,6 @@ async def test_regex_output_over_words_always_matches(words: Engine) -> None:
     assert len({text for text, _ in found}) > 4
 
 
-async def test_json_output_over_words_always_fits_the_schema(words: Engine) -> None:
-    numbers = {"a": {"type": "integer"}, "b": {"enum": [1, "a", "b"]}}
-    schema = json.dumps({**SCHEMA, "properties": numbers})
-    for text, _ in await sample(words, 12, json_schema=schema, max_new_tokens=30):
-        found = json.loads(text)
-        assert type(found["a"]) is int
-        assert found["b"] in (1, "a", "b")
-
-
 async def test_constrained_tokens_keep_the_logprobs_of_the_free_distribution(words: Engine) -> None:
     ids = words.codec.encode("w1")
     forced = words.build(Prompt(ids, SamplingParams(regex="w5", temperature=0.0), "f"))

@@ -89,14 +89,6 @@ def test_a_mistral_with_a_window_is_refused_and_one_without_is_served(tmp_path: 
         load_model(build(tmp_path / "narrow", "mistral", sliding_window=16))
 
 
-def test_a_decoder_with_a_sliding_window_is_refused(tmp_path: Path) -> None:
-    folder = build(
-        tmp_path / "m", "qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0
-    )
-    with pytest.raises(WeightsError, match="full attention only"):
-        load_model(folder)
-
-
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "abacus"}))
     save_file({"beads": torch.zeros(1)}, tmp_path / "model.safetensors")

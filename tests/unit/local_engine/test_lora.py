@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.local_engine.lora import tokens_of_adapters
 from services.local_engine.model import load_model
 from tests.unit.local_engine.adapters import build_adapter, merge
 from tests.unit.local_engine.models import (
@@ -74,12 +73,6 @@ def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank(
     run_all(scheduler, [seq])
     merged = plain_model(merge(folder, made, tmp_path / "m", scale=6 / 3**0.5))
     assert seq.logprobs == pytest.approx(plain_logprobs(merged, seq.ids, seq.output), abs=2e-4)
-
-
-def test_tokens_lie_row_by_row() -> None:
-    one, two = object(), object()
-    found: Any = tokens_of_adapters([one, None, two, one], [2, 1, 0, 2])  # type: ignore[list-item]
-    assert [(adapter, places.tolist()) for adapter, places in found] == [(one, [0, 1, 3, 4])]
 
 
 A = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"

@@ -24,24 +24,6 @@ def add(cache: PrefixCache, ids: list[int]) -> None:
     cache.insert(ids, start, cells(ids)[:, start:])
 
 
-def test_the_longest_common_prefix_is_found_with_its_cells() -> None:
-    cache = PrefixCache(100)
-    add(cache, [1, 2, 3, 4])
-    add(cache, [1, 2, 9, 9])
-    for ids, expected in (([1, 2, 3, 7], 3), ([1, 2, 9, 9, 5], 4), ([1, 2], 2), ([2, 1], 0)):
-        found, pieces = cache.match(ids, len(ids))
-        assert found == expected
-        if found:
-            assert torch.equal(torch.cat(pieces, dim=1), cells(ids)[:, :found])
-
-
-def test_a_match_ends_inside_a_run_although_a_later_branch_would_fit() -> None:
-    cache = PrefixCache(100)
-    add(cache, [0, 0, 0, 1])
-    add(cache, [0, 0, 0, 2])
-    assert cache.match([0, 0, 1], 3)[0] == 2
-
-
 def test_the_limit_cuts_the_match() -> None:
     cache = PrefixCache(100)
     add(cache, [1, 2, 3, 4])
@@ -58,20 +40,6 @@ def test_the_least_recently_used_prefix_is_dropped_first() -> None:
     add(cache, [4] * 5)
     assert [cache.match([head] * 5, 5)[0] for head in (1, 2, 3, 4)] == [5, 0, 0, 5]
     assert cache.tokens == 10
-
-
-def test_a_prefix_larger_than_the_budget_is_not_kept() -> None:
-    cache = PrefixCache(3)
-    add(cache, [1, 2, 3, 4])
-    assert cache.tokens == 0
-
-
-def test_clearing_forgets_everything() -> None:
-    cache = PrefixCache(10)
-    add(cache, [1, 2, 3])
-    cache.clear()
-    assert cache.match([1, 2, 3], 3) == (0, [])
-    assert cache.tokens == 0
 
 
 PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=25)

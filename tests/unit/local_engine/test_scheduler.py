@@ -198,17 +198,6 @@ def test_retracted_requests_go_on_as_if_nothing_had_happened(folder: Path) -> No
     assert {seq.retractions for seq in sequences if len(seq.output) > 4} == {1}
 
 
-def test_a_retracted_request_reports_what_was_cached_when_it_arrived(folder: Path) -> None:
-    scheduler = new_scheduler(folder)
-    seq = new_sequence(list(range(3, 40)), max_new_tokens=8, ignore_eos=True)
-    scheduler.submit([seq])
-    scheduler.step()
-    scheduler.pause("retract")
-    scheduler.resume()
-    run_all(scheduler, [])
-    assert (seq.cached, seq.retractions, len(seq.output)) == (0, 1, 8)
-
-
 def test_a_version_that_sampled_nothing_has_no_span(folder: Path) -> None:
     scheduler = new_scheduler(folder)
     seq = new_sequence([5, 6], max_new_tokens=8, ignore_eos=True)
@@ -218,21 +207,6 @@ def test_a_version_that_sampled_nothing_has_no_span(folder: Path) -> None:
     scheduler.rename("2")
     run_all(scheduler, [])
     assert seq.spans == [("0", 0), ("2", 2)]
-
-
-def test_pausing_in_place_keeps_the_rows_and_refuses_to_flush(folder: Path) -> None:
-    scheduler = new_scheduler(folder)
-    seq = new_sequence([5, 6], max_new_tokens=8, ignore_eos=True)
-    scheduler.submit([seq])
-    scheduler.step()
-    scheduler.pause("in_place")
-    count = len(seq.output)
-    scheduler.step()
-    assert len(seq.output) == count
-    assert not scheduler.flush()
-    scheduler.resume()
-    run_all(scheduler, [])
-    assert len(seq.output) == 8
 
 
 def test_aborted_requests_keep_what_they_have_and_the_others_go_on(folder: Path) -> None:

@@ -128,16 +128,6 @@ async def test_logprobs_are_those_of_a_plain_forward_pass(
         assert result["meta_info"]["prompt_tokens"] == len(images)
 
 
-async def test_what_an_image_shows_changes_the_answer(
-    client: httpx.AsyncClient, plain: Plain
-) -> None:
-    ids, shots, _ = prompt(SHOTS[0], 2)
-    other = png(60, 90, colour=(3, 3, 3))
-    replayed = [5 + FIRST, 6 + FIRST]
-    first, second = (plain.logprobs(ids, [shot], replayed) for shot in (shots[0], other))
-    assert max(abs(a - b) for a, b in zip(first, second, strict=True)) > 0.01
-
-
 async def test_a_cached_prefix_is_used_only_behind_the_same_image(
     client: httpx.AsyncClient, plain: Plain
 ) -> None:

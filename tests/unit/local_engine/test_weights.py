@@ -50,15 +50,6 @@ def test_a_wrong_tensor_is_refused_by_name(
         stage_weights(edit_weights(folder, tmp_path / "bad", change), model, config)
 
 
-def test_a_truncated_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    model, config = load_model(folder)
-    shutil.copytree(folder, bad := tmp_path / "bad")
-    file = bad / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(WeightsError, match=r"model\.safetensors cannot be read"):
-        stage_weights(bad, model, config)
-
-
 def test_a_missing_folder_file_or_shard_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
     model, config = load_model(folder)
     with pytest.raises(WeightsError, match="nowhere does not exist"):
@@ -128,19 +119,6 @@ def test_a_tied_output_matrix_is_the_embedding(byte_folder: Path) -> None:
         model, _ = load_model(byte_folder, own_llama=own_llama)
         tied = model.tensor("lm_head.weight")
         assert torch.equal(tied, model.tensor("model.embed_tokens.weight"))
-
-
-def test_bfloat16_weights_are_widened(folder: Path, tmp_path: Path) -> None:
-    def narrow(tensors: dict[str, Any]) -> None:
-        for name in tensors:
-            tensors[name] = tensors[name].to(torch.bfloat16)
-
-    model, config = load_model(folder)
-    staged = stage_weights(edit_weights(folder, tmp_path / "half", narrow), model, config)
-    model.apply(staged)
-    for name, tensor in staged.items():
-        assert model.tensor(name).dtype == torch.float32
-        assert torch.equal(model.tensor(name), tensor.to(torch.float32))
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:

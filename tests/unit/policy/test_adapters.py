@@ -13,30 +13,22 @@ import numpy as np
 import pytest
 
 from services.policy.weights.adapters import Adapters, MixedError, Version
-from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine, Floats, write_tensors
-from tests.unit.policy.conftest import MakeService, Service
-from triforge.errors import PolicyError, UnavailableError, WeightsError
+from tests.unit.policy.conftest import GO, MakeService, start, versions
+from triforge.errors import PolicyError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.model_digest import model_digest
-from triforge.types import ChatMessage, GenerateRequest, VersionSpan, WeightsUpdate
+from triforge.types import VersionSpan, WeightsUpdate
 
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 LAYER = "model.layers.0.self_attn.q_proj"
 SHAPES = {f"{LAYER}.weight": (6, 4), "model.norm.weight": (4,)}
 Publish = Callable[..., WeightsUpdate]
 
 
-def tensors(rank: int = 2) -> dict[str, Floats]:
-    return {
-        f"base_model.model.{LAYER}.lora_A.weight": np.ones((rank, 4), np.float32),
-        f"base_model.model.{LAYER}.lora_B.weight": np.ones((6, rank), np.float32),
-    }
-
-
-def sealed(folder: Path, version: int, **about: Any) -> WeightsUpdate:
-    digest = write_manifest(folder, {"version": version, **about})
-    return WeightsUpdate(version=version, uri=str(folder), digest=digest)
+TENSORS: dict[str, Floats] = {
+    f"base_model.model.{LAYER}.lora_A.weight": np.ones((2, 4), np.float32),
+    f"base_model.model.{LAYER}.lora_B.weight": np.ones((6, 2), np.float32),
+}
 
 
 def fill(folder: Path, value: float) -> Path:
@@ -49,30 +41,19 @@ def publish(model: Path, tmp_path: Path) -> Publish:
     """Makes the folder of an adapter and its update; `model` is the base unless another one is given."""
     fill(model, 0.0)
 
-    def folder(
-        version: int,
-        base: Path = model,
-        *,
-        held: dict[str, Floats] | None = None,
-        config: dict[str, Any] | None = None,
-        about: dict[str, Any] | None = None,
-    ) -> WeightsUpdate:
-        made = shutil.copytree(base, tmp_path / "runs" / f"v{version:06d}")
-        write_tensors(made, tensors() if held is None else held)
+    def folder(version: int, source: Path = model, **about: Any) -> WeightsUpdate:
+        made = shutil.copytree(source, tmp_path / "runs" / f"v{version:06d}")
+        write_tensors(made, TENSORS)
         (made / "model.safetensors").rename(made / "adapter_model.safetensors")
-        settings = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]} | (config or {})
+        settings = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
         (made / "adapter_config.json").write_text(json.dumps(settings))
         probe = {"ids": [5, 6, 7], "logprobs": [-0.5, -float(version)]}
         (made / "probe.json").write_text(json.dumps(probe))
-        named = {"uri": str(base), "digest": model_digest(base)}
-        return sealed(made, version, **({"base": named} | (about or {})))
+        named = {"uri": str(source), "digest": model_digest(source)}
+        digest = write_manifest(made, {"version": version, "base": named} | about)
+        return WeightsUpdate(version=version, uri=str(made), digest=digest)
 
     return folder
-
-
-async def versions(service: Service, count: int = 4) -> set[int]:
-    replies = await service.gateway.generate([GO] * count)
-    return {span.version for reply in replies for o in reply.outputs for span in o.versions}
 
 
 def sent_with(fake: FakeEngine) -> list[str | None]:
@@ -87,8 +68,7 @@ def sent_with(fake: FakeEngine) -> list[str | None]:
 async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_carry_it(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(version="4"), FakeEngine(version="4"))
-    await service.start()
+    service = await start(make_service, FakeEngine(version="4"), FakeEngine(version="4"))
     assert await versions(service) == {4}
     state = await service.weights.update(publish(7))
     assert (state.version, state.ready) == (7, 2)
@@ -106,9 +86,8 @@ async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_ca
 async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_until_it_ends(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine())
+    service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
-    await service.start()
     await service.weights.update(publish(1))
     fake.wait_at = 1
     running = asyncio.create_task(versions(service, 1))
@@ -125,9 +104,8 @@ async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_unti
 async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_excluded(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
+    service = await start(make_service, FakeEngine(), FakeEngine())
     liar, honest = service.fakes
-    await service.start()
     liar.adapters.stale = True
     state = await service.weights.update(publish(1))
     assert (state.version, state.ready) == (1, 1)
@@ -141,48 +119,11 @@ async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_excluded
     assert set(honest.adapters.held) == set(liar.adapters.held) == {"v000001"}
 
 
-async def test_if_no_engine_applies_it_the_old_version_serves_on(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine())
-    (fake,) = service.fakes
-    await service.start()
-    await service.weights.update(publish(1))
-    bad = publish(2)
-    fake.adapters.refuse.add(bad.uri)
-    with pytest.raises(WeightsError, match="refuses adapter v000002"):
-        await service.weights.update(bad)
-    assert (service.weights.version, service.weights.state().ready) == (1, 1)
-    assert await versions(service) == {1}
-
-
-async def test_by_configuration_an_engines_word_is_enough(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(verify_by="info"))
-    await service.start()
-    service.fakes[0].adapters.stale = True
-    assert (await service.weights.update(publish(1))).ready == 1
-
-
-async def test_an_engine_that_never_shows_its_adapter_is_not_waited_for_for_ever(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(timeout_s=0.05))
-    (fake,) = service.fakes
-    await service.start()
-    fake._go.clear()  # it was paused
-    with pytest.raises(UnavailableError, match=r"did not load and show .*HANDOVER_TIMEOUT_S"):
-        await service.weights.update(publish(1))
-    assert (service.weights.version, fake.adapters.held) == (0, {})
-
-
 async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_neither(
     make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
-    service = make_service(FakeEngine(), wait_s=1.0)
+    service = await start(make_service, FakeEngine(), wait_s=1.0)
     (fake,) = service.fakes
-    await service.start()
     await service.weights.update(publish(1))
     fake.wait_at = 1
     running = asyncio.create_task(versions(service, 1))
@@ -202,9 +143,8 @@ async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_nei
 async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_serves(
     make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
-    service = make_service(FakeEngine(version="3"), FakeEngine(version="3"))
+    service = await start(make_service, FakeEngine(version="3"), FakeEngine(version="3"))
     again, other = service.fakes
-    await service.start()
     await service.weights.update(publish(4))
     again.version, again.model_path = "0", "/models/fake"
     again.adapters.held.clear()
@@ -220,9 +160,8 @@ async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_
 async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_base(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine())
+    service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
-    await service.start()
     await service.weights.update(publish(1))
     fake.adapters.held.clear()
     with pytest.raises(PolicyError, match="never been loaded"):
@@ -235,9 +174,8 @@ async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_ba
 async def test_going_back_repeats_an_adapter_under_the_next_number(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    service = make_service(FakeEngine())
+    service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
-    await service.start()
     first = publish(1)
     await service.weights.update(first)
     await service.weights.update(publish(2))
@@ -257,40 +195,16 @@ async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an
     for fake in engines:
         fake.adapters.held = {"v000005": publish(5 + 2 * engines.index(fake)).uri, "mine": "/mine"}
     engines[0].adapters.held["v000006"] = publish(6).uri
-    service = make_service(*engines)
-    await service.start()
+    service = await start(make_service, *engines)
     assert (service.weights.version, service.weights.state().ready) == (6, 2)
     assert await versions(service) == {6}
 
 
-@pytest.mark.parametrize(
-    ("held", "more", "says"),
-    [
-        (None, {"about": {"base": None}}, r"manifest\.json: names no base"),
-        (None, {"about": {"base": {"uri": "/nowhere", "digest": "x"}}}, "model folder /nowhere: cannot be read"),
-    ],
-)  # fmt: skip
-async def test_a_folder_that_is_no_good_disturbs_no_engine_and_says_why(
-    make_service: MakeService,
-    publish: Publish,
-    held: dict[str, Floats] | None,
-    more: dict[str, Any],
-    says: str,
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    calls = len(service.fakes[0].calls)
-    with pytest.raises(WeightsError, match=says):
-        await service.weights.update(publish(1, held=held, **more))
-    assert len(service.fakes[0].calls) == calls
-    assert await versions(service) == {0}
-
-
-async def test_damage_after_publishing_and_a_changed_base_are_found(
+async def test_a_damaged_adapter_and_a_changed_base_are_refused_before_any_engine_is_asked(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
+    calls = len(service.fakes[0].calls)
     update = publish(1)
     file = Path(update.uri) / "adapter_model.safetensors"
     whole = file.read_bytes()
@@ -303,10 +217,16 @@ async def test_damage_after_publishing_and_a_changed_base_are_found(
     (Path(update.uri) / "probe.json").write_text('{"ids": [1], "logprobs": []}')
     with pytest.raises(WeightsError, match=r"probe\.json: expected ids and one"):
         await service.weights.update(update.model_copy(update={"digest": ""}))
-    update = publish(2)
+    with pytest.raises(WeightsError, match=r"manifest\.json: names no base"):
+        await service.weights.update(publish(2, base=None))
+    missing = {"uri": "/nowhere", "digest": "x"}
+    with pytest.raises(WeightsError, match="model folder /nowhere: cannot be read"):
+        await service.weights.update(publish(3, base=missing))
+    update = publish(4)
     fill(model, 3.0)
     with pytest.raises(WeightsError, match=r"its base .* has changed"):
         await service.weights.update(update)
+    assert len(service.fakes[0].calls) == calls
     assert service.weights.version == 0
 
 
@@ -325,19 +245,3 @@ def test_tokens_have_the_version_of_their_adapter_or_the_answer_is_mixed() -> No
     adapters.hold_base(10)
     with pytest.raises(MixedError):
         adapters.label([span(3), span(10, 2, 3)], None)
-
-
-def version_of(number: int) -> Version:
-    return Version(number, "", base=Version(0, ""), adapter=f"v{number:06d}")
-
-
-def test_an_adapter_is_named_for_unloading_once_when_no_request_uses_it() -> None:
-    adapters = Adapters()
-    adapters.move(version_of(1))
-    with adapters.use(), adapters.use():
-        adapters.move(version_of(2))
-        assert adapters.unused() == []
-    assert adapters.unused() == ["v000001"]
-    assert adapters.unused() == []
-    adapters.move(Version(3, ""))
-    assert adapters.unused() == ["v000002"]

@@ -7,14 +7,13 @@ import asyncio
 import httpx
 
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import MakeService, Service, start
 
 GO = {"requests": [{"messages": [{"role": "user", "content": "go"}]}]}
 
 
 async def started(make_service: MakeService) -> Service:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     service.fakes[0]._go.clear()
     return service
 
@@ -60,8 +59,3 @@ async def test_what_has_not_ended_in_time_is_given_up_with_a_word_and_ended_at_t
     assert "shutting down" in response.json()["detail"]
     await service.pool.close()
     assert "/abort_request" in service.fakes[0].paths()
-
-
-async def test_an_idle_service_ends_at_once(make_service: MakeService) -> None:
-    service = await started(make_service)
-    await service.gateway.drain(3600.0)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from services.policy.engines.protocol import Engine
-from services.policy.weights.adapters import Version
-from services.policy.weights.broadcast import BroadcastRank, Broadcasts
 from services.policy.weights.loader import WeightLoader
 from services.policy.weights.watch import end_tasks
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import GO, MakeService, Service, start, until, versions
 from triforge.errors import UnavailableError
-from triforge.supervisor.ports import free_port
-from triforge.types import BroadcastOffer, ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.types import WeightsUpdate
 
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 LOAD = "/update_weights_from_disk"
 Folder = Callable[[int], WeightsUpdate]
 
@@ -37,18 +32,6 @@ def update(model: Path, tmp_path: Path) -> Folder:
     return made
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let the others run until it holds."""
-    async with asyncio.timeout(60.0):
-        while not condition():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
-
-
-async def versions(service: Service) -> set[int]:
-    replies = await service.gateway.generate([GO] * 4)
-    return {span.version for reply in replies for o in reply.outputs for span in o.versions}
-
-
 @contextlib.asynccontextmanager
 async def watched(service: Service) -> AsyncIterator[None]:
     """The service looks at its engines, as it does in a deployment."""
@@ -59,19 +42,6 @@ async def watched(service: Service) -> AsyncIterator[None]:
     finally:
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
-
-
-async def test_no_update_waits_for_an_engine_that_hangs(
-    make_service: MakeService, update: Folder
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), slack_s=0.1)
-    hung, _ = service.fakes
-    async with watched(service), asyncio.timeout(20.0):
-        hung.hangs = {LOAD}
-        for version in (1, 2):
-            state = await service.weights.update(update(version))
-            assert (state.version, state.ready) == (version, 1)
-        assert service.pool.members[0].loading, "it is given its own time"
 
 
 async def test_no_update_waits_for_an_engine_that_shows_a_version_and_then_hangs(
@@ -160,8 +130,7 @@ async def test_the_reported_version_is_the_one_that_answers(
 async def test_of_three_engines_the_first_that_shows_a_version_serves_it(
     make_service: MakeService, update: Folder
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), FakeEngine(), slack_s=0.1)
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine(), FakeEngine(), slack_s=0.1)
     _, second, third = service.fakes
     second.hangs = third.hangs = {"/pause_generation"}
     state = await service.weights.update(update(1))
@@ -170,24 +139,12 @@ async def test_of_three_engines_the_first_that_shows_a_version_serves_it(
     await end_tasks(service.weights._tasks)
 
 
-async def test_the_first_of_three_serves_if_the_others_fail(
-    make_service: MakeService, update: Folder
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), FakeEngine())
-    await service.start()
-    wanted = update(1)
-    for fake in service.fakes[1:]:
-        fake.refuse = {wanted.uri}
-    state = await service.weights.update(wanted)
-    assert (state.version, state.ready) == (1, 1)
-    assert await versions(service) == {1}
-
-
 async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
     make_service: MakeService, update: Folder
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), loader=WeightLoader(timeout_s=0.2))
-    await service.start()
+    service = await start(
+        make_service, FakeEngine(), FakeEngine(), loader=WeightLoader(timeout_s=0.2)
+    )
     for fake in service.fakes:
         fake.hangs = {LOAD}
     with pytest.raises(UnavailableError, match=r"did not load .* within 0\.2 s \(TRIFORGE_HANDOVER_TIMEOUT_S\)"):  # fmt: skip
@@ -198,35 +155,6 @@ async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
     await service.start()
     assert service.weights.state().ready == 2
     assert await versions(service) == {0}
-
-
-class TornBroadcasts(Broadcasts):
-    """Ranks that no engine can take, or leave, because of an unexpected error."""
-
-    async def ranks(
-        self, engines: Sequence[Engine], wanted: Version, handover: Sequence[str]
-    ) -> dict[str, BroadcastRank]:
-        async def leave() -> None:
-            raise RuntimeError("torn")
-
-        no_listener = BroadcastOffer(
-            address="127.0.0.1", port=free_port(), group="g", backend="gloo", world_size=2, buckets=()
-        )  # fmt: skip
-        return {engine.url: BroadcastRank((no_listener,), 1, leave) for engine in engines}
-
-
-async def test_no_update_waits_for_an_engine_whose_load_ended_for_no_foreseen_reason(
-    make_service: MakeService, update: Folder
-) -> None:
-    service = make_service(
-        FakeEngine(), loader=WeightLoader(way="distributed"), broadcasts=TornBroadcasts()
-    )
-    await service.start()
-    async with asyncio.timeout(20.0):
-        with pytest.raises(UnavailableError, match="http://a: "):
-            await service.weights.update(update(1).model_copy(update={"handover": ("http://learner",)}))  # fmt: skip
-        await service.start()
-    assert (service.weights.version, service.weights.state().ready) == (0, 1)
 
 
 async def test_what_an_engine_that_hangs_was_asked_is_not_taken_from_it_before_the_deadline(

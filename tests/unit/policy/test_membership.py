@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -17,10 +17,10 @@ from services.policy.gateway import Gateway
 from services.policy.weights.adapters import Version
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
+from tests.unit.policy.conftest import GO, until
 from triforge.errors import BusyError, PolicyError, UnavailableError
-from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
+from triforge.types import Sampling, WeightsUpdate
 
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 FIVE = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
 
 
@@ -69,15 +69,6 @@ class World:
 @pytest.fixture
 def world(model: Path) -> World:
     return World(model)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the others run until it holds."""
-    for turn in range(30_000):
-        if condition():
-            return
-        await asyncio.sleep(0 if turn < 1_000 else 0.001)  # threads need time, not turns
-    raise AssertionError("it never came")
 
 
 async def held(world: World, count: int) -> list[asyncio.Task[object]]:

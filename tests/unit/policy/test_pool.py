@@ -7,11 +7,8 @@ import pytest
 from services.policy.engines.pool import SPILL_OVER, Pool
 from services.policy.engines.sglang import SGLangEngine
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService
-from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.types import ChatMessage, GenerateRequest
-
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
+from tests.unit.policy.conftest import GO, MakeService, start
+from triforge.errors import InputError, PolicyError
 
 
 def pool_of(*urls: str) -> Pool:
@@ -19,26 +16,6 @@ def pool_of(*urls: str) -> Pool:
     for member in pool.members:
         pool.admit(member)
     return pool
-
-
-def test_requests_of_one_affinity_go_to_one_engine_and_many_affinities_to_all() -> None:
-    pool = pool_of("http://a", "http://b", "http://c")
-    chosen = {f"task-{n}": pool.choose(f"task-{n}") for n in range(60)}
-    assert all(pool.choose(affinity) is member for affinity, member in chosen.items())
-    counts = [list(chosen.values()).count(member) for member in pool.members]
-    assert min(counts) >= 10
-
-
-def test_when_an_engine_goes_only_its_own_affinities_move() -> None:
-    pool = pool_of("http://a", "http://b", "http://c")
-    before = {f"task-{n}": pool.choose(f"task-{n}") for n in range(60)}
-    gone = pool.members[0]
-    pool.exclude(gone, "gone")
-    for affinity, member in before.items():
-        if member is not gone:
-            assert pool.choose(affinity) is member
-        else:
-            assert pool.choose(affinity) in pool.members[1:]
 
 
 def test_without_affinity_the_idlest_engine_is_chosen() -> None:
@@ -67,8 +44,7 @@ async def test_a_request_that_loses_its_engine_is_answered_by_another(
     make_service: MakeService,
 ) -> None:
     lost, healthy = FakeEngine(), FakeEngine()
-    service = make_service(lost, healthy)
-    await service.start()
+    service = await start(make_service, lost, healthy)
     lost.gone = True
     replies = [await service.gateway.generate([GO]) for _ in range(4)]
     assert all(reply[0].outputs[0].finish == "stop" for reply in replies)
@@ -76,61 +52,13 @@ async def test_a_request_that_loses_its_engine_is_answered_by_another(
     assert healthy.paths().count("/generate") == 4
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_an_engine_that_fails_or_is_busy_is_not_given_up(
-    make_service: MakeService, status: int
-) -> None:
-    service = make_service(FakeEngine(fail_next=1, fail_status=status), FakeEngine())
-    await service.start()
-    assert (await service.gateway.generate([GO]))[0].outputs
-    assert len(service.pool.serving()) == 2
-
-
-async def test_when_all_engines_are_busy_the_answer_says_when_to_come_back(
-    make_service: MakeService,
-) -> None:
-    service = make_service(*(FakeEngine(fail_next=1, fail_status=429) for _ in range(2)))
-    await service.start()
-    with pytest.raises(UnavailableError) as caught:
-        await service.gateway.generate([GO])
-    assert caught.value.retry_after_s == 1.0
-
-
-async def test_when_all_engines_fail_it_is_a_policy_error(make_service: MakeService) -> None:
-    service = make_service(FakeEngine(fail_next=1))
-    await service.start()
-    with pytest.raises(PolicyError, match="set to fail"):
-        await service.gateway.generate([GO])
-
-
 async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeService) -> None:
-    service = make_service(*(FakeEngine(fail_next=1, fail_status=400) for _ in range(2)))
-    await service.start()
+    service = await start(
+        make_service, *(FakeEngine(fail_next=1, fail_status=400) for _ in range(2))
+    )
     with pytest.raises(InputError, match="set to fail"):
         await service.gateway.generate([GO])
     assert sum(fake.paths().count("/generate") for fake in service.fakes) == 1
-
-
-async def test_without_an_engine_the_error_names_each_and_why(make_service: MakeService) -> None:
-    service = make_service(FakeEngine(gone=True), FakeEngine(starting=True))
-    await service.start()
-    with pytest.raises(UnavailableError) as caught:
-        await service.gateway.generate([GO])
-    assert "http://a" in caught.value.problems[0]
-    assert "gone" in caught.value.problems[0]
-    assert "http://b" in caught.value.problems[1]
-
-
-async def test_a_request_waits_for_an_engine_that_comes_back(make_service: MakeService) -> None:
-    import asyncio
-
-    service = make_service(FakeEngine(gone=True), wait_s=30.0)
-    await service.start()
-    asked = asyncio.create_task(service.gateway.generate([GO]))
-    await asyncio.sleep(0)
-    service.fakes[0].gone = False
-    await service.start()
-    assert (await asked)[0].outputs
 
 
 @pytest.mark.parametrize(
@@ -146,8 +74,7 @@ async def test_a_request_waits_for_an_engine_that_comes_back(make_service: MakeS
 async def test_an_engine_that_answers_nonsense_is_a_policy_error(
     make_service: MakeService, nonsense: object
 ) -> None:
-    service = make_service(FakeEngine(nonsense=nonsense))
-    await service.start()
+    service = await start(make_service, FakeEngine(nonsense=nonsense))
     with pytest.raises(PolicyError, match="http://a"):
         await service.gateway.generate([GO])
 
@@ -166,8 +93,7 @@ async def test_an_answer_whose_numbers_contradict_each_other_is_refused(
     make_service: MakeService, change: dict[str, object]
 ) -> None:
     fake = FakeEngine()
-    service = make_service(fake)
-    await service.start()
+    service = await start(make_service, fake)
     truth = await fake._say([5], {"stop_token_ids": [1]})
     assert truth["output_ids"] == [5, 1]
     fake.nonsense = [{**truth, "meta_info": {**truth["meta_info"], **change}}]

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import GO, MakeService, start, versions
 from triforge.errors import ConflictError, UnavailableError, WeightsError
 from triforge.testing.model_folders import words_folder
-from triforge.types import ChatMessage, GenerateRequest, WeightsState, WeightsUpdate
-
-GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
+from triforge.types import WeightsState, WeightsUpdate
 
 
 @pytest.fixture
@@ -25,46 +23,27 @@ def newer(model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(model, tmp_path / "newer")
 
 
-async def versions(service: Service, count: int = 4) -> set[int]:
-    """The versions of the tokens of some answers."""
-    replies = await service.gateway.generate([GO] * count)
-    return {span.version for reply in replies for o in reply.outputs for span in o.versions}
-
-
 async def test_the_service_starts_with_what_the_engines_hold(
     make_service: MakeService, model: Path
 ) -> None:
-    service = make_service(FakeEngine(version="default"), FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine(version="default"), FakeEngine())
     assert service.weights.state() == WeightsState(
         role="policy", version=0, uri=str(model), engines=2, ready=2
     )
 
 
 async def test_before_an_engine_answers_nothing_is_known(make_service: MakeService) -> None:
-    service = make_service(FakeEngine(gone=True))
-    await service.start()
+    service = await start(make_service, FakeEngine(gone=True))
     with pytest.raises(UnavailableError, match="no engine has answered"):
         service.weights.state()
     with pytest.raises(UnavailableError, match="none of 1 engines"):
         await service.weights.ready()
 
 
-async def test_an_update_reaches_every_engine_and_every_token(
-    make_service: MakeService, newer: Path
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
-    state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert (state.version, state.uri, state.ready) == (5, str(newer), 2)
-    assert await versions(service) == {5}
-
-
 async def test_the_same_version_again_changes_nothing(
     make_service: MakeService, newer: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     update = WeightsUpdate(version=5, uri=str(newer))
     first = await service.weights.update(update)
     calls = len(service.fakes[0].calls)
@@ -76,8 +55,7 @@ async def test_the_same_version_again_changes_nothing(
 async def test_versions_only_go_up(
     make_service: MakeService, model: Path, newer: Path, version: int, other: bool
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     uri = str(model if other else newer)
     with pytest.raises(ConflictError, match="version 5"):
@@ -88,8 +66,9 @@ async def test_versions_only_go_up(
 async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
     make_service: MakeService, newer: Path
 ) -> None:
-    service = make_service(FakeEngine(refuse={str(newer)}), FakeEngine(refuse={str(newer)}))
-    await service.start()
+    service = await start(
+        make_service, FakeEngine(refuse={str(newer)}), FakeEngine(refuse={str(newer)})
+    )
     with pytest.raises(WeightsError, match="http://a refuses") as caught:
         await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert len(caught.value.problems) == 2
@@ -102,8 +81,7 @@ async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
 async def test_a_folder_that_is_no_model_disturbs_no_engine(
     make_service: MakeService, newer: Path, missing: str
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     shutil.rmtree(newer) if missing == "folder" else (newer / "config.json").unlink()
     with pytest.raises(WeightsError, match="expected a model folder"):
         await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
@@ -113,8 +91,7 @@ async def test_a_folder_that_is_no_model_disturbs_no_engine(
 async def test_the_manifest_must_be_the_one_that_was_published(
     make_service: MakeService, newer: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     digest = hashlib.sha256(b"{}").hexdigest()
     update = WeightsUpdate(version=5, uri=str(newer), digest=digest)
     with pytest.raises(WeightsError, match="json is none"):
@@ -130,8 +107,7 @@ async def test_an_engine_that_fails_to_load_is_excluded_and_brought_up_later(
     make_service: MakeService, newer: Path
 ) -> None:
     broken, healthy = FakeEngine(refuse={str(newer)}), FakeEngine()
-    service = make_service(broken, healthy)
-    await service.start()
+    service = await start(make_service, broken, healthy)
     state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.ready) == (5, 1)
     assert await versions(service, 6) == {5}
@@ -147,8 +123,7 @@ async def test_an_engine_that_fails_to_load_is_excluded_and_brought_up_later(
 async def test_an_engine_that_claims_another_version_is_not_believed(
     make_service: MakeService, newer: Path
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine())
     service.fakes[0].lie = "4"
     assert (await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
     assert [member.serving for member in service.pool.members] == [False, True]
@@ -157,8 +132,7 @@ async def test_an_engine_that_claims_another_version_is_not_believed(
 async def test_an_engine_that_restarted_gets_the_live_weights_before_any_request(
     make_service: MakeService, newer: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     service.fakes[0].version = "0"
     await service.start()
@@ -176,25 +150,10 @@ async def test_a_service_that_restarted_takes_the_newest_version_that_any_engine
     assert service.fakes[0].version == "7"
 
 
-async def test_an_engine_lost_in_the_middle_of_a_pause_goes_on_when_it_returns(
-    make_service: MakeService,
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    service.fakes[0].gone = True
-    await service.start()
-    service.fakes[0].gone, service.fakes[0].paused = False, "retract"
-    service.fakes[0]._go.clear()
-    await service.start()
-    assert service.fakes[0].paused == ""
-    assert await versions(service) == {0}
-
-
 async def test_another_tokenizer_comes_with_its_weights(
     make_service: MakeService, tmp_path: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     before = service.weights.renderer
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
     await service.weights.update(WeightsUpdate(version=1, uri=str(same)))
@@ -207,24 +166,11 @@ async def test_another_tokenizer_comes_with_its_weights(
 async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loads(
     make_service: MakeService, newer: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     (newer / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsError, match="not a tokenizer"):
         await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert service.fakes[0].version == "0"
-
-
-async def test_a_tokenizer_that_cannot_be_read_leaves_the_old_weights_serving(
-    make_service: MakeService, newer: Path
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    (newer / "tokenizer_config.json").unlink(missing_ok=True)
-    (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that cannot be read
-    with pytest.raises(WeightsError, match="the tokenizer cannot be read"):
-        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert await versions(service) == {0}
 
 
 async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_service: MakeService) -> None:
@@ -247,8 +193,7 @@ async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_service: Mak
 async def test_under_load_an_update_fails_no_request_and_every_token_has_its_version(
     make_service: MakeService, model: Path, tmp_path: Path
 ) -> None:
-    service = make_service(*(FakeEngine(answer=lambda *_: [5] * 30) for _ in range(2)))
-    await service.start()
+    service = await start(make_service, *(FakeEngine(answer=lambda *_: [5] * 30) for _ in range(2)))
     folders = [shutil.copytree(model, tmp_path / f"v{n}") for n in (1, 2, 3)]
     finished: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
     done = asyncio.Event()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 import pytest
 
 from services.reward.prompts import Episode, build_prompt
 from services.reward.worker import scorer_of
-from triforge.errors import ConfigError, InputError, PolicyError, RewardError
+from triforge.errors import ConfigError, InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -32,27 +31,16 @@ SPAN = (VersionSpan(version=3, start=0, end=1),)
 
 def step(index: int) -> Step:
     return Step(
-        index=index,
-        observation=f"o{index}",
-        response=f"a{index}",
-        action=f"a{index}",
-        next_observation=f"o{index + 1}",
-        start=0,
-        end=1,
-    )
+        index=index, observation=f"o{index}", response=f"a{index}", action=f"a{index}",
+        next_observation=f"o{index + 1}", start=0, end=1,
+    )  # fmt: skip
 
 
 TRAJECTORY = Trajectory(
-    id="g-00",
-    group_id="g",
-    index=0,
-    task_id="t",
-    task_version=0,
-    instruction="win",
-    steps=(step(0), step(1)),
-    segments=(Segment(ids=(1,), logprobs=(0.0,), versions=()),),
+    id="g-00", group_id="g", index=0, task_id="t", task_version=0, instruction="win",
+    steps=(step(0), step(1)), segments=(Segment(ids=(1,), logprobs=(0.0,), versions=()),),
     outcome=Outcome(value=1),
-)
+)  # fmt: skip
 
 
 def output(text: str, finish: str = "stop") -> GenerateOutput:
@@ -114,10 +102,8 @@ async def test_each_agents_steps_go_to_the_model_that_judges_it() -> None:
     )  # fmt: skip
     await scorer_of("votes")(TRAJECTORY.model_copy(update={"steps": steps}), task, policy)
     ((first, second),) = policy.calls
-    assert [(r.model, r.sampling.max_new_tokens) for r in (first, second)] == [
-        ("reward", 9),
-        ("second", 3),
-    ]
+    assert (first.model, first.sampling.max_new_tokens) == ("reward", 9)
+    assert (second.model, second.sampling.max_new_tokens) == ("second", 3)
 
 
 async def test_votes_keep_text_tokens_and_versions_and_share_their_prompt() -> None:
@@ -129,24 +115,8 @@ async def test_votes_keep_text_tokens_and_versions_and_share_their_prompt() -> N
     assert [s.prompt_ids for s in judged.steps] == [(5, 0), (5, 1)]
     assert [[v.value for v in s.votes] for s in judged.steps] == [[1, 0], [-1, 0]]
     vote = judged.steps[0].votes[0]
-    assert (vote.text, vote.ids, vote.logprobs, vote.versions) == (
-        r"good \boxed{1}",
-        (9,),
-        (-0.5,),
-        SPAN,
-    )
-
-
-async def test_nonsense_is_zero_and_never_an_error() -> None:
-    judged = await judge(Says(("yes!", ""), (r"\boxed{", "0")))(TRAJECTORY, votes=2, seed=7)
-    assert {v.value for s in judged.steps for v in s.votes} == {0}
-
-
-async def test_the_system_message_of_the_episode_is_shown_to_a_judge_with_a_rubric() -> None:
-    policy = Says(("",), ("",))
-    trajectory = TRAJECTORY.model_copy(update={"system": "Commands: go."})
-    await judge(policy, prompt="rubric")(trajectory, votes=1, seed=7)
-    assert "| Commands: go." in policy.calls[0][0].messages[0].content
+    assert (vote.text, vote.ids, vote.logprobs) == (r"good \boxed{1}", (9,), (-0.5,))
+    assert vote.versions == SPAN
 
 
 async def test_a_trajectory_without_steps_needs_no_model() -> None:
@@ -167,14 +137,6 @@ async def test_a_vote_that_the_engine_aborted_is_not_held_against_the_judge() ->
     with pytest.raises(RewardError, match="aborted") as caught:
         await judge(Says(("x",), ("x",), finish="abort"))(TRAJECTORY, votes=1, seed=7)
     assert caught.value.retryable
-
-
-async def test_an_error_of_the_policy_service_passes_through() -> None:
-    async def down(requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        raise PolicyError("engine says 500")
-
-    with pytest.raises(PolicyError):
-        await judge(down)(TRAJECTORY, votes=1, seed=7)
 
 
 async def says_good(
@@ -207,46 +169,8 @@ class TakesShort:
         return [GenerateReply(prompt_ids=(5,), outputs=(vote,)) for _ in requests]
 
 
-async def test_a_step_that_does_not_fit_costs_only_its_own_votes() -> None:
-    ask = judge(TakesShort("o2"))
-    found = await ask(TRAJECTORY, votes=1, seed=0)
-    assert [step.step for step in found.steps] == [0]
-    assert [vote.value for vote in found.steps[0].votes] == [1]
-
-
-async def test_a_trajectory_none_of_whose_steps_fits_is_refused() -> None:
-    ask = judge(TakesShort("o1"))
+async def test_a_step_that_does_not_fit_costs_only_its_own_votes_unless_none_fits() -> None:
+    found = await judge(TakesShort("o2"))(TRAJECTORY, votes=1, seed=0)
+    assert [(step.step, [vote.value for vote in step.votes]) for step in found.steps] == [(0, [1])]
     with pytest.raises(InputError, match="4097 tokens"):
-        await ask(TRAJECTORY, votes=1, seed=0)
-
-
-async def test_a_reference_is_shown_in_a_second_vote_of_its_own() -> None:
-    policy = Says((r"\boxed{1}", r"\boxed{-1}"), (r"\boxed{-1}", "hm"))
-    shown_reference = TRAJECTORY.model_copy(update={"reference": ("go a", "take b")})
-    found = await judge(policy)(shown_reference, votes=2, seed=7)
-    plain, shown = policy.calls
-    assert not any("known" in str(request.messages) for request in plain)
-    episode = Episode(instruction="win", steps=shown_reference.steps, reference=("go a", "take b"))
-    assert [r.messages for r in shown] == [build_prompt("terse", episode, i) for i in (0, 1)]
-    assert [r.sampling.seed for r in shown] != [r.sampling.seed for r in plain]
-    assert [[v.value for v in step.votes] for step in found.steps] == [[1, -1], [-1, 0]]
-    assert [step.extra for step in found.steps] == [
-        {"privileged": [1, -1]},
-        {"privileged": [-1, 0]},
-    ]
-
-
-async def test_a_reference_that_does_not_fit_costs_no_vote() -> None:
-    shown_reference = TRAJECTORY.model_copy(update={"reference": ("a long one",)})
-    found = await judge(TakesShort("a long one"))(shown_reference, votes=1, seed=0)
-    assert [[v.value for v in step.votes] for step in found.steps] == [[1], [1]]
-    assert [step.extra for step in found.steps] == [{}, {}]
-
-
-def test_a_reference_in_a_rubric_is_quoted_line_by_line() -> None:
-    episode = Episode(instruction="win", steps=TRAJECTORY.steps, reference=("go a\nbe kind", "end"))
-    ((message,), (without,)) = (
-        build_prompt("rubric", shown, 0) for shown in (episode, replace(episode, reference=()))
-    )
-    assert "| go a\n| be kind\n| end" in str(message.content)
-    assert "| go a" not in str(without.content)
+        await judge(TakesShort("o1"))(TRAJECTORY, votes=1, seed=0)

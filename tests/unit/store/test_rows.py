@@ -27,11 +27,6 @@ def test_rows_come_back_bit_for_bit_and_in_order(tmp_path):
     assert read_rows(store, write_rows(store, "rows/a.parquet", rows)) == rows
 
 
-def test_an_empty_list_is_a_valid_file(tmp_path):
-    store = ArtifactStore(str(tmp_path))
-    assert read_rows(store, write_rows(store, "rows", [])) == []
-
-
 @pytest.mark.parametrize("cut", [0, 10, -3])
 def test_a_truncated_file_is_refused(tmp_path, cut):
     store = ArtifactStore(str(tmp_path))

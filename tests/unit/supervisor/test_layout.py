@@ -120,12 +120,6 @@ def test_engines_ask_for_the_keys_that_their_services_show(tmp_path: Path) -> No
     assert engine.env["LOCAL_ENGINE_ADMIN_API_KEY"] == "admin"
 
 
-def test_engines_of_a_deployment_without_keys_ask_for_none(tmp_path: Path) -> None:
-    layout = planned(tmp_path, {}, adaptation={"controller": "none"})
-    (engine,) = [spec for spec in layout.specs if spec.name == "engine-policy"]
-    assert not [name for name in engine.env if name.startswith("LOCAL_ENGINE_")]
-
-
 def four_in_a_row() -> int:
     """Return the first of four free ports, below those that the kernel assigns."""
     for first in range(20_000, 32_000, 4):

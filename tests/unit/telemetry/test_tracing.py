@@ -142,7 +142,6 @@ def test_a_trajectory_has_one_trace_however_often_it_is_begun(spans: Any) -> Non
     [
         ("00-" + "1" * 32 + "-" + "2" * 16 + "-01", True),
         ("", False),
-        ("00-zz", False),
         ("é", False),
     ],
 )
@@ -173,13 +172,6 @@ async def test_health_checks_leave_no_spans(spans: Any) -> None:
     scope = {"type": "http", "method": "GET", "path": "/readyz", "headers": []}
     await Watched(app)(scope, None, None)  # type: ignore[arg-type]
     assert spans.get_finished_spans() == ()
-
-
-def test_an_error_that_passes_through_a_span_is_on_it(spans: Any) -> None:
-    with pytest.raises(ValueError, match="bad"), tracing.span("work"):
-        raise ValueError("bad")
-    (span,) = spans.get_finished_spans()
-    assert span.status.status_code.name == "ERROR"
 
 
 OFF = """

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.fake_engine import FakeEngine
-from triforge.errors import EnvError, PolicyError
+from triforge.errors import PolicyError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.testing import (
     FakeFamily,
@@ -38,33 +38,9 @@ async def test_the_fake_sampler_echoes_the_prefix_and_gives_its_answers() -> Non
     assert (await fake(UP)).outputs[0].text == "down"
 
 
-async def test_the_fake_sampler_may_be_a_function() -> None:
-    fake = FakeGenerate(lambda request: request.messages[-1].content.upper())
-    (output, _) = (await fake(UP)).outputs
-    assert (output.text, output.finish, len(output.ids)) == ("COUNT UP", "stop", 3)
-
-
 async def test_the_fake_family_keeps_the_contract_of_families() -> None:
     family: EnvironmentFamily = FakeFamily()
     require(await check_environment(family))
-
-
-async def test_the_fake_environment_counts_to_its_target() -> None:
-    family = FakeFamily()
-    environment = family.make({})
-    await environment.reset(TASK, seed=0)
-    labels = [await environment.step(word) for word in ("up", "down", "sideways", "up", "up")]
-    assert [result.label for result in labels] == [1, -1, -1, 1, 1]
-    assert [result.action_valid for result in labels] == [True, True, False, True, True]
-    assert (labels[-1].done, labels[-1].success) == (True, True)
-
-
-async def test_the_fake_environment_raises_at_its_step() -> None:
-    breaking = FakeFamily(raise_at=1).make({})
-    await breaking.reset(TASK, seed=0)
-    await breaking.step("up")
-    with pytest.raises(EnvError, match="step 1"):
-        await breaking.step("up")
 
 
 async def test_the_fake_engine_dies_as_the_real_one_if_its_cache_is_flushed_under_running_requests(

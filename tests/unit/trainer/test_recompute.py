@@ -26,7 +26,7 @@ from triforge.types import RunStep
         {"vote_weight": "trust"},
         {"estimator": "within"},
         {"estimator": "group", "normalise": "others", "lam": 0.3},
-        {"judge_target": "privileged"},
+        {"judge_target": "monte_carlo"},
         {"step_cost": 0.1, "turn_limit_penalty": 0.5, "std_floor": 1.0},
     ],
     ids=str,
@@ -40,10 +40,6 @@ def test_a_step_s_file_alone_is_enough_to_recompute_its_credit(
         [[[1, 1], [1, -1]], [[-1, 1], [-1, -1]], [[-1, 0]]],
         length=3,
     )
-    seen = [votes.model_copy(update={"steps": tuple(
-        step.model_copy(update={"extra": {"privileged": [1, 1]}}) for step in votes.steps
-    )}) for votes in group.votes if votes]  # fmt: skip
-    group = group.model_copy(update={"votes": tuple(seen)})
     config = parse(
         {
             "env_adapter": {"max_steps": 2},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -281,22 +280,6 @@ def test_a_step_says_which_share_of_eligible_votes_is_trained_on_and_why_the_res
     assert found["votes/outside reward band"] == 2.0
     assert sample_measures(keep([*inside, outside]))["votes/trained_share"] == 1.0
     assert "votes/trained_share" not in sample_measures(keep([outside]))
-
-
-def test_privileged_votes_are_the_target_of_the_judge_and_on_record() -> None:
-    group, extra = one_group(), [{"privileged": [1, 1]}, {"privileged": [-1, 0]}]
-    judged_again = [
-        votes.model_copy(
-            update={"steps": tuple(s.model_copy(update={"extra": own}) for s in votes.steps)}
-        )
-        for votes, own in zip(group.votes, extra, strict=True)
-        if votes
-    ]
-    algorithm = {"judge_target": "privileged"}
-    samples = keep([group.model_copy(update={"votes": tuple(judged_again)})], **algorithm)
-    assert [json.loads(record["extra"]) for record in samples.records] == extra
-    rewards = [[vote["reward"] for vote in record["votes"]] for record in samples.records]
-    assert rewards == [[1.0, 1.0], [-0.5, 0.5]]
 
 
 @pytest.mark.parametrize(

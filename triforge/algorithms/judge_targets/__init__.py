@@ -72,15 +72,11 @@ Function = Callable[[Judged, CoreOptions, Any], Rows]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeTarget:
-    """A target: its name, its options, its function from one task's rollouts to `[trajectory][step]`.
-
-    With `needs_reference` the judge also votes with a reference solution in its prompt (`extra["privileged"]`).
-    """
+    """A target: its name, its options, its function from one task's rollouts to `[trajectory][step]`."""
 
     name: str
     options: type[Options]
     function: Function
-    needs_reference: bool = False
 
 
 class PlaceOptions(Options):
