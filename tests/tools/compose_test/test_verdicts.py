@@ -100,24 +100,6 @@ def test_what_an_undisturbed_run_leaves_passes_every_check(store: Path) -> None:
     assert (counted["runs"], counted["groups"], counted["trained"]) == (1, 2, 4)
 
 
-def test_a_record_that_was_written_twice_is_found(store: Path) -> None:
-    twice = [record(2, 0), record(2, 0), record(2, 1)]
-    write_step_records(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", twice)
-    assert "once" in wrong(facts(store))
-
-
-def test_a_lost_rollout_and_a_mixed_version_are_found(store: Path) -> None:
-    mixed = record(2, 0) | {"policy_versions": [1, 2]}
-    write_step_records(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", [mixed])
-    assert {"accounted", "unmixed"} <= set(wrong(facts(store)))
-
-
-def test_a_batch_that_was_trained_twice_is_found(store: Path) -> None:
-    found = facts(store)
-    found["runs"][0]["folders"][0]["updates"] += UPDATES
-    assert set(wrong(found)) == {"learnt"}
-
-
 def test_weights_that_are_not_what_their_manifest_says_are_found(store: Path) -> None:
     (store / "weights" / RUN / "policy" / "v000003" / "config.json").write_text("torn")
     assert "whole" in wrong(facts(store))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.further_model import Copier, copies, main
+from scripts.further_model import copies, main
 from tests.tools.kubernetes.rendering import named, render, workloads
 from tests.tools.kubernetes.test_network import Cluster
 from tests.tools.kubernetes.test_schemas import validate
@@ -80,9 +80,3 @@ def test_a_name_that_no_model_may_have_is_refused(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["My_model", "--path", "/m"])
     assert "given 'My_model'" in capsys.readouterr().err
-
-
-def test_addresses_of_others_stay() -> None:
-    copier = Copier("mover", "policy", "/m")
-    given = {"TRIFORGE_POLICY_MODEL_URL": "http://policy-model:8001"}
-    assert copier.renamed(given) == given

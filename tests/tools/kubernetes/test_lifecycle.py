@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import re
-import socket
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -22,14 +19,12 @@ from tests.tools.kubernetes.rendering import (
     containers,
     named,
     of_kind,
-    quantity,
     render,
     variant_name,
     workloads,
 )
 from triforge.broker import MemoryBroker, SessionLog, celery_app
 from triforge.config import Settings
-from triforge.metrics import serve_metrics
 from triforge.store.database import Database
 from triforge.web.server import config_of
 
@@ -101,22 +96,6 @@ def test_probes_ask_for_paths_that_the_programs_answer(
             assert found.get("timeoutSeconds", 1) < found["periodSeconds"], named(document)
 
 
-def test_stores_may_take_their_time_to_recover_and_are_not_ready_before() -> None:
-    found = {d["metadata"]["name"]: c for d, _, c in containers(render(("gpu-cluster",)))}
-    for name, ask in (("postgres", ["pg_isready", "-U", "triforge"]), ("valkey", ["valkey-cli", "-e", "ping"])):  # fmt: skip
-        startup = found[name]["startupProbe"]
-        assert startup["failureThreshold"] * startup["periodSeconds"] >= 1800
-        assert startup["exec"]["command"] == found[name]["readinessProbe"]["exec"]["command"] == ask
-
-
-def test_valkey_refuses_before_it_is_killed_and_evicts_nothing() -> None:
-    (valkey,) = [c for d, _, c in containers(render(("cpu",))) if d["metadata"]["name"] == "valkey"]
-    options = dict(itertools.pairwise(valkey["command"]))
-    assert options["--maxmemory-policy"] == "noeviction"
-    limit = quantity(valkey["resources"]["limits"]["memory"])
-    assert quantity(options["--maxmemory"].removesuffix("gb") + "Gi") <= 0.75 * limit
-
-
 @every_variant
 def test_everything_that_lives_on_is_looked_after(variant: tuple[str, ...]) -> None:
     for document, _, container in containers(render(variant)):
@@ -128,23 +107,6 @@ def test_everything_that_lives_on_is_looked_after(variant: tuple[str, ...]) -> N
         if apis:
             assert "readinessProbe" in container, named(document)
             assert "startupProbe" in container, named(document)
-
-
-def test_the_api_of_a_worker_answers_the_probe() -> None:
-    server = serve_metrics(Settings(host="127.0.0.1", metrics_port=_free_port()))
-    assert server is not None
-    try:
-        host, port = server.server_address[:2]
-        assert httpx.get(f"http://{host!s}:{port}/healthz").status_code == 200
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # Seconds that uvicorn waits for answers under way, as all services do or as the service's __main__ says it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from functools import cache
 from pathlib import Path
@@ -73,41 +72,6 @@ def test_what_kubectl_would_apply_is_valid_to_the_letter(variant: tuple[str, ...
             validate(document)
         except (ValidationError, jsonschema.ValidationError) as error:
             pytest.fail(f"{named(document)}: {error.message}")
-
-
-def spoil(kind: str, variant: tuple[str, ...], path: str, value: Any) -> Document:
-    document = copy.deepcopy(of_kind(render(variant), kind)[0])
-    inner: Any = document
-    *way, last = path.split("/")
-    for step in way:
-        inner = inner[int(step) if step.isdecimal() else step]
-    inner[last] = value
-    return document
-
-
-@pytest.mark.parametrize(
-    ("kind", "component", "path", "value"),
-    [
-        ("ScaledObject", "keda", "spec/minReplicaCuont", 1),
-        ("ScaledObject", "keda", "spec/maxReplicaCount", "16"),
-        ("ScaledObject", "keda", "spec/triggers/0/metadata/listlength", "3"),
-        ("ScaledObject", "keda", "spec/triggers/0/metadata/listLength", 3),
-        ("TriggerAuthentication", "keda-external-redis", "spec/secretTargetRef/0/secret", "x"),
-        ("LeaderWorkerSet", "multi-node-engine", "spec/leaderWorkerTemplate/size", "2"),
-        ("LeaderWorkerSet", "multi-node-engine", "spec/startupPolicy", "LeaderFirst"),
-        ("LeaderWorkerSet", "multi-node-engine", "spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/imge", "x"),
-        ("ServiceMonitor", "monitoring", "spec/endpoints/0/interval", "15 s"),
-        ("PodMonitor", "monitoring", "spec/endpoints", []),
-        ("PrometheusRule", "monitoring", "spec/groups/0/rules/0/for", "two minutes"),
-        ("PrometheusRule", "monitoring", "spec/groups/0/rules/0/expression", "up"),
-        ("HTTPRoute", "gateway", "spec/rules/0/backendRefs/0/port", "http"),
-        ("HTTPRoute", "gateway", "spec/rules/0/matches/0/path/value", "v1/pools"),
-        ("Job", "multi-node-engine", "spec/completionmode", "Indexed"),
-    ],
-)  # fmt: skip
-def test_a_slip_is_seen(kind: str, component: str, path: str, value: Any) -> None:
-    with pytest.raises((ValidationError, jsonschema.ValidationError)):
-        validate(spoil(kind, ("gpu-cluster", component), path, value))
 
 
 @every_variant

@@ -27,7 +27,6 @@ READERS = {"policy-model", "reward-model", "rewriter-model"}
 WRITERS = {"trainer", "rollout-worker", "learner-policy", "learner-reward", "toolbox"}
 SHARED = "triforge.dev/volumes"
 ENGINES = ("engine-policy", "engine-reward", "engine-rewriter")
-TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def pod_name(document: Document) -> str:
@@ -52,15 +51,6 @@ def test_volumes_and_claims_exist_and_one_node_is_enough_for_one_node(
             assert claim is None or claim["claimName"] in claims, named(document)
     mode = "ReadWriteMany" if variant[0] == "gpu-cluster" else "ReadWriteOnce"
     assert {claim["accessModes"][0] for claim in claims.values()} == {mode}
-
-
-@every_variant
-def test_only_who_fills_the_models_may_write_them(variant: tuple[str, ...]) -> None:
-    for document, _, container in containers(render(variant)):
-        for mount in container["volumeMounts"]:
-            if mount["name"] == "models":
-                writes = document["metadata"]["name"] in ("models", "load-models", "toolbox")
-                assert mount.get("readOnly", False) is not writes, named(document)
 
 
 def test_models_are_fetched_to_the_folders_that_services_and_runs_read() -> None:
@@ -128,14 +118,3 @@ def test_artifacts_hold_the_versions_that_runs_keep(
     versions = RunSection.model_fields["keep_checkpoints"].default + 1  # the oldest goes last
     needed = runs * 2 * versions * 12 * parameters  # two models, float32 and two moments
     assert quantity(artifacts["resources"]["requests"]["storage"]) > needed
-
-
-@pytest.mark.parametrize("overlay", ["gpu-single-node", "gpu-single-node-8"])
-def test_all_of_one_node_may_go_to_a_tainted_one_and_uses_the_gpus_it_names(overlay: str) -> None:
-    gpus = 0
-    for document, template in workloads(render((overlay,))):
-        assert template["spec"]["tolerations"] == [TOLERATION], named(document)
-        (container,) = template["spec"]["containers"]
-        each = int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
-        gpus += each * document["spec"].get("replicas", 1)
-    assert gpus == {"gpu-single-node": 5, "gpu-single-node-8": 8}[overlay]

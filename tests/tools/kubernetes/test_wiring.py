@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,7 +33,6 @@ from triforge.config import Settings
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 # Parts of which there must never be two: each holds something alone.
 ALONE = {"policy-model", "reward-model", "rewriter-model", "trainer"}
-PRIORITIES = {"triforge-alone": ALONE | {"valkey", "postgres"}, "triforge-workers": {"rollout-worker", "judge-worker", "adapt-worker"}}  # fmt: skip
 QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-worker": ADAPT_QUEUE}
 # Variables of others' programs that manifests set.
 FOREIGN = {
@@ -44,8 +42,6 @@ FOREIGN = {
     "POLICY_MODEL", "REWARD_MODEL", "REWRITER_MODEL", "HF_HOME", "HF_TOKEN", "AWS_DEFAULT_REGION", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
     "NODE_INDEX",
 }  # fmt: skip
-
-RDMA = ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime")
 
 
 def services(documents: list[Document]) -> dict[str, Document]:
@@ -125,29 +121,6 @@ def test_a_policy_service_finds_every_replica_of_its_engines(variant: tuple[str,
 
 
 @every_variant
-def test_what_exists_once_stays_and_workers_leave_first(variant: tuple[str, ...]) -> None:
-    documents = render(variant)
-    classes = {d["metadata"]["name"]: d for d in of_kind(documents, "PriorityClass")}
-    assert set(classes) == set(PRIORITIES)
-    assert classes["triforge-alone"]["value"] > 0 > classes["triforge-workers"]["value"]
-    # below its cut-off of -10 the cluster autoscaler adds no node for a pod
-    assert all(d["value"] >= -10 for d in classes.values())
-    assert not any(d.get("globalDefault") for d in classes.values())
-    for _, template in workloads(documents):
-        name = template["metadata"]["labels"][NAME]
-        given = template["spec"].get("priorityClassName")
-        assert given == next((c for c, of in PRIORITIES.items() if name in of), None), name
-
-
-def test_ranks_have_the_cores_of_a_node_among_them() -> None:
-    documents = render(("gpu-cluster",))
-    for document, _, container in containers(of_kind(documents, "Job")):
-        asked = container["resources"]["requests"]
-        threads = int(environment(documents, container)["OMP_NUM_THREADS"])
-        assert threads * int(asked["nvidia.com/gpu"]) == int(asked["cpu"]), named(document)
-
-
-@every_variant
 def test_every_program_takes_its_environment(variant: tuple[str, ...]) -> None:
     documents = render(variant)
     for document, _, container in containers(documents):
@@ -188,18 +161,6 @@ def test_the_docs_make_the_secrets_that_the_manifests_read_and_no_others() -> No
     for key in further:
         assert f"`{key}`" in page
     assert of_kind([d for v in VARIANTS for d in render(v)], "Secret") == []  # fmt: skip
-
-
-@every_variant
-def test_a_user_that_an_image_does_not_know_is_given_a_name_and_a_home(
-    variant: tuple[str, ...],
-) -> None:
-    for document, pod, container in containers(render(variant)):
-        if container["image"].startswith("lmsysorg/sglang:"):
-            assert pod["securityContext"]["runAsUser"] == 10001
-            given = environment([], container)
-            assert given["HOME"] == "/tmp", named(document)
-            assert given["USER"], named(document)
 
 
 def test_the_docs_move_everything_to_another_namespace() -> None:
@@ -326,71 +287,6 @@ def test_an_engine_over_several_nodes_has_a_rank_for_every_gpu() -> None:
     assert int(port) in [p["containerPort"] for p in container["ports"]]
     # LeaderWorkerSet makes a Service of its own name, which must not be one of ours
     assert document["metadata"]["name"] not in services(render(("gpu-cluster",)))
-
-
-def test_what_asks_for_gpus_goes_to_nodes_with_gpus() -> None:
-    for document, pod, container in containers(render(("gpu-cluster", "multi-node-engine"))):
-        asks = "nvidia.com/gpu" in container["resources"]["limits"]
-        keys: list[Any] = [t["key"] for t in pod.get("tolerations", [])]
-        assert (keys == ["nvidia.com/gpu"]) is asks, named(document)
-        assert ("affinity" in pod) is asks, named(document)
-        if asks:
-            shm = [v for v in pod["volumes"] if v.get("emptyDir", {}).get("medium") == "Memory"]
-            assert [v["name"] for v in shm] == ["shm"], named(document)
-
-
-def test_adapters_and_the_runtime_class_come_to_all_that_use_gpus_over_nodes() -> None:
-    documents = render(RDMA)
-    for document, pod, container in containers(documents):
-        asks = "nvidia.com/gpu" in container["resources"]["limits"]
-        over_nodes = asks and document["kind"] in ("Job", "LeaderWorkerSet")
-        for which in ("requests", "limits"):
-            given = container["resources"][which].get("rdma/rdma_shared_device_a")
-            assert given == ("1" if over_nodes else None), named(document)
-        assert pod.get("runtimeClassName") == ("nvidia" if asks else None), named(document)
-        # which interface leads to the others is the cluster's to say, and NCCL's and gloo's to find
-        variables = environment(documents, container)
-        assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(variables)
-
-
-def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_are_read() -> None:
-    documents = render(("gpu-single-node", "autoscaling", "external-redis", "s3", "load-models"))
-    for document, _, container in containers(documents):
-        given = environment(documents, container).get("TRIFORGE_ARTIFACTS_URL")
-        if given is None:
-            continue
-        address, _, folder = given.partition("#")
-        assert address.startswith("s3://")
-        mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
-        assert mounts.get("artifacts", folder) == folder, named(document)
-
-
-def test_replicas_are_spread_by_labels_that_they_have() -> None:
-    spread = 0
-    for document, template in workloads(render(("gpu-cluster",))):
-        if document["kind"] == "StatefulSet":  # engines do the contrary
-            continue
-        for rule in template["spec"].get("topologySpreadConstraints", []):
-            labels, wanted = template["metadata"]["labels"], rule["labelSelector"]["matchLabels"]
-            assert wanted.items() <= labels.items(), named(document)
-            assert set(rule["matchLabelKeys"]) <= set(labels)
-            assert not set(rule["matchLabelKeys"]) & set(wanted)  # Kubernetes refuses a key in both
-            spread += 1
-    assert spread == 4
-
-
-def test_engines_of_a_cluster_fill_nodes_and_leave_whole_ones_to_learners() -> None:
-    engines = {f"engine-{role}" for role in ("policy", "reward", "rewriter")}
-    found = {d["metadata"]["name"]: t["spec"] for d, t in workloads(render(("gpu-cluster",)))}
-    for name in engines:
-        (rule,) = found[name]["affinity"]["podAffinity"].values()
-        term = rule[0]["podAffinityTerm"]
-        assert term["topologyKey"] == "kubernetes.io/hostname"
-        assert {other for other in found if chosen(term["labelSelector"], {NAME: other})} == engines
-        # constraints of its own, which count no pod, or the scheduler would add some that spread replicas
-        (spread,) = found[name]["topologySpreadConstraints"]
-        assert spread["labelSelector"]["matchLabels"].keys() == {"triforge.dev/spread"}
-        assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
 
 
 def test_the_alerts_are_those_of_the_compose_stack() -> None:

@@ -27,16 +27,8 @@ def say_ended(services: Services, metrics: dict[str, float], status: str = "fini
 
 
 def weights(version: int, role: str = "policy", *, kept: bool = True) -> WeightsRecord:
-    return WeightsRecord.model_validate(
-        {
-            "role": role,
-            "version": version,
-            "uri": f"/w/{role}/{version}",
-            "digest": "",
-            "at": 0.0,
-            "kept": kept,
-        }
-    )
+    uri = f"/w/{role}/{version}"
+    return WeightsRecord(role=role, version=version, uri=uri, digest="", at=0.0, kept=kept)
 
 
 def posted(services: Services) -> Any:
