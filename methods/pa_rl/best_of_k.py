@@ -12,8 +12,9 @@ import numpy as np
 from methods.pa_rl.critic import CriticEnsemble, CriticOptions, text_features
 from methods.pa_rl.options import PaRlOptions
 from triforge.rollout.protocols import Generate
+from triforge.rollout.seeds import derive_seed
 from triforge.rollout.strategies import Artifacts, RolloutStrategy
-from triforge.types import GenerateReply, GenerateRequest, Task
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Task, VersionSpan
 
 _TURNS = 3  # of the past that the critic reads
 OTHERS = 8  # actions of the policy in one state that the critic learns from
@@ -51,7 +52,7 @@ class BestOfKRollouts(RolloutStrategy):
         options = PaRlOptions.model_validate(group.extra.get(group.env_adapter.strategy, {}))
         if critic is None:
             return policy
-        return BestOfK(policy, critic, task.instruction, options.candidates)
+        return BestOfK(policy, critic, task.instruction, options.candidates, options.edits)
 
 
 def _digest(ids: Sequence[int]) -> bytes:
@@ -59,7 +60,7 @@ def _digest(ids: Sequence[int]) -> bytes:
 
 
 class BestOfK:
-    """A `Generate` that returns the best of `candidates` samples.
+    """A `Generate` that returns the best of `candidates` samples, then of `edits`.
 
     Ids and log-probabilities are the engine's own. The reply lists the texts of the candidates in `extra["pa_rl"]`.
     """
@@ -70,13 +71,14 @@ class BestOfK:
         critic: CriticEnsemble,
         instruction: str,
         candidates: int,
+        edits: int = 0,
     ) -> None:
         self._generate, self._critic = generate, critic
-        self._instruction, self._candidates = instruction, candidates
+        self._instruction, self._candidates, self._edits = instruction, candidates, edits
         self._past: dict[bytes, tuple[str, ...]] = {}  # of the conversations that are played
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        """Sample and select; of equal values the first."""
+        """Sample and select; of equal values the first. Then sample the tail of the best again, and take it if its value is higher."""
         reply = await self._generate(request.model_copy(update={"n": self._candidates}))
         whole = [output for output in reply.outputs if output.finish != "abort"]
         if not whole:
@@ -85,10 +87,46 @@ class BestOfK:
         state = critic_state(self._instruction, past, seen)
         values = await asyncio.to_thread(self.values, state, [output.text for output in whole])
         best = max(range(len(whole)), key=values.__getitem__)
+        for number in range(self._edits):
+            edit = await self._edited(request, reply, whole[best], number)
+            if edit is None:
+                continue
+            whole.append(edit)
+            values += await asyncio.to_thread(self.values, state, [edit.text])
+            best = len(whole) - 1 if values[-1] > values[best] else best
         self._past[_digest(reply.prompt_ids + whole[best].ids)] = (*past, seen, whole[best].text)
         texts = [*dict.fromkeys(output.text for output in whole)][:OTHERS]
         extra = {**reply.extra, "pa_rl": texts}
         return reply.model_copy(update={"outputs": (whole[best],), "extra": extra})
+
+    async def _edited(
+        self, request: GenerateRequest, reply: GenerateReply, kept: GenerateOutput, number: int
+    ) -> GenerateOutput | None:
+        """Return a response with another tail by the same model; None for one token, or if the engine aborts the tail."""
+        if len(kept.ids) < 2:
+            return None
+        seed = derive_seed(request.sampling.seed or 0, "edit", number)
+        cut = 1 + seed % (len(kept.ids) - 1)
+        left = request.sampling.max_new_tokens - cut
+        asked = {
+            "prefix_ids": reply.prompt_ids + kept.ids[:cut], "prefix_images": reply.images, "messages": (), "begun": cut,
+            "sampling": request.sampling.model_copy(update={"seed": seed, "max_new_tokens": left}),
+        }  # fmt: skip
+        (tail,) = (await self._generate(request.model_copy(update=asked))).outputs
+        if tail.finish == "abort":
+            return None
+        heads = (
+            s.model_copy(update={"end": min(s.end, cut)}) for s in kept.versions if s.start < cut
+        )
+        tails = (
+            VersionSpan(version=s.version, start=s.start + cut, end=s.end + cut)
+            for s in tail.versions
+        )
+        return tail.model_copy(
+            update={
+                "ids": kept.ids[:cut] + tail.ids, "logprobs": kept.logprobs[:cut] + tail.logprobs, "versions": (*heads, *tails),
+            }
+        )  # fmt: skip
 
     def values(self, state: str, responses: Sequence[str]) -> list[float]:
         """Return Q of each response."""

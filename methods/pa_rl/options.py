@@ -19,6 +19,8 @@ class PaRlOptions(MethodOptions, CriticOptions):
 
     candidates: int = Field(8, ge=2, le=64)
     """Responses sampled a turn, from which the critic selects."""
+    edits: int = Field(0, ge=0, le=64)
+    """Times that the tail of the selected response is sampled again; a tail that the critic values more is taken."""
     updates: Positive = 64
     """Updates a training step."""
     offline_run: str = Field("", pattern=r"^[\w-]*$", max_length=200)
@@ -37,10 +39,16 @@ class PaRlOptions(MethodOptions, CriticOptions):
         return {"offline_run": self.offline_run} if self.offline_run else {}
 
     def conflicts(self, config: RunConfig) -> Conflicts:
-        """Refuse a critic that no strategy reads."""
+        """Refuse a critic that no strategy reads, and edits of responses that have to match an expression."""
         section = config.env_adapter
         yield (
             section.chosen.draws_policy and bool(self.changed),
             f"methods.pa_rl: given {', '.join(self.changed)} with env_adapter.strategy = {section.strategy!r}, allowed only with "
             "'pa_rl': no other strategy reads a critic",
+        )
+        held = section.admissible_only or any(m.regex for m in config.models.players.values())
+        yield (
+            self.edits > 0 and held,
+            f"methods.pa_rl.edits: given {self.edits} with env_adapter.admissible_only or models.NAME.regex, allowed 0: an "
+            "expression holds from a response's first token on, and not for a tail",
         )

@@ -183,25 +183,24 @@ async def test_a_run_finishes_although_its_workers_are_killed(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     settings = deployment.settings()
-    run = await submit(settings, steps=4)
-    for step, victim in (
-        (0, "rollout-worker"),
-        (1, "judge-worker"),
-        (2, "learner-policy"),
-        (3, "engine-policy"),
+    run = await submit(settings, steps=3)
+    for step, *victims in (
+        (0, "rollout-worker", "judge-worker"),
+        (1, "learner-policy", "engine-policy"),
     ):
         await wait_for(settings, run.id, step=step)
-        os.kill(deployment.pids()[victim], signal.SIGKILL)
+        for victim in victims:
+            os.kill(deployment.pids()[victim], signal.SIGKILL)
     run = await wait_for(settings, run.id)
-    assert (run.status, run.step) == ("finished", 4), run.reason
+    assert (run.status, run.step) == ("finished", 3), run.reason
     rows = await _export(settings, run.id, tmp_path / "run.parquet")
-    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 4)
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 3)
 
 
 async def test_a_run_goes_on_after_everything_was_killed_and_restored_from_a_backup(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    run = await submit(deployment.settings(), steps=3)
+    run = await submit(deployment.settings(), steps=2)
     await wait_for(deployment.settings(), run.id, step=1)
     deployment.kill()
     shutil.copytree(deployment.state, tmp_path / "copy")  # the backup of a stopped deployment
@@ -210,9 +209,9 @@ async def test_a_run_goes_on_after_everything_was_killed_and_restored_from_a_bac
     deployment.start()
     settings = deployment.settings()
     run = await wait_for(settings, run.id)
-    assert (run.status, run.step) == ("finished", 3), run.reason
+    assert (run.status, run.step) == ("finished", 2), run.reason
     rows = await _export(settings, run.id, tmp_path / "run.parquet")
-    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 3)
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 2)
 
 
 # asks twice, in a conversation; its reward is how much of its second answer is one letter

@@ -15,6 +15,7 @@ from methods.pa_rl.critic import (
     Transition,
     text_features,
 )
+from triforge.config import Sampling
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
@@ -73,6 +74,55 @@ async def test_the_critics_choice_among_whole_samples_is_played() -> None:
     again = GenerateRequest(prefix_ids=(*reply.prompt_ids, *output.ids), messages=(following,))
     await acting(again)
     assert acting.state == critic_state("reach 3", ("the count is 1", "up"), "the count is 2")
+
+
+class Tails:
+    """Says `down left` to a whole request; to one that is begun, what `tails` say in turn, after the ids that begin it."""
+
+    def __init__(self, *tails: str) -> None:
+        self.requests: list[GenerateRequest] = []
+        self.tails = list(tails)
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        self.requests.append(request)
+        text = f"down {self.tails.pop(0)}" if request.begun else "down left"
+        ids = (1, 2, 0)[request.begun :]
+        output = GenerateOutput(
+            text=text, ids=ids, logprobs=(-0.1 * len(self.requests),) * len(ids),
+            finish="abort" if "broken" in text else "stop",
+            versions=(VersionSpan(version=len(self.requests), start=0, end=len(ids)),),
+        )  # fmt: skip
+        return GenerateReply(prompt_ids=(9, *request.prefix_ids), outputs=(output,) * request.n)
+
+
+async def test_the_tail_of_the_best_is_sampled_again_and_kept_if_the_critic_values_it_more() -> (
+    None
+):
+    critic, rng = CriticEnsemble(64, OPTIONS, seed=1), np.random.default_rng(1)
+    worths = (("down left", 0.0), ("down right", 1.0), ("down under", -1.0))
+    batch = [
+        Transition(row := text_features(STATE, text, 64), row[None], None, worth, worth)
+        for text, worth in worths
+    ]
+    for _ in range(80):
+        critic.update(batch, rng)
+    engine = Tails("under", "right", "broken")
+    request = GenerateRequest(
+        messages=(ChatMessage(role="user", content="the count is 1"),),
+        sampling=Sampling(max_new_tokens=4, seed=3),
+    )
+    reply = await BestOfK(engine, critic, "reach 3", 2, 3)(request)
+    first, *edits = engine.requests
+    (output,) = reply.outputs
+    assert (output.text, output.ids, reply.prompt_ids) == ("down right", (1, 2, 0), (9,))
+    assert reply.extra["pa_rl"] == ["down left", "down under", "down right"]
+    cut = edits[1].begun
+    assert output.logprobs == (-0.1,) * cut + (-0.1 * 3,) * (3 - cut)
+    assert [(s.version, s.start, s.end) for s in output.versions] == [(1, 0, cut), (3, cut, 3)]
+    for edit in edits:
+        assert (edit.prefix_ids, edit.messages) == ((9, *(1, 2, 0)[: edit.begun]), ())
+        assert edit.sampling.max_new_tokens == 4 - edit.begun
+    assert len({edit.sampling.seed for edit in (first, *edits)}) == 4
 
 
 def test_the_newest_critic_up_to_a_step_is_read(tmp_path: Path) -> None:

@@ -142,6 +142,10 @@ def test_another_runs_records_are_the_offline_partition(tmp_path: Path) -> None:
             {"env_adapter": {"strategy": "group"}, "methods": {"pa_rl": {"candidates": 4}}},
             "methods.pa_rl: given candidates",
         ),
+        (
+            {"methods": {"pa_rl": {"edits": 1}}, "models": {"policy": {"regex": "a|b"}}},
+            "methods.pa_rl.edits: given 1",
+        ),
         ({"methods": {"pa_rl": {"offline_updates": 9}}}, "offline_updates: given 9"),
         ({"adaptation": {"controller": "llm_rewrite"}}, "adaptation.controller = 'llm_rewrite'"),
     ],
