@@ -64,9 +64,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("field", "given", "allowed"), IMPOSSIBLE)
-def test_an_impossible_value_is_refused_with_field_value_and_what_is_allowed(
-    field: str, given: Any, allowed: str
-) -> None:
+def test_impossible_value(field: str, given: Any, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(at(field, given))
     [sentence] = caught.value.problems
@@ -120,9 +118,7 @@ FROZEN = {"overrides": {"train_reward_model": False}}
         ({"reward": {"kind": "guess"}}, "reward.kind: given 'guess'"),
     ],
 )
-def test_step_scores_are_refused_without_what_they_need(
-    document: dict[str, Any], sentence: str
-) -> None:
+def test_refused_step_scores(document: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse(document)
 
@@ -243,9 +239,7 @@ def test_what_was_changed_of_one_preset_is_not_changed_of_another() -> None:
         ("run.name=", {"run": {"name": ""}}),
     ],
 )
-def test_an_assignment_is_one_field_with_a_json_value_or_a_string(
-    text: str, document: dict[str, Any]
-) -> None:
+def test_assignment(text: str, document: dict[str, Any]) -> None:
     assert assignment(text) == document
 
 
@@ -319,9 +313,7 @@ def test_an_unknown_variable_is_refused_with_the_variables_that_there_are() -> N
         ("[" * 100_000, 1),
     ],
 )
-def test_positions_of_an_expression_are_counted_with_its_repetitions(
-    pattern: str, count: int
-) -> None:
+def test_positions_of_an_expression(pattern: str, count: int) -> None:
     assert positions(pattern) == count
 
 
@@ -428,9 +420,7 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_trained_with_the_others_is_refused(
-    document: Any, sentence: str
-) -> None:
+def test_refused_further_model(document: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse(document)
 
@@ -456,9 +446,7 @@ ONE_BASE: dict[str, Any] = {
         ({"run": {"colocate": True}}, "mover"),
     ],
 )
-def test_engines_serve_several_models_only_as_adapters_over_one_base(
-    over: dict[str, Any], name: str
-) -> None:
+def test_shared_engines_need_one_base(over: dict[str, Any], name: str) -> None:
     assert parse(ONE_BASE).models.reward.engines_of == "policy"
     with pytest.raises(ConfigError, match=rf"models\.{name}\.engines_of: given"):
         parse(merge(ONE_BASE, over))

@@ -27,9 +27,7 @@ def test_the_exit_status_says_whether_it_is_well(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("arguments", [[], ["policy"], ["https://a/b"], ["http://", "more"]])
-def test_what_is_no_url_is_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_url(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "expected one http:// URL" in capsys.readouterr().err
 

@@ -85,9 +85,7 @@ def test_what_a_template_takes_is_bounded(folder: Path, name: str) -> None:
         ("{{ 'x'|center(9999999999999) }}", "chat template"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused_with_its_folder(
-    folder: Path, source: str, sentence: str
-) -> None:
+def test_unusable_template_is_refused(folder: Path, source: str, sentence: str) -> None:
     (folder / "chat_template.jinja").write_text(source)
     with pytest.raises(WeightsError, match=sentence):
         Renderer.from_folder(folder)

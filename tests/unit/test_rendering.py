@@ -78,9 +78,7 @@ def test_the_chat_template_s_end_of_turn_is_neither_doubled_nor_lost(chatml: Ren
     prefix=st.lists(st.integers(0, 319), min_size=1, max_size=12),
     contents=st.lists(st.text(max_size=12), min_size=1, max_size=3),
 )
-def test_extending_never_changes_an_earlier_id(
-    chatml: Renderer, prefix: list[int], contents: list[str]
-) -> None:
+def test_extend_keeps_prefix(chatml: Renderer, prefix: list[int], contents: list[str]) -> None:
     longer = chatml.extend(prefix, [user(content) for content in contents])
     assert longer[: len(prefix)] == prefix
     assert len(longer) > len(prefix)
@@ -138,9 +136,7 @@ def test_a_demonstration_has_the_ids_that_a_rollout_would_have(chatml: Renderer)
         [user("a"), message("assistant", "b"), user("c")],
     ],
 )
-def test_a_demonstration_of_another_shape_is_refused(
-    chatml: Renderer, messages: list[ChatMessage]
-) -> None:
+def test_malformed_demonstration(chatml: Renderer, messages: list[ChatMessage]) -> None:
     with pytest.raises(InputError, match="messages"):
         chatml.encode_supervised(messages)
 
@@ -200,9 +196,7 @@ def test_the_template_runs_in_a_sandbox(tmp_path: Path) -> None:
         ("chat_template.jinja", "{% for m in messages %}{{ m.content * 2 }}{% endfor %}", "twice"),
     ],
 )
-def test_a_broken_folder_is_refused_by_name(
-    tmp_path: Path, name: str, content: str | None, sentence: str
-) -> None:
+def test_broken_folder(tmp_path: Path, name: str, content: str | None, sentence: str) -> None:
     folder = chatml_folder(tmp_path)
     if content is None:
         (folder / name).unlink()

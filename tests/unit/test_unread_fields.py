@@ -49,9 +49,7 @@ SOMETHING = "sp.lambda0 or id.lambda0 above 0 or measure = true"
         ),
     ],
 )
-def test_a_field_that_nothing_reads_is_refused_with_the_reason(
-    document: dict[str, Any], sentence: str
-) -> None:
+def test_unread_field_is_refused(document: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse(document)
 

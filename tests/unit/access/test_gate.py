@@ -138,9 +138,7 @@ async def test_whatever_is_no_key_opens_nothing(gate: Gate, authorization: bytes
         await admit(gate, authorization, "read")
 
 
-async def test_a_key_opens_neither_another_tenant_nor_with_anothers_secret(
-    gate: Gate, store: Counting
-) -> None:
+async def test_forged_key_and_foreign_tenant(gate: Gate, store: Counting) -> None:
     _, mine = store.create("mine", scope="admin", tenant="blue")
     _, other = store.create("other", scope="admin", tenant="default")
     assert (await admit(gate, bearer(mine), "read", tenant="red")).tenant == "blue"
@@ -149,9 +147,7 @@ async def test_a_key_opens_neither_another_tenant_nor_with_anothers_secret(
         await admit(gate, bearer(forged), "read")
 
 
-async def test_a_revoked_key_closes_everywhere_within_the_time_that_is_promised(
-    gate: Gate, store: Counting, clock: Clock
-) -> None:
+async def test_revoked_key_closes_in_time(gate: Gate, store: Counting, clock: Clock) -> None:
     key, text = store.create("k", scope="read", tenant="default")
     await admit(gate, bearer(text), "read")
     store.revoke(key.id)
@@ -189,9 +185,7 @@ async def outcomes(gate: Gate, sent: list[bytes]) -> list[str]:
     return [one.tenant if isinstance(one, Caller) else type(one).__name__ for one in found]
 
 
-async def test_a_key_that_was_just_made_opens_while_strangers_try_many(
-    gate: Gate, store: Counting
-) -> None:
+async def test_new_key_opens_while_strangers_try_many(gate: Gate, store: Counting) -> None:
     store.answers.clear()
     strangers = asyncio.create_task(outcomes(gate, [unknown(number) for number in range(1000)]))
     await asyncio.sleep(0.1)
@@ -204,9 +198,7 @@ async def test_a_key_that_was_just_made_opens_while_strangers_try_many(
     assert await outcomes(gate, [bearer(text)]) == ["blue"]
 
 
-async def test_a_key_that_was_good_before_is_looked_up_before_those_of_strangers(
-    gate: Gate, store: Counting, clock: Clock
-) -> None:
+async def test_known_key_comes_first(gate: Gate, store: Counting, clock: Clock) -> None:
     key, text = store.create("k", scope="read", tenant="blue")
     await admit(gate, bearer(text), "read")
     clock.now += KNOWN_S
@@ -222,9 +214,7 @@ async def test_a_key_that_was_good_before_is_looked_up_before_those_of_strangers
     await strangers
 
 
-async def test_without_the_database_services_go_on_and_keys_are_asked_for_again(
-    gate: Gate, store: Counting
-) -> None:
+async def test_services_without_the_database(gate: Gate, store: Counting) -> None:
     _, text = store.create("k", scope="read", tenant="default")
     store.away = True
     with pytest.raises(UnavailableError):
@@ -234,9 +224,7 @@ async def test_without_the_database_services_go_on_and_keys_are_asked_for_again(
     await admit(gate, bearer(text), "read")  # what failed was not remembered
 
 
-async def test_the_last_use_of_a_key_is_noted_once_a_minute(
-    gate: Gate, store: Counting, clock: Clock
-) -> None:
+async def test_last_use_is_noted_once_a_minute(gate: Gate, store: Counting, clock: Clock) -> None:
     key, text = store.create("k", scope="read", tenant="default")
     first = clock.now
     for _ in range(3):

@@ -36,9 +36,7 @@ def test_a_key_says_its_id_and_no_secret_lies_in_the_database(database: Database
         ("days", float("nan")),
     ],
 )
-def test_an_impossible_key_is_refused_and_the_field_named(
-    database: Database, field: str, value: object
-) -> None:
+def test_impossible_key_names_the_field(database: Database, field: str, value: object) -> None:
     given = {"name": "k", "scope": "read", "tenant": "default", "days": None, field: value}
     name = str(given.pop("name"))
     with pytest.raises(InputError, match=field):
@@ -86,9 +84,7 @@ def test_only_this_machine_reaches_loopback(host: str, inside: bool) -> None:
     assert is_loopback(host) is inside
 
 
-def test_an_open_api_for_other_machines_must_be_permitted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_open_api_must_be_permitted(caplog: pytest.LogCaptureFixture) -> None:
     require_safe(Settings())
     with pytest.raises(ConfigError, match="TRIFORGE_AUTH=keys"):
         require_safe(Settings(host="0.0.0.0"))

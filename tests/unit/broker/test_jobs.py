@@ -34,9 +34,7 @@ async def test_a_job_that_cannot_be_read_is_dropped(caplog: pytest.LogCaptureFix
     assert "dropped a job of rollout" in caplog.text
 
 
-async def test_a_job_that_cannot_succeed_is_given_up_with_a_sentence(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_hopeless_job_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     found, _ = job(NotFoundError("task t: not found"))
     await found.run(group_task().model_dump_json(), {})
     assert "gave up a job of rollout: not_found: task t: not found" in caplog.text

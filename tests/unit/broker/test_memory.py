@@ -11,9 +11,7 @@ from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, Job, MemoryBroker
 from triforge.types import GroupTask
 
 
-async def test_a_job_without_a_worker_is_dropped_and_the_queue_continues(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_job_without_a_worker_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     async def work(_: GroupTask) -> None: ...
 
     broker = MemoryBroker()

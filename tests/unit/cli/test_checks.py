@@ -75,9 +75,7 @@ def test_each_way_in_which_it_raises_is_shown_once_with_the_answer() -> None:
 
 
 @pytest.mark.parametrize("play", [False, True])
-def test_a_pool_for_services_that_run_is_made_without_calling_what_they_will_call(
-    play: bool,
-) -> None:
+def test_pool_is_made_without_calling_the_reward(play: bool) -> None:
     body = {"options": {"reward": f"{__name__}:misspelt"}, "tasks": [{"params": ROWS[0]}]}
     with pytest.raises(InputError) if play else nullcontext():
         assert check_new_pool("mine", body, "prompts", play=play).tasks["train"] == {"active": 1}
@@ -116,9 +114,7 @@ class Walks(Family[Room, Strict]):
         return ["down"] * given.depth
 
 
-def test_an_environment_is_played_to_its_end_unless_an_answer_never_ends_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_environment_is_played_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     tried(Walks(), [{"depth": 3}])  # of which "42" never gets down
     monkeypatch.setattr(checks, "_ANSWERS", ("", "up"))
     with pytest.raises(InputError, match=r"ZeroDivisionError in step 2: .*test_checks.py:\d+\)"):

@@ -24,9 +24,7 @@ def test_a_missing_config_is_named_in_one_line(triforge: Triforge) -> None:
         assert (code, out, err.count("\n"), "none.toml" in err) == (1, "", 1, True)
 
 
-def test_the_doctor_shows_what_would_run_and_touches_nothing(
-    triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor(triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIFORGE_REDIS_URL", "redis://127.0.0.1:1/0")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -46,9 +44,7 @@ def test_the_doctor_shows_what_would_run_and_touches_nothing(
 # ---- runs ----
 
 
-def test_a_run_is_started_with_a_file_and_single_fields_over_it(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_run_start(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     (tmp_path / "over.toml").write_text("[run]\nsteps = 5\nseed = 3\n")
     services.say("POST /v1/runs", run_state("queued"), status=201)
     arguments = ("--config", "over.toml", "--set", "run.steps=7", "--set", "reward.votes=2")
@@ -61,9 +57,7 @@ def test_a_run_is_started_with_a_file_and_single_fields_over_it(
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
-def test_a_run_is_watched_line_by_line_to_its_end(
-    triforge: Triforge, services: Services, status: str, code: int
-) -> None:
+def test_run_watch(triforge: Triforge, services: Services, status: str, code: int) -> None:
     reason = "given [b], expected [/b]" if status == "failed" else ""
     metrics = {"success": 0.25, "judge/balanced": 0.5, "other": 9.0}
     rewrite = {"instruction_before": "one", "instruction_after": "two"}
@@ -85,9 +79,7 @@ def test_a_run_is_watched_line_by_line_to_its_end(
     ]
 
 
-def test_a_run_is_shown_with_its_status_and_its_reason(
-    triforge: Triforge, services: Services
-) -> None:
+def test_run_show_has_status_and_reason(triforge: Triforge, services: Services) -> None:
     ended = run_state("finished", "finished without training: why", algorithm="grpo: no votes")
     services.say("GET /v1/runs/run-1", ended)
     code, out, _ = triforge("run", "show", "run-1")
@@ -109,9 +101,7 @@ def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Servi
     )
 
 
-def test_runs_are_listed_with_names_and_reasons_as_they_are(
-    triforge: Triforge, services: Services
-) -> None:
+def test_run_list_has_names_and_reasons(triforge: Triforge, services: Services) -> None:
     services.say("GET /v1/runs", Page[RunState](items=(run_state("failed", "no [/x] here"),)))
     code, out, _ = triforge("run", "list")
     assert code == 0
@@ -120,18 +110,14 @@ def test_runs_are_listed_with_names_and_reasons_as_they_are(
 
 
 @pytest.mark.parametrize("command", ["stop", "resume"])
-def test_a_run_is_stopped_and_resumed_or_the_refusal_is_printed(
-    triforge: Triforge, services: Services, command: str
-) -> None:
+def test_run_stop_and_resume(triforge: Triforge, services: Services, command: str) -> None:
     services.say(f"POST /v1/runs/run-1/{command}", run_state("stopping"), status=202)
     assert triforge("run", command, "run-1") == (0, "run-1 stopping\n", "")
     services.refuse(f"POST /v1/runs/run-1/{command}", 409, "conflict", "run run-1 is finished")
     assert triforge("run", command, "run-1") == (1, "", "triforge: run run-1 is finished\n")
 
 
-def test_an_export_is_written_or_refused_without_a_file(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_run_export(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     services.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", b"PAR1")
     assert triforge("run", "export", "run-1", "-o", "out.parquet") == (0, "wrote out.parquet\n", "")
     assert (tmp_path / "out.parquet").read_bytes() == b"PAR1"
@@ -157,9 +143,7 @@ def test_what_a_training_has_left_is_started_again_to_be_looked_at(
 # ---- status ----
 
 
-def test_status_shows_services_and_runs_when_all_is_ready(
-    triforge: Triforge, services: Services
-) -> None:
+def test_status(triforge: Triforge, services: Services) -> None:
     services.say("GET /readyz", "{}")
     services.say("GET /v1/runs", Page[RunState](items=(run_state(),)))
     code, out, _ = triforge("status")
@@ -170,9 +154,7 @@ def test_status_shows_services_and_runs_when_all_is_ready(
     assert (code, out.count("not ready: Redis does not answer")) == (1, 7)
 
 
-def test_status_of_a_folder_that_is_not_there_and_of_nothing_that_runs(
-    triforge: Triforge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_without_deployment(triforge: Triforge, monkeypatch: pytest.MonkeyPatch) -> None:
     assert triforge("status", "--state", "nowhere") == (
         1, "", "triforge: --state: given nowhere, expected the folder of a `triforge up --state`\n",
     )  # fmt: skip
@@ -199,9 +181,7 @@ def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) 
 # ---- addresses ----
 
 
-def test_addresses_come_from_the_environment_then_from_the_running_deployment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_order_of_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = {"trainer_url": "http://127.0.0.1:5001", "policy_model_url": "http://127.0.0.1:5002"}
     (tmp_path / "addresses.json").write_text(json.dumps(written))
     monkeypatch.setenv("TRIFORGE_POLICY_MODEL_URL", "http://elsewhere:1")

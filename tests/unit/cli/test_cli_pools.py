@@ -10,9 +10,7 @@ import pytest
 from tests.unit.cli.conftest import POOL, Services, Triforge
 
 
-def test_a_pool_is_created_listed_and_shown(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_create_list_and_show(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     body = {"generate": {"count": 3}}
     (tmp_path / "pool.json").write_text(json.dumps(body))
     services.say("POST /v1/pools", POOL, status=201)
@@ -26,9 +24,7 @@ def test_a_pool_is_created_listed_and_shown(
     assert json.loads(triforge("pool", "list")[1])["name"] == "kitchen"
 
 
-def test_every_bad_row_of_a_pool_is_printed(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_every_bad_row_is_printed(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     (tmp_path / "pool.json").write_text('{"tasks": []}')
     services.refuse("POST /v1/pools", 422, "input", "2 bad rows", "tasks.0: a", "tasks.7: [b]")
     code, out, err = triforge("pool", "create", "kitchen", "-f", "pool.json")
@@ -113,9 +109,7 @@ def test_a_lineage_is_drawn_as_a_tree(triforge: Triforge, services: Services) ->
     )
 
 
-def test_a_lineage_says_mean_scores_where_there_is_no_success(
-    triforge: Triforge, services: Services
-) -> None:
+def test_lineage_with_mean_scores(triforge: Triforge, services: Services) -> None:
     lineage = json.loads(golden("Lineage"))
     none = {"successes": 0, "measured": 0}
     for version, score in zip(lineage["versions"], (0.25, None), strict=True):
@@ -127,9 +121,7 @@ def test_a_lineage_says_mean_scores_where_there_is_no_success(
     assert "(active; not measured)" in second
 
 
-def test_a_pool_is_exported_whole_or_not_at_all(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_pool_export(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     services.answers["GET /v1/pools/p/export"] = (200, "application/x-ndjson", b'{"a": 1}\n')
     assert triforge("pool", "export", "p", "-o", "p.jsonl") == (0, "wrote p.jsonl\n", "")
     assert (tmp_path / "p.jsonl").read_text() == '{"a": 1}\n'

@@ -54,9 +54,7 @@ async def test_services_that_do_not_answer(free: int) -> None:
     assert found[0].mend.startswith("start it, or set TRIFORGE_POLICY_MODEL_URL")
 
 
-async def test_services_that_are_well_or_of_another_version_or_without_an_engine(
-    services: Services,
-) -> None:
+async def test_services_by_version_and_readiness(services: Services) -> None:
     alive(services)
     assert faults(await ask(at(services.url))) == []
     alive(services, version="9.9")
@@ -93,9 +91,7 @@ def test_what_addresses_and_a_document_ask_for_is_looked_for() -> None:
     assert faults(packages({"json": "core"})) == []
 
 
-def test_bubblewrap_that_is_missing_or_may_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_or_forbidden_bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as missing:
         missing.setenv("PATH", "/nonexistent")
         (found,) = sandbox()
@@ -125,9 +121,7 @@ def test_weights_that_cannot_be_read(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["0001", "9999"])
-def test_a_database_of_another_version_is_named_and_not_touched(
-    tmp_path: Path, revision: str
-) -> None:
+def test_database_of_another_version(tmp_path: Path, revision: str) -> None:
     url = f"sqlite:///{tmp_path / 't.sqlite'}"
     assert faults([database(url)]) == []
     assert list(tmp_path.iterdir()) == [], "looking makes no database"

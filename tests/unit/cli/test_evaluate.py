@@ -39,9 +39,7 @@ def listed(*rows: WeightsRecord) -> Page[WeightsRecord]:
     return Page[WeightsRecord](items=rows)
 
 
-def test_an_evaluation_is_a_run_of_no_steps_with_an_interval(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_run_of_no_steps(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     say_ended(services, {"eval/sampled": 0.25, "eval/sampled_episodes": 16.0})
     code, out, err = triforge(
         "eval", "kitchen", "--tasks", "16", "--no-greedy", "--set", "run.seed=3", "--out", "f.json"
@@ -85,9 +83,7 @@ def trained(services: Services, *, initial: str = "/w/initial") -> None:
     services.say("GET /v1/runs/old/weights", listed(weights(5), weights(7), weights(8, kept=False)))
 
 
-def test_the_newest_policy_that_was_trained_on_the_pool_is_taken_by_itself_and_named(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_newest_policy_of_the_pool(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     say_ended(services, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
     trained(services)
     code, out, err = triforge("eval", "kitchen", "--out", "f.json")
@@ -135,9 +131,7 @@ def test_weights_that_are_not_there_are_named_and_no_run_is_made(
     assert not any(what.startswith("POST") for what, _ in services.asked)
 
 
-def test_a_mean_score_is_shown_with_success_which_may_have_no_threshold(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_mean_score(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     ends = {"eval/sampled_score/low": 0.4, "eval/sampled_score/high": 0.9}
     say_ended(services, {"eval/sampled_episodes": 16.0, "eval/sampled_score": 0.65, **ends})
     code, out, _ = triforge("eval", "kitchen", "--out", "f.json")
@@ -149,9 +143,7 @@ def test_a_mean_score_is_shown_with_success_which_may_have_no_threshold(
     assert (found["success"], found["score"], found["score/high"]) == (None, 0.65, 0.9)
 
 
-def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(
-    triforge: Triforge, services: Services
-) -> None:
+def test_unmeasured_is_no_failure(triforge: Triforge, services: Services) -> None:
     say_ended(services, {"eval/sampled_episodes": 0.0})
     code, out, _ = triforge("eval", "kitchen")
     assert code == 0
@@ -159,9 +151,7 @@ def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(
     assert "1.000" not in out
 
 
-def test_a_pool_without_held_out_tasks_and_a_failed_run_end_with_a_sentence(
-    triforge: Triforge, services: Services
-) -> None:
+def test_evaluation_that_fails(triforge: Triforge, services: Services) -> None:
     say_ended(services, {})
     code, _, err = triforge("eval", "kitchen")
     assert code == 1

@@ -27,9 +27,7 @@ def model(services: Services, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_saved_model_opens_in_transformers_with_its_tokenizer(
-    triforge: Triforge, model: Path, tmp_path: Path
-) -> None:
+def test_saved_model_opens(triforge: Triforge, model: Path, tmp_path: Path) -> None:
     assert model.is_dir()
     code, out, err = triforge("run", "save", "run-1", "--to", "mine")
     assert (code, out, err) == (0, "wrote mine: version 3 of the policy model of run-1\n", "")

@@ -42,9 +42,7 @@ def answer(services: Services, tmp_path: Path, groups: list[JudgedGroup]) -> Pat
 
 
 @pytest.mark.usefixtures("export")
-def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became_of_them(
-    triforge: Triforge,
-) -> None:
+def test_rollouts_are_shown_by_group_with_votes(triforge: Triforge) -> None:
     code, out, _ = triforge("run", "show", "run-1", "--step", "3")
     lines = out.splitlines()
     assert (code, lines[0]) == (0, "group g1 (train): 1 of 2 succeeded")
@@ -60,9 +58,7 @@ def test_the_rollouts_of_a_step_stand_in_their_groups_with_votes_and_what_became
     assert out.count("rollout ") == 4
 
 
-def test_scores_are_shown_where_success_is_unknown(
-    triforge: Triforge, services: Services, tmp_path: Path
-) -> None:
+def test_scores_without_success(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     group = judged(group_task("g1"), [1, -1], [[[1, 1]], [[1, 1]]])
     lost = Outcome(value=None, error=ErrorInfo(kind="EnvError", detail="it broke"))
     outcomes = (Outcome(value=None, score=0.2), lost)

@@ -25,9 +25,7 @@ def record(services: Services, tmp_path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_dataset_folder_has_a_split_a_purpose_and_a_card_that_names_them(
-    record: list[dict[str, Any]], triforge: Triforge, tmp_path: Path
-) -> None:
+def test_dataset_folder(record: list[dict[str, Any]], triforge: Triforge, tmp_path: Path) -> None:
     out = tmp_path / "dataset"
     code, _, _ = triforge("run", "export", "run-1", "--format", "dataset", "--out", str(out))
     assert code == 0

@@ -64,9 +64,7 @@ def trained(services: Services, monkeypatch: pytest.MonkeyPatch) -> Services:
     return services
 
 
-def test_a_model_is_trained_in_one_command_on_the_deployment_that_runs(
-    triforge: Triforge, trained: Services, tmp_path: Path
-) -> None:
+def test_train_on_running_deployment(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "base.toml").write_text("[algorithm.overrides]\nlam = 0.15\n")
     given = ("--model", "mine", "--config", "base.toml", "--tasks", "8", "--heldout", "16")
@@ -91,7 +89,7 @@ def test_python_trains_as_the_command_does(trained: Services, tmp_path: Path) ->
     assert (result.before["sampled"]["success"], result.after["sampled"]["success"]) == (0.25, 0.5)
 
 
-def test_python_takes_data_and_reward_as_the_command_does(
+def test_python_takes_data_and_reward(
     triforge: Triforge, trained: Services, tmp_path: Path
 ) -> None:
     given = {"data": "rows.jsonl", "reward": "mine:score"}
@@ -203,18 +201,14 @@ def kept(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"model": "nowhere"}, "models.policy: given 'nowhere'"),
     ],
 )  # fmt: skip
-def test_what_was_kept_is_looked_at_before_the_services_start(
-    kept: Path, changed: dict[str, Any], reason: str
-) -> None:
+def test_kept_state_is_checked(kept: Path, changed: dict[str, Any], reason: str) -> None:
     asked: dict[str, Any] = {"model": "model", "pool": "kitchen", "preset": "grpo"} | changed
     with pytest.raises(TriforgeError, match=re.escape(reason)):
         library.train(**asked)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
 
 
-def test_a_pool_of_a_deployment_that_runs_is_asked_before_a_model_is_fetched(
-    trained: Services, tmp_path: Path
-) -> None:
+def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> None:
     check = "GET /v1/pools/pool-1/check"
     trained.refuse(check, 422, "input", "household options: field tries: unknown")
     with pytest.raises(ConfigError, match=r"the pool 'kitchen' cannot be played: .* field tries"):
@@ -272,9 +266,7 @@ def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
-def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiny_model_depends_on_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_family_of_two.py").write_text("one = 1")
     first = tiny_folder("my_family_of_two:FAMILY", {}, {})
@@ -284,9 +276,7 @@ def test_a_tiny_model_is_kept_by_what_the_code_of_a_family_of_ones_own_says(
 
 
 @pytest.mark.parametrize("status", ["failed", "finished"])
-def test_a_run_that_trained_nothing_does_not_pass_its_input_off_as_trained(
-    triforge: Triforge, trained: Services, status: str
-) -> None:
+def test_run_without_update(triforge: Triforge, trained: Services, status: str) -> None:
     config = {"models": {"policy": {"path": "/w/policy/4"}}}
     trained.say("GET /v1/runs/run-1", run_state(status, config=config))
     trained.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=(weights(4),)))
@@ -296,9 +286,7 @@ def test_a_run_that_trained_nothing_does_not_pass_its_input_off_as_trained(
     assert library.train(".", "household", preset="grpo").model is None
 
 
-def test_the_end_says_how_to_look_at_the_run(
-    triforge: Triforge, trained: Services, tmp_path: Path
-) -> None:
+def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
     up, look = "triforge up --config", "triforge run show run-1 --step 1 --state there"
     _, out, _ = triforge(*ASKED, "--model", ".", "--state", "there")
     assert (look in out, up in out) == (True, False)
@@ -343,9 +331,7 @@ def test_a_failed_run_ends_with_its_reason(triforge: Triforge, trained: Services
     assert "run-1 at step 2 of 9: failed the pool is gone" in out
 
 
-def test_a_stopped_run_is_gone_on_with(
-    triforge: Triforge, trained: Services, tmp_path: Path
-) -> None:
+def test_resume_of_stopped_run(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     (tmp_path / "var" / "train.toml").write_text("")
     trained.say("GET /v1/runs/run-1", run_state("stopped"))

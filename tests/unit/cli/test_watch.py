@@ -70,9 +70,7 @@ def test_a_rewrite_is_shown_with_its_texts(kind: str, data: dict[str, Any], line
     assert line_of(event(kind, 1, **data)) == line
 
 
-async def test_an_interrupted_watch_says_that_the_run_goes_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_interrupted_watch(capsys: pytest.CaptureFixture[str]) -> None:
     async def watching() -> None:
         with left_running("run-1"):
             await asyncio.Event().wait()

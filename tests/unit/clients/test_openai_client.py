@@ -84,9 +84,7 @@ async def test_an_endpoint_that_refuses_the_constraint_is_asked_without_it() -> 
         (httpx.Response(400, json={"error": {"message": "too long"}}), InputError),
     ],
 )
-async def test_what_an_endpoint_gets_wrong_has_a_name(
-    response: httpx.Response, error: type[Exception]
-) -> None:
+async def test_errors_of_endpoint(response: httpx.Response, error: type[Exception]) -> None:
     generate = OpenAIGenerate(
         "http://models/v1", "m", transport=httpx.MockTransport(lambda _: response), patience_s=0.0
     )

@@ -83,9 +83,7 @@ async def test_an_export_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-async def test_an_export_into_a_missing_folder_is_a_storage_error(
-    tmp_path: Path,
-) -> None:
+async def test_export_into_a_missing_folder(tmp_path: Path) -> None:
     made, asked = client()
     with pytest.raises(StorageError, match=r"cannot write .*run\.parquet: No such file"):
         await made.export("r", tmp_path / "missing" / "run.parquet")

@@ -71,9 +71,7 @@ LOST = httpx.ConnectError("refused")
         (httpx.Response(500, json=["reason"]), TriforgeError),
     ],
 )  # fmt: skip
-async def test_an_answer_becomes_the_error_it_stands_for(
-    response: httpx.Response, error: type[TriforgeError]
-) -> None:
+async def test_response_to_error(response: httpx.Response, error: type[TriforgeError]) -> None:
     client, _ = client_of(response)
     with pytest.raises(TriforgeError, match="reason") as caught:
         await request(client, "GET", "/x")
@@ -102,9 +100,7 @@ async def test_a_server_that_wants_more_time_than_there_is_is_not_asked_again() 
     assert len(seen) == 1
 
 
-async def test_a_server_that_has_too_much_to_do_is_waited_for_longer_than_one_that_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_busy_server_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -129,9 +125,7 @@ async def test_a_server_that_has_too_much_to_do_is_waited_for_longer_than_one_th
     ("method", "repeatable", "sent"),
     [("GET", None, 2), ("POST", True, 2), ("POST", None, 1), ("GET", False, 1)],
 )
-async def test_after_a_lost_connection_only_what_may_be_repeated_is_sent_again(
-    method: str, repeatable: bool | None, sent: int
-) -> None:
+async def test_lost_connection(method: str, repeatable: bool | None, sent: int) -> None:
     client, seen = client_of(LOST, OK)
     with pytest.raises(UnreachableError, match="http://server") if sent == 1 else nullcontext():
         await request(client, method, "/x", body={}, deadline_s=60, repeatable=repeatable)

@@ -48,9 +48,7 @@ def test_a_task_counts_if_all_measured_it_and_not_all_solved_it() -> None:
     assert found == [("a", [(1, 2), (0, 1)])]
 
 
-async def test_two_runs_are_compared_and_their_texts_stay_text(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_two_runs_are_compared(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     other = recorded.store.create(name="other", pool_id="p", config={"run": {"steps": 9}})
     evaluated = {"run_id": other.id, "artifacts": {"evaluation": "e.parquet"}}
     recorded.store.commit_step(step(2, success=0.25).model_copy(update=evaluated))

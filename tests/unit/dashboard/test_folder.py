@@ -24,9 +24,7 @@ async def apis(trainer: httpx.ASGITransport) -> AsyncIterator[Apis]:
     await found.close()
 
 
-async def test_every_link_of_the_folder_leads_to_a_file_of_it(
-    apis: Apis, recorded: RecordedRun, tmp_path: Path
-) -> None:
+async def test_links_lead_to_files(apis: Apis, recorded: RecordedRun, tmp_path: Path) -> None:
     target = tmp_path / "sent"
     write(await pages_of(apis, "", recorded.run_id, 1000), target)
     pages = sorted(target.rglob("*.html"))

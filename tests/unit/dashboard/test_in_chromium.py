@@ -113,9 +113,7 @@ def pages(address: str, recorded: RecordedRun) -> list[str]:
     return [f"{address}{'' if page[0] == '?' else '/'}{page}" for page in found]
 
 
-def test_pages_fit_and_the_browser_complains_of_nothing(
-    browser: Any, seen: tuple[int, str], pages: list[str]
-) -> None:
+def test_pages_fit(browser: Any, seen: tuple[int, str], pages: list[str]) -> None:
     width, scheme = seen
     for page in pages:
         browser.get(page)

@@ -99,9 +99,7 @@ async def browser(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
     await apis.close()
 
 
-async def test_the_first_page_shows_services_runs_and_pools(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_first_page(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     deployment.down.add("reward_model")
     reply = await browser.get("/")
     assert reply.status_code == 200
@@ -111,9 +109,7 @@ async def test_the_first_page_shows_services_runs_and_pools(
     assert reply.text.count(">ready<") == len(SERVICES) - 1
 
 
-async def test_older_runs_are_a_page_further(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_older_runs(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     assert '<a href="?older=run%207">older runs</a>' in (await browser.get("/")).text
     deployment.answers["/v1/runs"] = (200, {"items": []})
     assert "older runs" not in (await browser.get("/?older=run%207")).text
@@ -121,9 +117,7 @@ async def test_older_runs_are_a_page_further(
     assert queries == ["limit=50", "limit=50&cursor=run+7"]
 
 
-async def test_a_run_shows_its_curves_steps_weights_and_all_measures(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_run_page(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     text = (await browser.get("/runs/run-1")).text
     label = "Success of the policy: held out, sampled, training tasks, steps 0 to 2"
     assert f'aria-label="{label}"' in text
@@ -159,9 +153,7 @@ async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) 
     await apis.close()
 
 
-async def test_the_address_says_how_the_curves_are_drawn_and_all_measures_are_a_file(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_curve_options_and_csv(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     address = f"/runs/{recorded.run_id}"
     plain = (await pages.get(address)).text
     assert "Along the bottom: training steps." in plain
@@ -182,7 +174,7 @@ async def test_the_address_says_how_the_curves_are_drawn_and_all_measures_are_a_
     assert (await pages.get("/runs/run-x/steps.csv")).status_code == 404
 
 
-async def test_a_run_that_has_ended_is_not_followed(
+async def test_ended_run_is_not_followed(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     ended = golden("RunState", id="run-1", status="failed", reason="the disk is full")
@@ -194,9 +186,7 @@ async def test_a_run_that_has_ended_is_not_followed(
     assert "No step has finished yet." in text
 
 
-async def test_a_run_that_trained_on_nothing_says_so_and_is_not_shown_as_a_good_one(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_run_without_training(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     reason = "finished without training: why"
     idle = golden("RunState", id="run-1", status="finished", reason=reason)
     deployment.answers |= {"/v1/runs": (200, {"items": [idle]}), "/v1/runs/run-1": (200, idle)}
@@ -206,9 +196,7 @@ async def test_a_run_that_trained_on_nothing_says_so_and_is_not_shown_as_a_good_
         assert reason in text
 
 
-async def test_a_pool_is_searched_and_paged_through_its_apis(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_search_in_a_pool(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     reply = await browser.get("/pools/pool-1?search=mug&state=active&rewrites=awaiting&after=c9")
     assert reply.status_code == 200
     queries = {path: query for path, query, _ in deployment.asked}
@@ -217,9 +205,7 @@ async def test_a_pool_is_searched_and_paged_through_its_apis(
     assert 'href="?search=mug&amp;state=active&amp;cursor=page%202"' in reply.text
 
 
-async def test_a_task_shows_what_changed_from_version_to_version(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_changes_of_a_task(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     lineage = golden("Lineage")
     root = lineage["versions"][0]
     task = golden("Task", id="t0", version=0, parent_id=None, instruction="put a mug in the shelf")
@@ -259,9 +245,7 @@ async def test_a_task_whose_groups_have_scores_shows_their_mean(
     assert ("mean score" in text) == ("mean score" in shown)
 
 
-async def test_a_task_is_a_tree_with_both_measurements_and_the_diagnosis(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_lineage_of_a_task(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     lineage = golden("Lineage")
     child = next(v for v in lineage["versions"] if v["made_by"])
     child["made_by"] |= {"diagnosis": f"it never opens the fridge {EVIL}", "state": "awaiting"}
@@ -328,9 +312,7 @@ async def test_nothing_is_changed_for_another_page_nor_by_what_no_form_sends(
     assert (reply.status_code, deployment.changed) == (status, [])
 
 
-async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_proposal_page(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     detail = golden("ProposalDetail")
     texts = {name: f"text of the {name}" for name in ("diagnosis", "prompt", "answer")}
     rows = [
@@ -349,9 +331,7 @@ async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
     assert 'class="reason"' in (await browser.get("/proposals/p-1")).text
 
 
-async def test_what_models_and_people_wrote_is_never_html(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_texts_are_never_html(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     run = golden("RunState", id="run-1", name=EVIL, reason=EVIL, config={"run": {"name": EVIL}})
     deployment.answers["/v1/runs/run-1"] = (200, run)
     deployment.answers["/v1/runs"] = (200, {"items": [run]})
@@ -400,9 +380,7 @@ async def test_a_api_that_asks_for_a_key_makes_the_browser_ask(
     assert "a key is needed" in reply.text
 
 
-async def test_what_is_not_there_and_who_does_not_answer_get_a_page_with_the_reason(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_error_pages(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     missing = await browser.get("/runs/no-such")
     assert (missing.status_code, "there is no such thing" in missing.text) == (404, True)
     assert (await browser.get("/nothing")).status_code == 404
@@ -415,9 +393,7 @@ async def test_what_is_not_there_and_who_does_not_answer_get_a_page_with_the_rea
     assert (await browser.post("/")).status_code == 405
 
 
-async def test_the_events_of_a_run_go_through_from_now_or_after_the_last_one_seen(
-    browser: httpx.AsyncClient, deployment: Deployment
-) -> None:
+async def test_events_of_a_run(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     reply = await browser.get("/runs/run-1/events", headers={"last-event-id": "7-1"})
     assert reply.headers["content-type"].startswith("text/event-stream")
     assert reply.text == 'id: 5-0\nevent: step\ndata: {"kind": "step"}\n\n'

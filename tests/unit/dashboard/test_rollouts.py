@@ -17,9 +17,7 @@ from triforge.types import Page, RunState, TrajectoryRecord
 TYPES = Path(__file__).parents[2] / "contract" / "types"
 
 
-async def test_rollouts_are_filtered_by_the_address_and_paged(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_filters_in_the_address(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     path = f"/runs/{recorded.run_id}/rollouts"
     text = (await pages.get(path)).text
     assert "18 rollouts" in text
@@ -35,9 +33,7 @@ async def test_rollouts_are_filtered_by_the_address_and_paged(
     assert (await pages.get("/runs/run-x/rollouts")).status_code == 404
 
 
-async def test_a_rollout_is_shown_turn_by_turn_with_its_votes_and_neighbours(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_rollout_page(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     group = recorded.group(1)
     path = f"/runs/{recorded.run_id}/rollouts/{group}"
     text = (await pages.get(f"{path}-01")).text
@@ -52,18 +48,14 @@ async def test_a_rollout_is_shown_turn_by_turn_with_its_votes_and_neighbours(
     assert "No turn is on record." in never
 
 
-async def test_a_group_stands_side_by_side_and_says_where_it_parts(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_group_page(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     text = (await pages.get(f"/runs/{recorded.run_id}/groups/{recorded.group(2)}")).text
     assert text.count('<th scope="col"><a href="../rollouts/') == 4
     assert re.findall(r'<tr id="turn-(\d)" class="first">', text) == ["1"]
     assert text.count('class="parts"') == 3
 
 
-async def test_tokens_are_shown_by_any_of_their_numbers(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_token_page(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     path = f"/runs/{recorded.run_id}/rollouts/{recorded.group(1)}-02/tokens"
     for by in ("sampled", "training", "ratio", "mask", "version", "nonsense"):
         for form in ("", "table"):
@@ -78,9 +70,7 @@ async def test_tokens_are_shown_by_any_of_their_numbers(
     assert "No log-probability at training" not in text
 
 
-async def test_no_text_of_a_model_or_a_person_is_html(
-    pages: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_texts_are_never_html(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     run, group = recorded.run_id, recorded.group(1)
     rollout = f"rollouts/{group}-02"
     for path in ("rollouts", rollout, f"{rollout}/tokens", f"groups/{group}"):

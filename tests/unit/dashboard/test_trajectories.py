@@ -56,7 +56,7 @@ async def test_every_filter_finds_what_it_says(
 
 
 @pytest.mark.parametrize("sort", [*SORTS, *(f"-{name}" for name in SORTS)])
-async def test_pages_hold_every_rollout_once_and_in_order_whatever_the_order_is(
+async def test_pages_of_any_order(
     http: httpx.AsyncClient, recorded: RecordedRun, sort: str
 ) -> None:
     rows: list[dict[str, Any]] = []
@@ -74,9 +74,7 @@ async def test_pages_hold_every_rollout_once_and_in_order_whatever_the_order_is(
     assert values == known + [None] * (len(values) - len(known))  # not measured is last
 
 
-async def test_a_trajectory_has_its_tokens_votes_and_credit(
-    http: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_tokens_votes_and_credit(http: httpx.AsyncClient, recorded: RecordedRun) -> None:
     name = f"{recorded.group(2, 1)}-00"
     found = (await http.get(f"/{recorded.run_id}/trajectories/{name}")).json()
     assert [step["action"] for step in found["steps"]] == [*ACTIONS[0]]
@@ -97,9 +95,7 @@ async def test_a_trajectory_has_its_tokens_votes_and_credit(
     assert found == [[pytest.approx(-0.4)], [pytest.approx(-0.6)], [None]]
 
 
-async def test_a_group_has_all_rollouts_also_one_that_never_began_and_no_ids(
-    http: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_group_has_all_rollouts(http: httpx.AsyncClient, recorded: RecordedRun) -> None:
     found = (await http.get(f"/{recorded.run_id}/groups/{recorded.group(1)}")).json()["items"]
     assert [len(record["steps"]) for record in found] == [3, 2, 2, 0]
     assert [record["summary"]["error"] for record in found] == ["", "", "", "it broke"]
@@ -107,9 +103,7 @@ async def test_a_group_has_all_rollouts_also_one_that_never_began_and_no_ids(
     assert "ids" not in found[0]["steps"][0]["votes"][0]
 
 
-async def test_missing_rows_and_unknown_filters_are_refused(
-    http: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_missing_rows_and_filters(http: httpx.AsyncClient, recorded: RecordedRun) -> None:
     run = recorded.run_id
     for path in (
         f"{run}/trajectories/x",
@@ -157,8 +151,6 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
                 ask()
 
 
-async def test_steps_come_with_the_measures_that_are_named(
-    http: httpx.AsyncClient, recorded: RecordedRun
-) -> None:
+async def test_named_measures_of_steps(http: httpx.AsyncClient, recorded: RecordedRun) -> None:
     steps = (await http.get(f"/{recorded.run_id}/steps?measures=success,none,judge/alarm")).json()
     assert [set(step["metrics"]) for step in steps["items"]] == [{"success", "judge/alarm"}] * 2

@@ -63,9 +63,7 @@ async def test_stopping_the_engine_ends_open_requests_as_aborted(folder: Path) -
     assert sequences[0].finish["type"] == "abort"
 
 
-async def test_requests_without_a_seed_differ_and_are_fixed_by_the_engines_seed(
-    folder: Path,
-) -> None:
+async def test_requests_without_a_seed_follow_the_engines_seed(folder: Path) -> None:
     found = []
     for _ in range(2):
         engine = new_engine(folder)  # its seed is 0

@@ -160,9 +160,7 @@ async def held_at(folder: Path, held: int, *, own_llama: bool = True) -> AsyncIt
 @pytest.mark.parametrize("own_llama", [True, False])
 @pytest.mark.parametrize("held", [SHORT, LONG, STEP])
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-async def test_a_pause_does_not_wait_for_the_last_layer_and_changes_no_answer(
-    deep: Path, mode: str, held: int, own_llama: bool
-) -> None:
+async def test_pause_between_layers(deep: Path, mode: str, held: int, own_llama: bool) -> None:
     async with held_at(deep, held, own_llama=own_llama) as met:
         before = met.lengths
         await met.meet(met.engine.pause(mode))
@@ -177,9 +175,7 @@ async def test_a_pause_does_not_wait_for_the_last_layer_and_changes_no_answer(
 
 @pytest.mark.parametrize("held", [SHORT, LONG, STEP])
 @pytest.mark.parametrize("command", ["pause", "abort"])
-async def test_ending_everything_does_not_wait_and_answers_with_whole_tokens(
-    deep: Path, command: str, held: int
-) -> None:
+async def test_abort_between_layers(deep: Path, command: str, held: int) -> None:
     async with held_at(deep, held) as met:
         before, whole = met.lengths, expected(deep)
         asked = met.engine.pause("abort") if command == "pause" else met.engine.abort(None)
@@ -197,9 +193,7 @@ async def test_ending_everything_does_not_wait_and_answers_with_whole_tokens(
 
 @pytest.mark.parametrize("held", [LONG, STEP])
 @pytest.mark.parametrize("mode", ["none", "retract", "in_place"])
-async def test_the_step_that_an_update_stopped_is_repeated_with_the_new_weights(
-    deep: Path, other_deep: Path, mode: str, held: int
-) -> None:
+async def test_update_between_layers(deep: Path, other_deep: Path, mode: str, held: int) -> None:
     async with held_at(deep, held) as met:
         before, engine = met.lengths, met.engine
         tensors = stage_weights(other_deep, engine.model, engine.config)

@@ -52,9 +52,7 @@ def build(folder: Path, kind: str, **more: Any) -> Path:
         ("cohere", {"logit_scale": 0.25}),  # scales its logits behind the output matrix
     ],
 )
-def test_other_decoders_give_the_logprobs_of_a_plain_forward_pass(
-    tmp_path: Path, kind: str, more: dict[str, Any]
-) -> None:
+def test_logprobs_of_other_decoders(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
     folder = build(tmp_path / "m", kind, **more)
     assert LlamaShape.from_config(json.loads((folder / "config.json").read_text())) is None
     scheduler, model = new_scheduler(folder), plain_model(folder)
@@ -73,9 +71,7 @@ def test_weights_of_another_decoder_can_be_staged_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "more"), [("falcon", {"alibi": True}), ("bloom", {})])
-def test_a_decoder_that_places_its_tokens_otherwise_is_refused(
-    tmp_path: Path, kind: str, more: dict[str, Any]
-) -> None:
+def test_other_positions_are_refused(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
     sizes = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = AutoConfig.for_model(kind, **sizes, **more, initializer_range=0.25)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)

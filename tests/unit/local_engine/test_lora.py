@@ -22,9 +22,7 @@ from tests.unit.local_engine.models import (
 from triforge.errors import WeightsError
 
 
-def test_requests_with_different_adapters_are_what_merged_models_would_say(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_adapters_equal_merged_models(folder: Path, tmp_path: Path) -> None:
     scheduler = new_scheduler(folder)
     models: list[Any] = [plain_model(folder)]
     adapters: list[Any] = [None]
@@ -63,9 +61,7 @@ def test_prefixes_are_shared_by_requests_of_one_adapter_only(folder: Path, tmp_p
     assert cached == [0, 0, 0, 9, 9]
 
 
-def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_rank_stabilised_scale(folder: Path, tmp_path: Path) -> None:
     scheduler = new_scheduler(folder)
     made = build_adapter(tmp_path / "a", folder, use_rslora=True)
     seq = new_sequence([5, 6, 7], 0, max_new_tokens=8, ignore_eos=True)

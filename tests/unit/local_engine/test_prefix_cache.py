@@ -46,9 +46,7 @@ PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=2
 
 
 @given(PATHS, PATHS, st.sampled_from([4, 9, 20, 40, 200]))
-def test_every_match_returns_the_cells_of_exactly_that_prefix(
-    rows: list[list[int]], queries: list[list[int]], budget: int
-) -> None:
+def test_match_returns_cells(rows: list[list[int]], queries: list[list[int]], budget: int) -> None:
     cache = PrefixCache(budget)
     for ids in rows:
         add(cache, ids)

@@ -43,9 +43,7 @@ def renormalised(keep: list[int], temperature: float = 1.0) -> list[float]:
         ({"top_p": 0.9, "top_k": 2}, [0, 1]),
     ],
 )
-def test_filters_keep_exactly_the_likeliest_tokens(
-    settings: dict[str, float], keep: list[int]
-) -> None:
+def test_filters_keep_likeliest_tokens(settings: dict[str, float], keep: list[int]) -> None:
     expected = renormalised(keep, settings.get("temperature", 1.0))
     assert frequencies(**settings) == pytest.approx(expected, abs=0.012)
 

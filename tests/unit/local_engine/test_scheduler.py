@@ -30,7 +30,7 @@ def assert_scores_match(model: Any, sequences: list[Sequence], temperature: floa
 
 @pytest.mark.parametrize("own_llama", [True, False])
 @pytest.mark.parametrize(("kv_heads", "tied"), [(4, False), (2, True), (1, False)])
-def test_logprobs_of_a_mixed_batch_equal_a_plain_forward_pass(
+def test_logprobs_of_mixed_batch(
     tmp_path: Path, own_llama: bool, kv_heads: int, tied: bool
 ) -> None:
     folder = build_folder(tmp_path / "m", num_key_value_heads=kv_heads, tie_word_embeddings=tied)

@@ -107,9 +107,7 @@ async def ask(client: httpx.AsyncClient, ids: Any, images: Any, **more: Any) -> 
     return reply.json()
 
 
-async def test_logprobs_are_those_of_a_plain_forward_pass(
-    client: httpx.AsyncClient, plain: Plain
-) -> None:
+async def test_logprobs_of_plain_forward_pass(client: httpx.AsyncClient, plain: Plain) -> None:
     asked = [
         prompt(1, SHOTS[0], 2, 3),
         prompt(SHOTS[1], 4, SHOTS[2], 5),
@@ -128,9 +126,7 @@ async def test_logprobs_are_those_of_a_plain_forward_pass(
         assert result["meta_info"]["prompt_tokens"] == len(images)
 
 
-async def test_a_cached_prefix_is_used_only_behind_the_same_image(
-    client: httpx.AsyncClient, plain: Plain
-) -> None:
+async def test_cached_prefix_of_same_image(client: httpx.AsyncClient, plain: Plain) -> None:
     ids, shots, uris = prompt(SHOTS[1], *range(8))
     other = png(112, 112, colour=(77, 3, 3))
     first = await ask(client, ids, uris)
@@ -143,9 +139,7 @@ async def test_a_cached_prefix_is_used_only_behind_the_same_image(
         plain.check(ids, [image], result)
 
 
-async def test_many_samples_and_a_second_turn_agree_as_well(
-    client: httpx.AsyncClient, plain: Plain
-) -> None:
+async def test_samples_and_second_turn(client: httpx.AsyncClient, plain: Plain) -> None:
     ids, shots, uris = prompt(SHOTS[0], 1)
     results = await ask(client, ids, uris, sampling_params=FREE | {"n": 3, "sampling_seed": 4})
     assert len({tuple(result["output_ids"]) for result in results}) == 3
@@ -176,9 +170,7 @@ async def test_images_are_gone_while_the_memory_is_released(folder: Path, plain:
         plain.check(ids, shots, await ask(client, ids, uris))
 
 
-async def test_new_weights_look_at_the_image_anew(
-    client: httpx.AsyncClient, folder: Path, tmp_path: Path
-) -> None:
+async def test_new_weights(client: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:
     other = build_tiny_vision_model(tmp_path / "other", WORDS, seed=8)
     ids, shots, uris = prompt(SHOTS[0], 1, 2)
     await ask(client, ids, uris)
@@ -199,9 +191,7 @@ async def test_new_weights_look_at_the_image_anew(
         ([7], "expected a data: URI"),
     ],
 )
-async def test_images_that_do_not_fit_are_refused(
-    client: httpx.AsyncClient, images: list[Any], reason: str
-) -> None:
+async def test_refused_images(client: httpx.AsyncClient, images: list[Any], reason: str) -> None:
     ids, _, _ = prompt(SHOTS[0], 1)
     body = {"input_ids": ids, "image_data": images}
     reply = await client.post("/generate", json=body)

@@ -26,9 +26,7 @@ Q = "model.layers.1.self_attn.q_proj.weight"
         (lambda t: t[Q].fill_(float("nan")), f"{Q} holds values that are not finite"),
     ],
 )
-def test_a_wrong_tensor_is_refused_by_name(
-    folder: Path, tmp_path: Path, change: Any, says: str
-) -> None:
+def test_wrong_tensor_is_named(folder: Path, tmp_path: Path, change: Any, says: str) -> None:
     model, config = load_model(folder)
     with pytest.raises(WeightsError, match=says):
         stage_weights(edit_weights(folder, tmp_path / "bad", change), model, config)
@@ -68,9 +66,7 @@ def test_another_forward_pass_with_the_same_shapes_is_refused(folder: Path, tmp_
 
 
 @pytest.mark.parametrize("own_llama", [True, False])
-def test_the_weights_that_serve_are_bit_for_bit_those_of_the_folder(
-    folder: Path, byte_folder: Path, own_llama: bool
-) -> None:
+def test_weights_equal_the_folder(folder: Path, byte_folder: Path, own_llama: bool) -> None:
     for source in (folder, byte_folder):
         model, _ = load_model(source, own_llama=own_llama)
         found = {name: model.tensor(name).clone() for name in model.shapes()}
@@ -82,9 +78,7 @@ def test_the_weights_that_serve_are_bit_for_bit_those_of_the_folder(
 
 
 @pytest.mark.parametrize("own_llama", [True, False])
-def test_some_tensors_can_be_replaced_and_the_others_stay(
-    folder: Path, other_folder: Path, own_llama: bool
-) -> None:
+def test_replace_some_tensors(folder: Path, other_folder: Path, own_llama: bool) -> None:
     model, _ = load_model(folder, own_llama=own_llama)
     before = {name: model.tensor(name).clone() for name in model.shapes()}
     new = load_file(other_folder / "model.safetensors")[Q]
@@ -120,9 +114,7 @@ HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("own_llama", [True, False], ids=["own", "transformers"])
 @pytest.mark.parametrize("name", HARMFUL)
-def test_a_config_that_is_meant_to_do_harm_is_refused(
-    folder: Path, tmp_path: Path, name: str, own_llama: bool
-) -> None:
+def test_hostile_config(folder: Path, tmp_path: Path, name: str, own_llama: bool) -> None:
     changes, sentence = HARMFUL[name]
     bad = shutil.copytree(folder, tmp_path / "bad")
     config = json.loads((bad / "config.json").read_text())

@@ -65,9 +65,7 @@ def sent_with(fake: FakeEngine) -> list[str | None]:
     ]
 
 
-async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_carry_it(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_adapter_goes_live_without_pause(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(version="4"), FakeEngine(version="4"))
     assert await versions(service) == {4}
     state = await service.weights.update(publish(7))
@@ -83,7 +81,7 @@ async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_ca
     assert service.weights.state().ready == 2
 
 
-async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_until_it_ends(
+async def test_running_answer_keeps_its_adapter(
     make_service: MakeService, publish: Publish
 ) -> None:
     service = await start(make_service, FakeEngine())
@@ -101,9 +99,7 @@ async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_unti
     assert fake.adapters.unloaded == ["v000001"]
 
 
-async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_excluded(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_adapter_not_applied_is_excluded(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     liar, honest = service.fakes
     liar.adapters.stale = True
@@ -157,9 +153,7 @@ async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_
     assert await versions(service) == {4}
 
 
-async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_base(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_lost_adapter_is_loaded_again(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
     await service.weights.update(publish(1))
@@ -171,7 +165,7 @@ async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_ba
     assert "/update_weights_from_disk" not in fake.paths()
 
 
-async def test_going_back_repeats_an_adapter_under_the_next_number(
+async def test_rollback_to_adapter(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
     service = await start(make_service, FakeEngine())
@@ -188,7 +182,7 @@ async def test_going_back_repeats_an_adapter_under_the_next_number(
     assert sent_with(fake)[-1] is None
 
 
-async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an_engine_holds(
+async def test_newest_held_adapter(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
     engines = [FakeEngine(version="4"), FakeEngine(version="4")]
@@ -200,9 +194,7 @@ async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an
     assert await versions(service) == {6}
 
 
-async def test_a_damaged_adapter_and_a_changed_base_are_refused_before_any_engine_is_asked(
-    make_service: MakeService, publish: Publish, model: Path
-) -> None:
+async def test_damaged_adapter(make_service: MakeService, publish: Publish, model: Path) -> None:
     service = await start(make_service, FakeEngine())
     calls = len(service.fakes[0].calls)
     update = publish(1)

@@ -41,9 +41,7 @@ async def service(make_service: MakeService) -> Service:
     return service
 
 
-async def test_a_batch_is_answered_in_order_with_ids_logprobs_and_versions(
-    service: Service,
-) -> None:
+async def test_batch_has_ids_logprobs_and_versions_in_order(service: Service) -> None:
     body = {"requests": [{**GO, "n": 2}, {"prefix_ids": [2, 5], **GO}]}
     async with service.client() as client:
         response = await client.post("/v1/generate", json=body)
@@ -83,18 +81,14 @@ async def test_samples_of_one_seeded_request_have_seeds_of_their_own(service: Se
         (b'{"requests": [{}]}', "requests.0: messages"),
     ],
 )
-async def test_a_malformed_batch_is_refused_by_the_field_s_name(
-    service: Service, body: bytes, field: str
-) -> None:
+async def test_malformed_batch_names_the_field(service: Service, body: bytes, field: str) -> None:
     async with service.client() as client:
         response = await client.post("/v1/generate", content=body, headers=JSON)
     assert field in problem(response, 422, "input")["detail"]
 
 
 @pytest.mark.parametrize("token", [-1, 10**6])
-async def test_a_token_that_the_model_does_not_know_reaches_no_engine(
-    service: Service, token: int
-) -> None:
+async def test_unknown_token_reaches_no_engine(service: Service, token: int) -> None:
     body = {"requests": [{**GO, "prefix_ids": [1, token]}]}
     async with service.client() as client:
         response = await client.post("/v1/generate", json=body)
@@ -181,18 +175,14 @@ async def test_openai_s_fields_mean_what_they_mean_there(
         ({"regex": "a", "response_format": {"type": "json_object"}}, "exclude each other"),
     ],
 )
-async def test_what_openai_has_and_we_do_not_is_refused(
-    service: Service, extra: dict[str, Any], field: str
-) -> None:
+async def test_unsupported_chat_field(service: Service, extra: dict[str, Any], field: str) -> None:
     async with service.client() as client:
         response = await client.post("/v1/chat/completions", json={**CHAT, **extra})
     assert field in problem(response, 422, "input")["detail"]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_another_model_is_not_silently_the_one_that_serves(
-    service: Service, path: str
-) -> None:
+async def test_another_model_is_not_found(service: Service, path: str) -> None:
     async with service.client() as client:
         for name, status in (("gpt-4", 404), ("policy", 200), ("", 200)):
             body = {**CHAT, "prompt": "go"}
@@ -215,17 +205,13 @@ async def test_another_model_is_not_silently_the_one_that_serves(
         ({}, "body.prompt"),
     ],
 )
-async def test_a_plain_completion_that_cannot_be_made_is_refused(
-    service: Service, extra: dict[str, Any], sentence: str
-) -> None:
+async def test_refused_completion(service: Service, extra: dict[str, Any], sentence: str) -> None:
     async with service.client() as client:
         reply = await client.post("/v1/completions", json=extra)
     assert sentence in problem(reply, 422, "input")["detail"]
 
 
-async def test_weights_are_updated_and_refused_over_the_api(
-    service: Service, model: Path, tmp_path: Path
-) -> None:
+async def test_weights_routes(service: Service, model: Path, tmp_path: Path) -> None:
     folder = str(shutil.copytree(model, tmp_path / "v4"))
     async with service.client() as client:
         done = await client.post("/v1/weights", json={"version": 4, "uri": folder})

@@ -54,9 +54,7 @@ def test_entries_are_addresses_or_names() -> None:
         ("dns+https://s:1", "certificate"),
     ],
 )
-def test_an_entry_that_cannot_work_is_refused_with_what_was_expected(
-    text: str, sentence: str
-) -> None:
+def test_impossible_entry_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match="TRIFORGE_ENGINES") as caught:
         parse_sources(text)
     assert sentence in caught.value.detail

@@ -27,9 +27,7 @@ def busy(response: httpx.Response) -> tuple[int, str | None]:
     return response.status_code, response.headers.get("retry-after")
 
 
-async def test_an_ending_service_refuses_what_is_new_and_answers_what_runs(
-    make_service: MakeService,
-) -> None:
+async def test_draining_answers_running_requests_only(make_service: MakeService) -> None:
     service = await started(make_service)
     async with service.client() as client:
         asked = asyncio.create_task(client.post("/v1/generate", json=GO))
@@ -46,9 +44,7 @@ async def test_an_ending_service_refuses_what_is_new_and_answers_what_runs(
         await ending
 
 
-async def test_what_has_not_ended_in_time_is_given_up_with_a_word_and_ended_at_the_engine(
-    make_service: MakeService,
-) -> None:
+async def test_drain_deadline_aborts_requests(make_service: MakeService) -> None:
     service = await started(make_service)
     async with service.client() as client:
         asked = asyncio.create_task(client.post("/v1/generate", json=GO))

@@ -43,9 +43,7 @@ async def watched(service: Service) -> AsyncIterator[None]:
         await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_no_update_waits_for_an_engine_that_shows_a_version_and_then_hangs(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_hang_after_version_was_shown(make_service: MakeService, update: Folder) -> None:
     service = make_service(FakeEngine(), slack_s=0.1)
     async with watched(service), asyncio.timeout(20.0):
         service.fakes[0].hangs = {"/continue_generation"}
@@ -54,9 +52,7 @@ async def test_no_update_waits_for_an_engine_that_shows_a_version_and_then_hangs
         service.fakes[0].hangs = set()
 
 
-async def test_an_engine_that_hung_comes_back_by_itself(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_engine_that_hung_comes_back(make_service: MakeService, update: Folder) -> None:
     service = make_service(
         FakeEngine(), FakeEngine(), slack_s=0.2, loader=WeightLoader(timeout_s=2.0)
     )
@@ -74,9 +70,7 @@ async def test_an_engine_that_hung_comes_back_by_itself(
         assert (hung.version, healthy.version) == ("3", "3")
 
 
-async def test_an_engine_that_hangs_in_an_update_is_given_no_second_one(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_no_second_update_while_hanging(make_service: MakeService, update: Folder) -> None:
     """SGLang has one place for the result of an update, and ends itself when there are two."""
     service = make_service(FakeEngine(), FakeEngine(), slack_s=0.1, loader=WeightLoader(timeout_s=0.3))  # fmt: skip
     hung, _ = service.fakes
@@ -92,9 +86,7 @@ async def test_an_engine_that_hangs_in_an_update_is_given_no_second_one(
         assert hung.paths().count(LOAD) == 1
 
 
-async def test_an_engine_that_hangs_when_it_is_healed_blocks_no_update(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_hang_while_healing(make_service: MakeService, update: Folder) -> None:
     service = make_service(FakeEngine(), FakeEngine(), slack_s=0.1)
     async with watched(service):
         hung, _ = service.fakes
@@ -107,9 +99,7 @@ async def test_an_engine_that_hangs_when_it_is_healed_blocks_no_update(
         assert service.pool.members[0].loading, "the heal is still under way"
 
 
-async def test_the_reported_version_is_the_one_that_answers(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_reported_version_answers(make_service: MakeService, update: Folder) -> None:
     service = make_service(
         FakeEngine(), FakeEngine(), slack_s=1.0, loader=WeightLoader(timeout_s=0.5)
     )
@@ -126,9 +116,7 @@ async def test_the_reported_version_is_the_one_that_answers(
     assert seen == {0, 1}
 
 
-async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_deadline_if_all_engines_hang(make_service: MakeService, update: Folder) -> None:
     service = await start(
         make_service, FakeEngine(), FakeEngine(), loader=WeightLoader(timeout_s=0.2)
     )
@@ -144,9 +132,7 @@ async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
     assert await versions(service) == {0}
 
 
-async def test_what_an_engine_that_hangs_was_asked_is_not_taken_from_it_before_the_deadline(
-    make_service: MakeService, update: Folder
-) -> None:
+async def test_hanging_engine_keeps_requests(make_service: MakeService, update: Folder) -> None:
     """Loading takes long on a good engine, too: its requests are held, and go on."""
     service = make_service(FakeEngine(), FakeEngine(), slack_s=0.05)
     slow = service.fakes[0]

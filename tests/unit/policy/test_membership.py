@@ -89,9 +89,7 @@ async def test_engines_of_a_name_join_and_leave_while_the_service_serves(world: 
     assert (await world.gateway.generate([GO]))[0].outputs
 
 
-async def test_a_look_that_fails_for_no_foreseen_reason_is_not_the_last_one(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_watch_survives_errors(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.hosts = ("no address",)  # a name server answers nonsense
     weights = WeightSync(world.pool, role="policy", model_path=world.model, probe_s=0.001)
     watch = asyncio.create_task(weights.watch())
@@ -103,9 +101,7 @@ async def test_a_look_that_fails_for_no_foreseen_reason_is_not_the_last_one(
         await watch
 
 
-async def test_of_five_engines_a_sixth_takes_a_sixth_of_the_groups_and_no_group_moves_elsewhere(
-    world: World,
-) -> None:
+async def test_sixth_engine_takes_a_sixth_of_the_groups(world: World) -> None:
     await world.look(*FIVE)
     before = world.chosen(3000)
     await world.look(*FIVE, "10.0.0.6")
@@ -160,9 +156,7 @@ async def test_the_only_engine_keeps_its_requests_however_long_it_is_silent(worl
     assert await task
 
 
-async def test_an_engine_that_takes_too_long_has_failed_and_another_one_answers(
-    model: Path,
-) -> None:
+async def test_slow_engine_is_replaced_by_another(model: Path) -> None:
     world = World(model, request_s=0.5)
     await world.look(*FIVE[:2])
     world.fake(FIVE[0]).silent = True
@@ -192,9 +186,7 @@ async def test_a_wait_that_is_too_long_ends_as_busy(model: Path) -> None:
     assert (world.pool.in_flight(), world.pool.waiting) == (0, 0)
 
 
-async def test_more_than_an_engine_takes_waits_and_more_than_may_wait_is_turned_away(
-    model: Path,
-) -> None:
+async def test_limits_of_running_and_waiting_requests(model: Path) -> None:
     world = World(model, in_flight=4, waiting=3)
     await world.look(FIVE[0])
     tasks = await held(world, 7)
@@ -219,9 +211,7 @@ async def test_who_hangs_up_ends_the_work_at_the_engine(world: World) -> None:
     assert (fake.running, world.pool.in_flight()) == (0, 0)
 
 
-async def test_an_answer_of_older_weights_than_the_live_ones_never_leaves_the_service(
-    world: World,
-) -> None:
+async def test_answer_of_older_weights_is_not_returned(world: World) -> None:
     await world.look(*FIVE[:2])
     stale = world.fake(FIVE[0])
     world.weights._versions.active = Version(5, world.model)

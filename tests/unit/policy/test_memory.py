@@ -35,9 +35,7 @@ def asked(service: Service) -> list[str]:
     return calls[calls.index("/pause_generation") :]
 
 
-async def test_released_engines_serve_no_request_and_again_with_the_weights_of_the_folder(
-    make_service: MakeService,
-) -> None:
+async def test_release_and_resume(make_service: MakeService) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     await service.weights.memory.release()
     assert service.weights.state().ready == 0
@@ -57,9 +55,7 @@ async def test_released_engines_serve_no_request_and_again_with_the_weights_of_t
     assert asked(service) == calls
 
 
-async def test_an_update_takes_the_memory_back_and_loads_once(
-    make_service: MakeService, model: Path, tmp_path: Path
-) -> None:
+async def test_update_resumes(make_service: MakeService, model: Path, tmp_path: Path) -> None:
     newer = shutil.copytree(model, tmp_path / "newer")
     service = await start(make_service, FakeEngine())
     await service.weights.memory.release()
@@ -68,9 +64,7 @@ async def test_an_update_takes_the_memory_back_and_loads_once(
     assert asked(service) == [*ASKED[:3], ASKED[0], *ASKED[3:]]
 
 
-async def test_an_engine_that_keeps_its_memory_is_refused_and_serves_on(
-    make_service: MakeService,
-) -> None:
+async def test_engine_without_memory_saver_is_refused(make_service: MakeService) -> None:
     service = await start(make_service, FakeEngine(memory_saver=False))
     with pytest.raises(PolicyError, match="start SGLang with --enable-memory-saver"):
         await service.weights.memory.release()
@@ -79,9 +73,7 @@ async def test_an_engine_that_keeps_its_memory_is_refused_and_serves_on(
     assert "/resume_memory_occupation" not in service.fakes[0].paths()
 
 
-async def test_an_engine_that_was_not_asked_for_its_memory_is_asked_again(
-    make_service: MakeService,
-) -> None:
+async def test_release_is_repeated_after_a_failure(make_service: MakeService) -> None:
     service = await start(make_service, FakeEngine())
     service.fakes[0].gone = True
     with pytest.raises(TriforgeError):

@@ -59,9 +59,7 @@ def message(*images: ImageRef, text: str = "see") -> ChatMessage:
     return ChatMessage(role="user", content=(*parts, TextPart(text=text)))
 
 
-async def test_the_engine_gets_one_token_an_image_and_its_bytes(
-    service: Service, images: ImageStore
-) -> None:
+async def test_one_token_and_bytes_per_image(service: Service, images: ImageStore) -> None:
     ref = await images.put(SHOT)
     (reply,) = await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
     (body,) = service.generate_bodies()
@@ -71,9 +69,7 @@ async def test_the_engine_gets_one_token_an_image_and_its_bytes(
     assert [(p.image, p.start, p.end) for p in reply.images] == [(ref, 2, 8)]
 
 
-async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(
-    service: Service, images: ImageStore
-) -> None:
+async def test_next_turn_sends_all_images(service: Service, images: ImageStore) -> None:
     first = await images.put(SHOT)
     second = await images.put(png(61, 91))
     (reply,) = await service.gateway.generate([GenerateRequest(messages=(message(first),))])
@@ -90,9 +86,7 @@ async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(
     assert [p.image for p in further.images] == [first, second]
 
 
-async def test_prompts_with_images_and_without_travel_apart_and_come_back_in_order(
-    service: Service, images: ImageStore
-) -> None:
+async def test_mixed_batch_keeps_its_order(service: Service, images: ImageStore) -> None:
     ref = await images.put(SHOT)
     words = GenerateRequest(messages=(ChatMessage(role="user", content="see"),))
     seeing = GenerateRequest(messages=(message(ref),), n=2, sampling=Sampling(seed=7))
@@ -103,9 +97,7 @@ async def test_prompts_with_images_and_without_travel_apart_and_come_back_in_ord
     assert [len(body["input_ids"]) for body in service.generate_bodies()] == [2, 2]
 
 
-async def test_an_engine_that_sees_other_tokens_than_we_do_is_found_out(
-    service: Service, images: ImageStore
-) -> None:
+async def test_other_token_count_is_an_error(service: Service, images: ImageStore) -> None:
     ref = await images.put(SHOT)
     engine: Any = service.fakes[0]
     engine.counted = TOKENS + 1
@@ -135,9 +127,7 @@ def chat(url: str, **more: object) -> dict[str, object]:
     return {"model": "policy", "messages": [{"role": "user", "content": parts}], **more}
 
 
-async def test_the_openai_api_takes_images_as_data_uris_and_keeps_nothing(
-    service: Service, tmp_path: Path
-) -> None:
+async def test_chat_takes_data_uris(service: Service, tmp_path: Path) -> None:
     url = data_uri(describe(SHOT), SHOT)
     async with service.client() as client:
         response = await client.post("/v1/chat/completions", json=chat(url))

@@ -40,9 +40,7 @@ def test_a_batch_without_affinity_is_spread_evenly() -> None:
     assert [member.in_flight for member in pool.members] == [0, 0]
 
 
-async def test_a_request_that_loses_its_engine_is_answered_by_another(
-    make_service: MakeService,
-) -> None:
+async def test_lost_request_is_answered_by_another_engine(make_service: MakeService) -> None:
     lost, healthy = FakeEngine(), FakeEngine()
     service = await start(make_service, lost, healthy)
     lost.gone = True
@@ -71,9 +69,7 @@ async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeSe
         [{"text": "a", "output_ids": [1], "meta_info": {"finish_reason": {"type": "stop"}}}],
     ],
 )
-async def test_an_engine_that_answers_nonsense_is_a_policy_error(
-    make_service: MakeService, nonsense: object
-) -> None:
+async def test_nonsense_is_a_policy_error(make_service: MakeService, nonsense: object) -> None:
     service = await start(make_service, FakeEngine(nonsense=nonsense))
     with pytest.raises(PolicyError, match="http://a"):
         await service.gateway.generate([GO])
@@ -89,9 +85,7 @@ async def test_an_engine_that_answers_nonsense_is_a_policy_error(
         {"finish_reason": {"type": "bored"}},
     ],
 )
-async def test_an_answer_whose_numbers_contradict_each_other_is_refused(
-    make_service: MakeService, change: dict[str, object]
-) -> None:
+async def test_contradicting_answer(make_service: MakeService, change: dict[str, object]) -> None:
     fake = FakeEngine()
     service = await start(make_service, fake)
     truth = await fake._say([5], {"stop_token_ids": [1]})

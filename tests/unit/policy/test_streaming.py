@@ -88,9 +88,7 @@ async def test_what_fails_before_the_first_token_is_a_problem_document(
     assert ("retry-after" in response.headers) is (status in (429, 503))
 
 
-async def test_before_the_first_token_another_engine_may_answer_and_after_it_none(
-    make_service: MakeService,
-) -> None:
+async def test_retry_before_the_first_token_only(make_service: MakeService) -> None:
     service = await start(
         make_service, FakeEngine(fail_next=1), FakeEngine(answer=lambda *_: [7, 8, 1])
     )

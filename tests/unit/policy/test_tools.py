@@ -61,9 +61,7 @@ def shown(service: Service) -> tuple[str, int]:
     return service.weights.renderer.decode(ids, skip_special_tokens=False), ids.count(END)
 
 
-async def test_tools_calls_and_results_reach_the_model_through_its_own_template(
-    folder: Path,
-) -> None:
+async def test_template_shows_tools_calls_and_results(folder: Path) -> None:
     service = await service_that_says("A cup.", folder)
     called = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "fridge"}'}}  # fmt: skip
     messages = [
@@ -147,9 +145,7 @@ async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
     "choice", ["required", {"type": "function", "function": {"name": "look"}}], ids=["any", "named"]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_model_that_must_call_a_tool_is_held_to_it(
-    folder: Path, choice: Any, stream: bool
-) -> None:
+async def test_tool_choice_constrains_answer(folder: Path, choice: Any, stream: bool) -> None:
     service = await service_that_says('{"name": "look", "arguments": {"at": "fridge"}}', folder)
     extra = {"tool_choice": choice, "parallel_tool_calls": False, "stream": stream}
     async with service.client() as client:
@@ -209,18 +205,14 @@ for _ in range(700):
         ),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_done_with_tools_is_refused_with_what_was_expected(
-    folder: Path, extra: dict[str, Any], sentence: str
-) -> None:
+async def test_refused_tool_request(folder: Path, extra: dict[str, Any], sentence: str) -> None:
     service = await service_that_says(CALL, folder)
     found = await ask(service, **extra)
     assert (found["code"], found["type"]) == (422, "urn:triforge:input"), found
     assert sentence in found["detail"]
 
 
-async def test_a_model_whose_template_shows_no_tools_is_not_asked(
-    make_service: MakeService,
-) -> None:
+async def test_template_without_tools_is_refused(make_service: MakeService) -> None:
     service = await start(make_service, FakeEngine())
     found = await ask(service)
     assert (found["code"], found["type"]) == (422, "urn:triforge:input")

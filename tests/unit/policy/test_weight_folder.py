@@ -191,9 +191,7 @@ def test_the_other_files_of_a_folder_are_checked_too(tmp_path: Path, serving: Pa
         (b"\x02\0\0\0\0\0\0\0{}extra", "is truncated"),
     ],
 )
-def test_a_file_that_is_no_safetensors_file_says_so(
-    tmp_path: Path, content: bytes, sentence: str
-) -> None:
+def test_file_that_is_no_safetensors(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / FILE
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=sentence):

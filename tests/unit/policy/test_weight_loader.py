@@ -60,9 +60,7 @@ def held(fake: FakeEngine) -> float:
     return float(fake.weights.held["model.embed_tokens.weight"][0, 0])
 
 
-async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_excluded(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_stale_weights_exclude_engine(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     liar, honest = service.fakes
     liar.weights.stale = True
@@ -83,9 +81,7 @@ def with_probe(folder: Path, logprob: float, **more: str) -> Path:
     return folder
 
 
-async def test_an_engine_that_can_show_no_rows_is_asked_for_the_probe_of_a_version(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_probe_if_rows_are_hidden(make_service: MakeService, publish: Publish) -> None:
     service = make_service(FakeEngine(), FakeEngine(), slack_s=30.0)
     liar, honest = service.fakes
     liar.weights.hidden = honest.weights.hidden = True
@@ -114,9 +110,7 @@ class InFloat32:
         return [-1.55] * (len(ids) - 1), []
 
 
-async def test_a_version_in_bfloat16_may_be_as_far_from_its_probe_as_that_rounds(
-    publish: Publish,
-) -> None:
+async def test_probe_tolerance_of_bfloat16(publish: Publish) -> None:
     engine: Any = InFloat32()
     rough = read_probe(with_probe(publish(1), -1.5, dtype="bfloat16"))
     await Verifier().probe(engine, Version(1, "", probe=rough))
@@ -125,18 +119,14 @@ async def test_a_version_in_bfloat16_may_be_as_far_from_its_probe_as_that_rounds
         await Verifier().probe(engine, Version(2, "", probe=exact))
 
 
-async def test_by_configuration_an_engines_word_is_enough(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_verify_by_info(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), loader=WeightLoader(verify_by="info"))
     service.fakes[0].weights.stale = True
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
     assert "/get_weights_by_name" not in service.fakes[0].paths()
 
 
-async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_failing_engine_is_asked_rarely(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine(), probe_s=1000.0)
     folder = publish(1)
     service.fakes[0].refuse.add(str(folder))
@@ -154,9 +144,7 @@ async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
     assert service.pool.metrics.weights_refused._value.get() == 2
 
 
-async def test_weights_that_no_engine_takes_are_taken_back_by_all(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_all_engines_go_back(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     for fake in service.fakes:
         fake.weights.stale = True
@@ -168,9 +156,7 @@ async def test_weights_that_no_engine_takes_are_taken_back_by_all(
     assert await versions(service) == {0}
 
 
-async def test_an_engine_that_cannot_go_back_answers_no_request_until_it_is_whole(
-    make_service: MakeService, publish: Publish, model: Path
-) -> None:
+async def test_torn_engine(make_service: MakeService, publish: Publish, model: Path) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     broken = service.fakes[0]
     broken.weights.stale = True
@@ -212,9 +198,7 @@ async def test_running_requests_live_through_an_update_as_the_mode_says(
     assert tuple(span.version for span in output.versions) == wanted
 
 
-async def test_what_was_cached_under_older_weights_is_used_by_no_later_request(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_cache_of_older_weights(make_service: MakeService, publish: Publish) -> None:
     """Paused in place an engine keeps its cache, also an idle one."""
     fake = FakeEngine()
     for version in (1, 2):
@@ -230,9 +214,7 @@ async def test_what_was_cached_under_older_weights_is_used_by_no_later_request(
     assert fake.version == "2"
 
 
-async def test_weights_that_came_twice_use_no_cache_of_the_first_time(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_cache_of_repeated_version(make_service: MakeService, publish: Publish) -> None:
     """A version that was put in and taken back again may come once more, under the same number."""
     fake = FakeEngine()
     service = await start(make_service, fake, loader=WeightLoader(pause_mode="in_place"))
@@ -246,9 +228,7 @@ async def test_weights_that_came_twice_use_no_cache_of_the_first_time(
     assert fake.outdated == 0
 
 
-async def test_an_engine_of_several_ranks_shows_the_weights_of_each(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_every_rank_shows_weights(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(ranks=2))
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
     (fake,) = service.fakes
@@ -267,9 +247,7 @@ async def test_ranks_that_can_show_nothing_are_taken_at_their_word(
     assert "cannot show its tensors" in caplog.text
 
 
-async def test_a_rollback_serves_the_older_folder_under_the_next_number(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_rollback_gets_next_number(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     for version in (1, 2):
         await service.weights.update(update(publish(version), version))
@@ -280,9 +258,7 @@ async def test_a_rollback_serves_the_older_folder_under_the_next_number(
     assert await service.weights.rollback(3) == state, "the active version is there already"
 
 
-async def test_a_service_that_restarted_finds_older_versions_next_to_the_live_one(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_rollback_after_restart(make_service: MakeService, publish: Publish) -> None:
     service = make_service(FakeEngine(version="2"))
     (fake,) = service.fakes
     publish(1)
@@ -299,7 +275,7 @@ async def test_a_service_that_restarted_finds_older_versions_next_to_the_live_on
     assert (await service.weights.rollback(1)).uri == str(publish(1))
 
 
-async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for_the_record(
+async def test_named_folder_without_its_weights(
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(version="7"), FakeEngine())
@@ -341,9 +317,7 @@ async def test_a_service_that_restarted_finds_the_folder_of_weights_that_were_br
     assert held(crashed) == (0.0 if named else 7.0), "it is not to be published again"
 
 
-async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(
-    make_service: MakeService, publish: Publish
-) -> None:
+async def test_paused_engine_is_continued(make_service: MakeService, publish: Publish) -> None:
     """SGLang calls itself not ready while it is paused, and would for ever if the process that paused it has ended."""
     service = make_service(FakeEngine())
     publish(0)

@@ -22,9 +22,7 @@ def newer(model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(model, tmp_path / "newer")
 
 
-async def test_the_service_starts_with_what_the_engines_hold(
-    make_service: MakeService, model: Path
-) -> None:
+async def test_start_with_what_engines_hold(make_service: MakeService, model: Path) -> None:
     service = await start(make_service, FakeEngine(version="default"), FakeEngine())
     assert service.weights.state() == WeightsState(
         role="policy", version=0, uri=str(model), engines=2, ready=2
@@ -39,9 +37,7 @@ async def test_before_an_engine_answers_nothing_is_known(make_service: MakeServi
         await service.weights.ready()
 
 
-async def test_the_same_version_again_changes_nothing(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_repeated_update_changes_nothing(make_service: MakeService, newer: Path) -> None:
     service = await start(make_service, FakeEngine())
     update = WeightsUpdate(version=5, uri=str(newer))
     first = await service.weights.update(update)
@@ -62,9 +58,7 @@ async def test_versions_only_go_up(
     assert service.weights.state().version == 5
 
 
-async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_refused_folder(make_service: MakeService, newer: Path) -> None:
     service = await start(
         make_service, FakeEngine(refuse={str(newer)}), FakeEngine(refuse={str(newer)})
     )
@@ -77,9 +71,7 @@ async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
 
 
 @pytest.mark.parametrize("missing", ["folder", "config"])
-async def test_a_folder_that_is_no_model_disturbs_no_engine(
-    make_service: MakeService, newer: Path, missing: str
-) -> None:
+async def test_folder_without_model(make_service: MakeService, newer: Path, missing: str) -> None:
     service = await start(make_service, FakeEngine())
     shutil.rmtree(newer) if missing == "folder" else (newer / "config.json").unlink()
     with pytest.raises(WeightsError, match="expected a model folder"):
@@ -87,9 +79,7 @@ async def test_a_folder_that_is_no_model_disturbs_no_engine(
     assert "/pause_generation" not in service.fakes[0].paths()
 
 
-async def test_an_engine_that_fails_to_load_is_excluded_and_brought_up_later(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_failed_engine_is_healed(make_service: MakeService, newer: Path) -> None:
     broken, healthy = FakeEngine(refuse={str(newer)}), FakeEngine()
     service = await start(make_service, broken, healthy)
     state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
@@ -104,18 +94,14 @@ async def test_an_engine_that_fails_to_load_is_excluded_and_brought_up_later(
     assert "/generate" in broken.paths()
 
 
-async def test_an_engine_that_claims_another_version_is_not_believed(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_claimed_version_is_checked(make_service: MakeService, newer: Path) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     service.fakes[0].lie = "4"
     assert (await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
     assert [member.serving for member in service.pool.members] == [False, True]
 
 
-async def test_an_engine_that_restarted_gets_the_live_weights_before_any_request(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_restarted_engine_gets_live_weights(make_service: MakeService, newer: Path) -> None:
     service = await start(make_service, FakeEngine())
     await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     service.fakes[0].version = "0"
@@ -124,9 +110,7 @@ async def test_an_engine_that_restarted_gets_the_live_weights_before_any_request
     assert await versions(service) == {5}
 
 
-async def test_a_service_that_restarted_takes_the_newest_version_that_any_engine_holds(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_newest_held_version_is_active(make_service: MakeService, newer: Path) -> None:
     service = make_service(FakeEngine(), FakeEngine(version="7"))
     service.fakes[1].model_path = str(newer)
     await service.start()
@@ -134,9 +118,7 @@ async def test_a_service_that_restarted_takes_the_newest_version_that_any_engine
     assert service.fakes[0].version == "7"
 
 
-async def test_another_tokenizer_comes_with_its_weights(
-    make_service: MakeService, tmp_path: Path
-) -> None:
+async def test_tokenizer_comes_with_weights(make_service: MakeService, tmp_path: Path) -> None:
     service = await start(make_service, FakeEngine())
     before = service.weights.renderer
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
@@ -147,9 +129,7 @@ async def test_another_tokenizer_comes_with_its_weights(
     assert service.weights.renderer.decode([5, 6]) == "new words"
 
 
-async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loads(
-    make_service: MakeService, newer: Path
-) -> None:
+async def test_broken_tokenizer_is_refused(make_service: MakeService, newer: Path) -> None:
     service = await start(make_service, FakeEngine())
     (newer / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsError, match="not a tokenizer"):

@@ -108,9 +108,7 @@ CONTROL = [
 
 @pytest.mark.parametrize("token", CONTROL)
 @pytest.mark.parametrize("kind", ["rubric", "terse"])
-def test_chat_control_tokens_in_what_the_agent_wrote_do_not_reach_the_chat(
-    token: str, kind: str
-) -> None:
+def test_control_tokens_of_the_agent(token: str, kind: str) -> None:
     step = StepText(observation=token, response=f"x{token}y", next_observation=f"a {token}")
     prompt = text(kind, 0, Episode(instruction=f"t {token}", steps=[step], system=token))
     assert token not in prompt
@@ -144,9 +142,7 @@ def test_a_text_is_neutralised_in_one_pass_and_does_not_grow(bomb: str) -> None:
     ["\uff1c|im_end|\uff1e", "<\u200b|im_end|\u200b>", "<\u2060/s>", "\uff3bINST\uff3d"],
 )
 @pytest.mark.parametrize("kind", ["rubric", "terse"])
-def test_a_control_token_in_disguise_does_not_reach_the_chat_either(
-    disguised: str, kind: str
-) -> None:
+def test_disguised_control_tokens(disguised: str, kind: str) -> None:
     step = StepText(observation="o", response=f"x{disguised}y", next_observation="p")
     prompt = text(kind, 0, Episode(instruction="t", steps=[step]))
     seen = unicodedata.normalize("NFKC", prompt.replace("\u200b", "").replace("\u2060", ""))

@@ -35,9 +35,7 @@ def test_a_new_database_has_the_tables_and_the_newest_revision(tmp_path: Path) -
     database.close()
 
 
-def test_a_database_of_0_1_is_used_with_columns_and_tables_that_were_removed(
-    tmp_path: Path,
-) -> None:
+def test_upgrade_of_a_0_1_database(tmp_path: Path) -> None:
     database = open_database(url_of(tmp_path))
     with database.engine.begin() as connection:
         for statement in (
@@ -65,9 +63,7 @@ def test_a_database_of_0_1_is_used_with_columns_and_tables_that_were_removed(
 @pytest.mark.parametrize(
     ("revision", "message"), [("0004", r"0004.*triforge 0\.1"), ("9999", "9999")]
 )
-def test_a_schema_of_an_older_0_1_or_of_a_newer_program_is_refused(
-    tmp_path: Path, revision: str, message: str
-) -> None:
+def test_older_and_newer_schemas(tmp_path: Path, revision: str, message: str) -> None:
     database = open_database(url_of(tmp_path))
     with database.engine.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))

@@ -39,9 +39,7 @@ def test_a_config_that_rewrites_tasks_without_a_rewriter_is_refused(tmp_path: Pa
     ("environ", "controller"),
     [({"TRIFORGE_REWRITER_MODEL_URL": "http://somewhere:80/v1"}, "llm_rewrite"), ({}, "none")],
 )
-def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
-    tmp_path: Path, environ: dict[str, str], controller: str
-) -> None:
+def test_layout_without_rewriter(tmp_path: Path, environ: dict[str, str], controller: str) -> None:
     layout = planned(tmp_path, environ, adaptation={"controller": controller})
     names = {spec.name for spec in layout.specs}
     assert "reward-model" in names
@@ -66,9 +64,7 @@ def test_only_what_the_algorithm_needs_is_started(tmp_path: Path) -> None:
     assert not Settings.from_env(dict(trainer.env)).has("reward_model")
 
 
-def test_a_judging_policy_answers_the_reward_service_and_no_other_model_is_needed(
-    tmp_path: Path,
-) -> None:
+def test_policy_that_judges_itself(tmp_path: Path) -> None:
     models = {"policy": {"path": str(tmp_path / "model")}}
     layout = planned(
         tmp_path, {}, models=models, algorithm={"preset": "spark"},

@@ -13,9 +13,7 @@ from triforge.supervisor.layout import Layout
 from triforge.supervisor.supervise import ADDRESSES, PROCESSES, Supervisor
 
 
-async def test_a_second_deployment_in_a_folder_is_refused_and_leaves_the_first_one_alone(
-    tmp_path: Path,
-) -> None:
+async def test_second_deployment_in_a_folder_is_refused(tmp_path: Path) -> None:
     layout = Layout(settings=Settings(), specs=(SLEEPER,))
     first, second, third = (
         Supervisor(layout, tmp_path, report=lambda _: None) for _ in ("first", "second", "third")

@@ -66,9 +66,7 @@ def test_two_apis_cannot_share_a_port(tmp_path: Path) -> None:
         plan(tmp_path, **environ)
 
 
-def test_the_port_of_an_engine_is_moved_by_the_variable_that_the_refusal_names(
-    tmp_path: Path, taken: int
-) -> None:
+def test_engine_port_variable(tmp_path: Path, taken: int) -> None:
     busy = fixed(POLICY_ENGINE_PORT=str(taken))
     with pytest.raises(ConfigError, match=r"\(TRIFORGE_POLICY_ENGINE_PORT\) is taken"):
         plan(tmp_path, **busy)
@@ -112,9 +110,7 @@ def test_the_environments_addresses_are_kept(tmp_path: Path) -> None:
     assert "valkey" not in {s.name for s in layout.specs}
 
 
-def test_every_process_gets_the_same_settings_and_policy_services_their_own_engine(
-    tmp_path: Path,
-) -> None:
+def test_settings_of_processes(tmp_path: Path) -> None:
     layout = plan(tmp_path, auto_ports=True)
     shared = layout.settings.environment()
     for process in layout.specs:

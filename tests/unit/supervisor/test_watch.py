@@ -19,9 +19,7 @@ SLEEPER = ProcessSpec(
 )
 
 
-async def test_a_process_is_restarted_although_the_supervisor_cannot_write_its_own_file(
-    tmp_path: Path,
-) -> None:
+async def test_restart_without_a_writable_state_file(tmp_path: Path) -> None:
     refused = asyncio.Event()
 
     def tell(sentence: str) -> None:

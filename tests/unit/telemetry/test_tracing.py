@@ -77,9 +77,7 @@ async def ask_as(policy: PolicyClient, *names: str) -> None:
     await asyncio.gather(*(one(name) for name in names))
 
 
-async def test_a_batch_of_several_trajectories_has_a_trace_of_its_own_that_links_to_each(
-    spans: Any,
-) -> None:
+async def test_batch_trace_links_to_its_trajectories(spans: Any) -> None:
     sent: list[httpx.Request] = []
     async with client(sent) as policy:
         await ask_as(policy, "a", "b")
@@ -145,9 +143,7 @@ def test_a_trajectory_has_one_trace_however_often_it_is_begun(spans: Any) -> Non
         ("é", False),
     ],
 )
-async def test_a_request_goes_on_in_the_trace_that_it_names_if_it_names_one(
-    spans: Any, above: str, known: bool
-) -> None:
+async def test_request_continues_its_trace(spans: Any, above: str, known: bool) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         line = logging.LogRecord("x", logging.INFO, __file__, 1, "served", (), None)
         logged.update(json.loads(JsonLines("trainer", "api").format(line)))

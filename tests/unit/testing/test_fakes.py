@@ -43,9 +43,7 @@ async def test_the_fake_family_keeps_the_contract_of_families() -> None:
     require(await check_environment(family))
 
 
-async def test_the_fake_engine_dies_as_the_real_one_if_its_cache_is_flushed_under_running_requests(
-    tmp_path: Path,
-) -> None:
+async def test_fake_engine_dies_of_a_flush_under_requests(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     def talk(ids: object, params: object) -> list[int]:

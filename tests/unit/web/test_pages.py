@@ -37,9 +37,7 @@ async def test_the_page_of_an_api_names_no_other_host(http: httpx.AsyncClient) -
     not importlib.util.find_spec("fastapi_offline"), reason="pip install -c constraints.txt -e ."
 )
 @pytest.mark.parametrize("name", ["swagger-ui-bundle.js", "swagger-ui.css"])
-async def test_the_files_of_the_page_come_from_the_service(
-    http: httpx.AsyncClient, name: str
-) -> None:
+async def test_files_come_from_the_service(http: httpx.AsyncClient, name: str) -> None:
     assert f'"docs/{name}"' in (await http.get("/docs")).text.replace("'", '"')
     reply = await http.get(f"/docs/{name}")
     assert reply.status_code == 200
