@@ -88,33 +88,23 @@ def test_a_bound_above_zero_needs_a_correction_or_the_word_bypass() -> None:
 FROZEN = {"overrides": {"train_reward_model": False}}
 
 
+LOG_RATIO = {"reward": {"kind": "log_ratio"}, "algorithm": FROZEN}
+OTHER_JUDGE = {"policy": {"path": "p"}, "reward": {"path": "j"}}
+
+
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
         (
             {"reward": {"kind": "shuffled"}},
-            "reward.kind: given 'shuffled' with algorithm.overrides.train_reward_model = true",
+            "reward.kind: given 'shuffled' with .*train_reward_model",
         ),
+        (LOG_RATIO | at("models.policy.temperature", 0.8), "models.policy.temperature = 0.8"),
         (
-            {
-                "reward": {"kind": "log_ratio"},
-                "models": {"policy": {"temperature": 0.8}},
-                "algorithm": FROZEN,
-            },
-            "given 'log_ratio' with models.policy.temperature = 0.8, allowed only with 1.0",
+            LOG_RATIO | {"models": OTHER_JUDGE},
+            "models.reward.path = 'j', expected models.policy.path",
         ),
-        (
-            {
-                "reward": {"kind": "log_ratio"},
-                "models": {"policy": {"path": "p"}, "reward": {"path": "j"}},
-                "algorithm": FROZEN,
-            },
-            "models.reward.path = 'j', expected models.policy.path = 'p'",
-        ),
-        (
-            {"reward": {"accuracy": 0.9}},
-            'reward.accuracy: given 0.9, allowed only with kind = "oracle"',
-        ),
+        ({"reward": {"accuracy": 0.9}}, "reward.accuracy: given 0.9"),
         ({"reward": {"kind": "guess"}}, "reward.kind: given 'guess'"),
     ],
 )

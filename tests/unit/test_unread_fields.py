@@ -9,48 +9,25 @@ from triforge.config import load, parse
 from triforge.errors import ConfigError
 
 GAE = {"preset": "ppo", "overrides": {"job": "critic"}}
-SOMETHING = "sp.lambda0 or id.lambda0 above 0 or measure = true"
 
 
 @pytest.mark.parametrize(
-    ("document", "sentence"),
+    ("field", "document"),
     [
+        ("trainer.policy.lora_alpha", {"trainer": {"policy": {"lora_alpha": 64}}}),
+        ("trainer.reward.lora_targets", {"trainer": {"reward": {"lora_targets": ["q_proj"]}}}),
+        ("trainer.policy.schedule_updates", {"trainer": {"policy": {"schedule_updates": 100}}}),
         (
-            {"trainer": {"policy": {"lora_alpha": 64}}},
-            "trainer.policy.lora_alpha: given 64, allowed only with lora_rank above 0: no adapter is trained",
-        ),
-        (
-            {"trainer": {"reward": {"lora_targets": ["q_proj"]}}},
-            r"trainer.reward.lora_targets: given \('q_proj',\), allowed only with lora_rank",
-        ),
-        (
-            {"trainer": {"policy": {"schedule_updates": 100}}},
-            "trainer.policy.schedule_updates: given 100, allowed only with schedule = 'linear' or 'cosine'",
-        ),
-        (
+            "trainer.critic.alone_steps",
             {"trainer": {"critic": {"alone_steps": 2}}, "algorithm": GAE},
-            "trainer.critic.alone_steps: given 2 with algorithm.overrides.job = 'critic'.*all steps train the critic alone",
         ),
-        (
-            {"methods": {"envrl": {"history": 4}}},
-            f"methods.envrl.history: given 4, allowed only with {SOMETHING}",
-        ),
-        (
-            {"methods": {"envrl": {"measure": True, "schedule": "linear"}}},
-            "methods.envrl.schedule: given 'linear', allowed only with a weight above 0",
-        ),
-        (
-            {"methods": {"rlve": {"levels": 2}}},
-            "methods.rlve: given levels with adaptation.controller = 'llm_rewrite'",
-        ),
-        (
-            {"report": {"wandb_mode": "offline"}},
-            "report.wandb_mode: given 'offline', allowed only with a wandb_project",
-        ),
+        ("methods.envrl.history", {"methods": {"envrl": {"history": 4}}}),
+        ("methods.rlve", {"methods": {"rlve": {"levels": 2}}}),
+        ("report.wandb_mode", {"report": {"wandb_mode": "offline"}}),
     ],
 )
-def test_unread_field_is_refused(document: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+def test_unread_field_is_refused(field: str, document: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}: given"):
         parse(document)
 
 

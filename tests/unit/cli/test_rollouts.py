@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import build_samples
 from tests.unit.cli.conftest import Services, Triforge
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
-from triforge.cli.rollouts import show
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import write_step_records
 from triforge.types import ErrorInfo, JudgedGroup, Outcome
@@ -82,13 +79,3 @@ def test_one_group_and_a_few_rollouts_can_be_asked_for(triforge: Triforge) -> No
     assert "g1" not in out
     assert "1 of 2 rollouts" in out
     assert "0 of 0 rollouts" in triforge("run", "show", "run-1", "--step", "3", "--group", "g9")[1]  # fmt: skip
-
-
-def test_a_terminal_cuts_lines_and_a_file_gets_them_whole(export: Path) -> None:
-    def widest(console: Console) -> int:
-        show(console, export, group="", limit=9)
-        assert isinstance(console.file, io.StringIO)
-        return max(map(len, console.file.getvalue().splitlines()))
-
-    assert widest(Console(file=io.StringIO(), width=30, force_terminal=True, no_color=True)) == 30
-    assert widest(Console(file=io.StringIO(), width=30)) > 60

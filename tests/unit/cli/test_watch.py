@@ -16,16 +16,11 @@ def event(kind: str, step: int, **data: Any) -> Event:
     return Event(kind=kind, run_id="r", step=step, at=0.0, data=data)
 
 
-@pytest.mark.parametrize(
-    ("data", "activity"),
-    [
-        ({"purpose": "train", "done": 7, "total": 16}, "step 3: 7 of 16 groups"),
-        ({"purpose": "evaluate", "done": 1, "total": 4}, "step 3, evaluation: 1 of 4 groups"),
-    ],
-)
-def test_groups_are_counted_and_make_no_lines(data: dict[str, Any], activity: str) -> None:
-    group = event("group", 3, **data)
-    assert (activity_of(group), line_of(group)) == (activity, "")
+def test_groups_are_counted_and_make_no_lines() -> None:
+    played = event("group", 3, purpose="train", done=7, total=16)
+    assert (activity_of(played), line_of(played)) == ("step 3: 7 of 16 groups", "")
+    evaluated = event("group", 3, purpose="evaluate", done=1, total=4)
+    assert activity_of(evaluated) == "step 3, evaluation: 1 of 4 groups"
 
 
 def test_a_step_without_training_is_loud_and_one_without_measures_makes_no_line() -> None:
@@ -41,33 +36,14 @@ def test_scores_are_shown_where_there_are_scores() -> None:
     assert line_of(scored) == "step 2: score 0.250  eval score 0.300"
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "line"),
-    [
-        (
-            "proposal",
-            {"state": "invalid", "instruction_before": "put a mug", "reason": "no JSON"},
-            "invalid: a rewrite of 'put a mug': no JSON",
-        ),
-        (
-            "proposal",
-            {"null_control": True, "instruction_before": "a", "instruction_after": "a"},
-            "proposal: 'a' as it is, a control",
-        ),
-        (
-            "accepted",
-            {"null_control": False, "instruction_before": "a", "instruction_after": "b"},
-            "accepted: 'a' -> 'b'",
-        ),
-        (
-            "rejected",
-            {"instruction_before": "a", "instruction_after": "a"},
-            "rejected: 'a', the same goal under other conditions",
-        ),
-    ],
-)
-def test_a_rewrite_is_shown_with_its_texts(kind: str, data: dict[str, Any], line: str) -> None:
-    assert line_of(event(kind, 1, **data)) == line
+def test_a_rewrite_is_shown_with_its_texts() -> None:
+    texts = {"instruction_before": "a", "instruction_after": "b"}
+    assert line_of(event("accepted", 1, **texts)) == "accepted: 'a' -> 'b'"
+    invalid = event("proposal", 1, state="invalid", instruction_before="a", reason="no JSON")
+    assert line_of(invalid) == "invalid: a rewrite of 'a': no JSON"
+    same = texts | {"instruction_after": "a"}
+    control = event("proposal", 1, null_control=True, **same)
+    assert line_of(control) == "proposal: 'a' as it is, a control"
 
 
 async def test_interrupted_watch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,19 +50,6 @@ async def test_a_pass_that_fails_leaves_no_other_request_without_an_answer(folde
         engine.stop()
 
 
-async def test_stopping_the_engine_ends_open_requests_as_aborted(folder: Path) -> None:
-    engine = new_engine(folder)
-    engine.start()
-    await engine.pause("in_place")
-    sequences = engine.build(Prompt([5], LONG, "a"))
-    task = asyncio.create_task(engine.generate(sequences))
-    await until(lambda: len(engine.scheduler.waiting) == 1)
-    engine.stop()
-    await task
-    assert sequences[0].finish is not None
-    assert sequences[0].finish["type"] == "abort"
-
-
 async def test_requests_without_a_seed_follow_the_engines_seed(folder: Path) -> None:
     found = []
     for _ in range(2):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
-
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service, start
 
@@ -21,27 +19,6 @@ async def started(make_service: MakeService) -> Service:
 async def running(service: Service) -> None:
     while not service.fakes[0].running:  # noqa: ASYNC110 - the fake has no event for it
         await asyncio.sleep(0)
-
-
-def busy(response: httpx.Response) -> tuple[int, str | None]:
-    return response.status_code, response.headers.get("retry-after")
-
-
-async def test_draining_answers_running_requests_only(make_service: MakeService) -> None:
-    service = await started(make_service)
-    async with service.client() as client:
-        asked = asyncio.create_task(client.post("/v1/generate", json=GO))
-        await running(service)
-        ending = asyncio.create_task(service.gateway.drain(60.0))
-        await asyncio.sleep(0)
-        assert busy(await client.get("/readyz")) == (503, "5")
-        assert busy(await client.post("/v1/generate", json=GO)) == (503, "5")
-        chat = {"messages": GO["requests"][0]["messages"]}
-        assert busy(await client.post("/v1/chat/completions", json=chat)) == (503, "5")
-        assert not ending.done()
-        service.fakes[0]._go.set()
-        assert (await asked).status_code == 200
-        await ending
 
 
 async def test_drain_deadline_aborts_requests(make_service: MakeService) -> None:

@@ -17,18 +17,6 @@ from triforge.config import Settings
 from triforge.types import WeightsUpdate
 
 
-@pytest.mark.parametrize("option", [30.0, 3600.0])
-async def test_an_engine_may_take_as_long_as_the_option_says(option: float) -> None:
-    pool = build_pool(Settings(request_s=option))
-    (member,) = pool.members
-    engine: Any = member.engine
-    assert pool._limits.request_s == option
-    # the pool's own limit ends a request first: it says which option it is
-    assert option < engine._data.timeout.read < option + 60.0
-    assert engine._control.timeout.read >= max(option, 600.0), "a large folder is read for long"
-    await pool.close()
-
-
 async def test_weights_may_take_as_long_as_their_option_says_at_every_place() -> None:
     option = 3600.0
     waits: list[float] = []

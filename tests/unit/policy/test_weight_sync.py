@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import GO, MakeService, start, versions
+from tests.unit.policy.conftest import MakeService, start, versions
 from triforge.errors import ConflictError, UnavailableError, WeightsError
 from triforge.testing.model_folders import words_folder
 from triforge.types import WeightsState, WeightsUpdate
@@ -135,20 +133,3 @@ async def test_broken_tokenizer_is_refused(make_service: MakeService, newer: Pat
     with pytest.raises(WeightsError, match="not a tokenizer"):
         await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert service.fakes[0].version == "0"
-
-
-async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_service: MakeService) -> None:
-    service = make_service(FakeEngine(), wait_s=30.0)
-    watch = asyncio.create_task(service.weights.watch())
-    try:
-        assert await versions(service) == {0}
-        service.fakes[0].gone = True
-        with pytest.raises(UnavailableError):
-            await service.gateway.generate([GO])
-        assert service.pool.serving() == []
-        service.fakes[0].gone = False
-        assert await versions(service) == {0}
-    finally:
-        watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch

@@ -59,13 +59,6 @@ async def test_an_oracle_without_labels_has_not_judged() -> None:
         await scorer_of("oracle")(played, job(), NO_MODEL)
 
 
-def test_the_accuracy_of_a_group_reaches_its_jobs() -> None:
-    group = group_task()
-    section = group.reward.model_copy(update={"kind": "oracle", "accuracy": 0.75})
-    made = judge_task(group.model_copy(update={"reward": section}), 1)
-    assert (made.scorer, made.accuracy) == ("oracle", 0.75)
-
-
 # ---- shuffled votes ----
 
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
-import httpx
 import pytest
 
-from tests.fake_engine import FakeEngine
 from triforge.errors import PolicyError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.testing import (
@@ -41,26 +36,3 @@ async def test_the_fake_sampler_echoes_the_prefix_and_gives_its_answers() -> Non
 async def test_the_fake_family_keeps_the_contract_of_families() -> None:
     family: EnvironmentFamily = FakeFamily()
     require(await check_environment(family))
-
-
-async def test_fake_engine_dies_of_a_flush_under_requests(tmp_path: Path) -> None:
-    begun = asyncio.Event()
-
-    def talk(ids: object, params: object) -> list[int]:
-        begun.set()
-        return [1] * 1000
-
-    fake = FakeEngine(answer=talk)
-    update = {"model_path": str(tmp_path), "weight_version": "1", "flush_cache": True}
-    transport = httpx.ASGITransport(fake)
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-        asked = asyncio.create_task(
-            client.post(
-                "/generate", json={"input_ids": [1], "sampling_params": {"max_new_tokens": 999}}
-            )
-        )
-        await begun.wait()
-        await client.post("/pause_generation", json={"mode": "in_place"})
-        with pytest.raises(httpx.RemoteProtocolError, match="flush"):
-            await client.post("/update_weights_from_disk", json=update)
-        asked.cancel()
