@@ -247,14 +247,3 @@ def test_a_prompt_that_was_stopped_leaves_nothing_in_the_scheduler(deep: Path) -
     scheduler.halt.clear()
     run_all(scheduler, [])
     assert outputs(sequences) == expected(deep)
-
-
-def test_stopped_prompts_wait_in_their_old_order(deep: Path) -> None:
-    scheduler = new_scheduler(deep)
-    prompts = [[5] * 60, [6] * 9, [7] * 120, [8] * 8]
-    sequences = [new_sequence(ids, i, max_new_tokens=2) for i, ids in enumerate(prompts)]
-    scheduler.halt.set()
-    scheduler.submit(sequences)
-    scheduler.step()
-    assert list(scheduler.waiting) == sequences
-    assert (scheduler.running, scheduler.reserved) == ([], 0)

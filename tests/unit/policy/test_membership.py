@@ -181,17 +181,6 @@ async def test_a_request_is_tried_once_more_on_another_engine_and_then_fails(wor
     assert (await world.gateway.generate([GO]))[0].outputs
 
 
-async def test_busy_engines_say_when_to_come_back_and_have_not_failed(world: World) -> None:
-    await world.look(*FIVE[:2])
-    for host in FIVE[:2]:
-        world.fake(host).fail_next, world.fake(host).fail_status = 1, 429
-    with pytest.raises(BusyError) as caught:
-        await world.gateway.generate([GO])
-    assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
-    assert len(world.pool.serving()) == 2
-    assert (await world.gateway.generate([GO]))[0].outputs
-
-
 async def test_a_wait_that_is_too_long_ends_as_busy(model: Path) -> None:
     world = World(model, in_flight=1, queue_s=0.01)
     await world.look(FIVE[0])
