@@ -54,14 +54,14 @@ async def test_services_that_do_not_answer(free: int) -> None:
     assert found[0].mend.startswith("start it, or set TRIFORGE_POLICY_MODEL_URL")
 
 
-async def test_a_service_of_another_version(services: Services) -> None:
+async def test_services_that_are_well_or_of_another_version_or_without_an_engine(
+    services: Services,
+) -> None:
     alive(services)
     assert faults(await ask(at(services.url))) == []
     alive(services, version="9.9")
     assert faults(await ask(at(services.url))) == [("version", "bad")] * len(SERVICES)
 
-
-async def test_a_service_that_waits_for_its_engine(services: Services) -> None:
     alive(services, ready=503)
     found = await ask(at(services.url))
     assert faults(found) == [(f"service {name}", "bad") for name in SERVICES]
@@ -93,14 +93,13 @@ def test_what_addresses_and_a_document_ask_for_is_looked_for() -> None:
     assert faults(packages({"json": "core"})) == []
 
 
-def test_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    (found,) = sandbox()
-    assert found.state == "warning"
-    assert "apt-get install bubblewrap" in found.text
-
-
-def test_bubblewrap_that_may_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bubblewrap_that_is_missing_or_may_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as missing:
+        missing.setenv("PATH", "/nonexistent")
+        (found,) = sandbox()
+    assert (found.state, "apt-get install bubblewrap" in found.text) == ("warning", True)
     (tmp_path / "bwrap").symlink_to("/bin/false")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (found,) = sandbox()

@@ -223,31 +223,36 @@ def test_a_pool_of_a_deployment_that_runs_is_asked_before_a_model_is_fetched(
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("file", "config", "reason"),
     [
-        ({"model_type": "t5"}, "'t5', which the installed transformers does not know as a causal"),
-        ({"model_type": "gemma2", "layer_types": ["sliding_attention"]}, "full attention only"),
-        ({"model_type": "llama", "num_hidden_layers": 99}, "num_hidden_layers is 99"),
+        ("tokenizer_config.json", {}, "no chat template"),
+        (
+            "config.json",
+            {"model_type": "t5"},
+            "'t5', which the installed transformers does not know as a causal",
+        ),
+        (
+            "config.json",
+            {"model_type": "gemma2", "layer_types": ["sliding_attention"]},
+            "full attention only",
+        ),
+        (
+            "config.json",
+            {"model_type": "llama", "num_hidden_layers": 99},
+            "num_hidden_layers is 99",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
-    mine: Path, triforge: Triforge, config: dict[str, Any], reason: str
+    mine: Path, triforge: Triforge, file: str, config: dict[str, Any], reason: str
 ) -> None:
-    (mine / "model" / "config.json").write_text(json.dumps(config))
+    (mine / "model" / file).write_text(json.dumps(config))
     with pytest.raises(TriforgeError, match=re.escape(reason)):
         library.train(**PROMPTS)
     (mine / "up.toml").write_text('[models.policy]\npath = "model"\n[adaptation]\ncontroller = "none"\n[algorithm]\npreset = "grpo"\n')  # fmt: skip
     code, _, err = triforge("up", "--config", "up.toml", "--auto-ports")
     assert (code, reason in err) == (1, True)
     assert not (mine / "var" / "logs").exists(), "nothing was started"
-
-
-def test_a_model_without_a_chat_template_is_refused_before_the_services_start(
-    mine: Path, triforge: Triforge
-) -> None:
-    (mine / "model" / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(TriforgeError, match="no chat template"):
-        library.train(**PROMPTS)
 
 
 @pytest.mark.parametrize(

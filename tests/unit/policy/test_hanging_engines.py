@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from services.policy.weights.loader import WeightLoader
-from services.policy.weights.watch import end_tasks
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import GO, MakeService, Service, start, until, versions
 from triforge.errors import UnavailableError
@@ -125,18 +124,6 @@ async def test_the_reported_version_is_the_one_that_answers(
             seen |= answered
         assert (await moving).version == 1
     assert seen == {0, 1}
-
-
-async def test_of_three_engines_the_first_that_shows_a_version_serves_it(
-    make_service: MakeService, update: Folder
-) -> None:
-    service = await start(make_service, FakeEngine(), FakeEngine(), FakeEngine(), slack_s=0.1)
-    _, second, third = service.fakes
-    second.hangs = third.hangs = {"/pause_generation"}
-    state = await service.weights.update(update(1))
-    assert (state.version, state.ready) == (1, 1)
-    assert await versions(service) == {1}
-    await end_tasks(service.weights._tasks)
 
 
 async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(

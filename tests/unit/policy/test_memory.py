@@ -92,19 +92,6 @@ async def test_an_engine_that_was_not_asked_for_its_memory_is_asked_again(
     assert service.fakes[0].released
 
 
-async def test_engines_are_taken_back_while_another_one_serves(make_service: MakeService) -> None:
-    service = await start(make_service, FakeEngine(), FakeEngine())
-    await service.weights.memory.release()
-    joined, lent = service.pool.members
-    joined.released = False
-    await joined.engine.resume_memory()
-    await service.weights.look()
-    assert joined.serving
-    assert not lent.serving
-    await service.weights.memory.resume()
-    assert service.weights.state().ready == 2
-
-
 @pytest.mark.parametrize("drain_s", [30.0, 0.0])
 async def test_running_requests_end_first_or_are_cut_off(model: Path, drain_s: float) -> None:
     """SGLang dies when it is asked to release while a request runs."""

@@ -284,25 +284,19 @@ async def test_a_service_that_restarted_finds_older_versions_next_to_the_live_on
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(version="2"))
+    (fake,) = service.fakes
     publish(1)
-    service.fakes[0].model_path = str(publish(2))
-    service.fakes[0].weights.load(service.fakes[0].model_path)
+    fake.model_path = str(publish(2))
+    fake.weights.load(fake.model_path)
     await service.start()
-    assert (await service.weights.rollback(1)).uri == str(publish(1))
-    with pytest.raises(NotFoundError, match="given version 9, expected"):
+    with pytest.raises(NotFoundError):
         await service.weights.rollback(9)
-
-
-async def test_a_rollback_to_a_damaged_folder_leaves_the_present_weights(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = await start(make_service, FakeEngine())
-    for version in (1, 2):
-        await service.weights.update(update(publish(version), version))
-    (publish(1) / "model.safetensors").write_bytes(b"")
-    with pytest.raises(WeightsError, match=r"model.safetensors has 0 bytes"):
+    (publish(1) / "model.safetensors").rename(publish(1) / "aside")
+    with pytest.raises(WeightsError):
         await service.weights.rollback(1)
-    assert (service.weights.state().version, held(service.fakes[0])) == (2, 2.0)
+    assert (service.weights.state().version, held(fake)) == (2, 2.0)
+    (publish(1) / "aside").rename(publish(1) / "model.safetensors")
+    assert (await service.weights.rollback(1)).uri == str(publish(1))
 
 
 async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for_the_record(
@@ -345,20 +339,6 @@ async def test_a_service_that_restarted_finds_the_folder_of_weights_that_were_br
     expected = broadcast.model_path if named else str(runs / "run-b" / "policy" / "v000007")
     assert (state.version, state.uri, state.ready) == (7, expected, 2)
     assert held(crashed) == (0.0 if named else 7.0), "it is not to be published again"
-
-
-async def test_weights_are_held_against_the_services_own_model_where_the_live_ones_cannot_be_read(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine())
-    publish(0)
-    service.fakes[0].model_path = "/on/another/machine"
-    await service.start()
-    folder = publish(1)
-    write_tensors(folder, {"model.norm.weight": np.ones(4, np.float32)})
-    with pytest.raises(WeightsError, match=r"tensor model\.embed_tokens\.weight is missing"):
-        await service.weights.update(WeightsUpdate(version=1, uri=str(folder)))
-    assert "/pause_generation" not in service.fakes[0].paths()
 
 
 async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(
