@@ -71,21 +71,16 @@ class Reward:
 
     def __init__(self, mode: str) -> None:
         self.service = Service()
-        self.ready_error: Exception | None = None
         api, self.client = judge_of(Settings(), document(mode))
         api = replace(api, generate_many=self.service)
-        app = create_app(api=api, ready=self.ready)
+        app = create_app(api=api)
         self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url="http://reward")
 
-    async def ready(self) -> None:
-        if self.ready_error is not None:
-            raise self.ready_error
 
-
-@pytest.fixture(params=MODES)
-async def reward(request: pytest.FixtureRequest) -> AsyncIterator[Reward]:
-    made = Reward(request.param)
+@pytest.fixture
+async def reward() -> AsyncIterator[Reward]:
+    made = Reward("separate")
     async with made.http:
         yield made
     await made.client.close()
