@@ -85,13 +85,6 @@ class Broker:
         """Put an entry on a stream, where everybody reads it."""
         self._redis.xadd(stream, fields)
 
-    def spoil(self, queue: str, change: Callable[[str], str | bytes]) -> int:
-        """Change every message of a queue in its place; returns how many."""
-        texts = self._redis.lrange(queue, 0, -1)
-        for place, text in enumerate(texts):
-            self._redis.lset(queue, place, change(text))
-        return len(texts)
-
     async def until_empty(self, *, within_s: float) -> bool:
         """Whether all queues run empty in time."""
         end = time.monotonic() + within_s

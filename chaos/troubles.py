@@ -167,25 +167,6 @@ def _garbage(queue: str, r: Round) -> list[str | bytes]:
     ]
 
 
-async def overwritten_messages(r: Round) -> None:
-    """Jobs that wait in the queues are overwritten where they lie: they are gone, and must be sent again."""
-    await r.submit()
-    await r.until(step=1)
-    spoilt = 0
-    for name in WORKERS:
-        r.stack.freeze(name)
-    end = time.monotonic() + 20
-    while not spoilt and time.monotonic() < end:
-        spoilt = sum(r.broker.spoil(queue, lambda text: text[: len(text) // 2]) for queue in QUEUES)
-        await asyncio.sleep(0.1)
-    for name in WORKERS:
-        r.stack.thaw(name)
-    r.moments.append(f"{spoilt} jobs cut in half")
-    if not spoilt:
-        r.missed.append("no job waited in a queue")
-    await r.end()
-
-
 async def slow_engine(r: Round) -> None:
     """Slow the engines down ten times for a while."""
     await r.submit()
@@ -291,19 +272,6 @@ async def zombie_learner(r: Round) -> None:
         f"the learner of {role} stood still for {seconds:.0f} s, {len(held)} lease was lost"
     )
     await r.end()
-
-
-async def two_orchestrators(r: Round) -> None:
-    """Start a second trainer on the same stores, then kill the first one."""
-    await r.submit(run={"steps": 6})
-    await r.until(step=0)
-    second = r.stack.second("trainer")
-    try:
-        await r.moment(step=2)
-        r.stack.kill("trainer")
-        await r.end()
-    finally:
-        await second.stop()
 
 
 async def zombie_orchestrator(r: Round) -> None:

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not only:
             failed = _play(study, files, settings, options, tell)
-        if not study.plots:
+        if study.compared is None:
             print(import_module(study.report).table(finished(files)))
         elif docs is not None:
             tell(
@@ -162,15 +162,17 @@ def _report(
     docs: Path,
     given: list[str],
 ) -> Path:
+    compared = study.compared
+    assert compared is not None
     seconds = sum(result["seconds"] for result in wanted.values())
     page = Page(
         seeds=seeds,
         command=f"python -m experiments {' '.join(given)}",
         minutes=seconds / 60 / options.processes,
         machine=f"{options.processes} processes of one thread on {os.cpu_count()} cores, no GPU",
-        pictures=import_module(study.plots).draw(wanted, docs),
+        pictures=compared.draw(wanted, docs),
     )
-    text = import_module(study.report).write(wanted, settings, page)
+    text = compared.write(wanted, settings.steps, page)
     path = docs / f"{study.name}.md"
     path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     return path

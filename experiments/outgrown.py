@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from demo.settings import DemoSettings, SupervisedSettings, WarmStart
+from experiments.comparison import Comparison
 from experiments.settings import Kind
 from experiments.study import Study
 from experiments.table1 import ARMS as TABLE1
@@ -21,6 +22,13 @@ _ROOM = HARD | {"commands": None}  # plans of any length
 _SMALL = {"receptacles": [3, 5], "distractors": [0, 2]}
 _LARGE = {"receptacles": [8, 10], "distractors": [2, 4]}
 _EASY, _OTHER = {"goals": ["place"]}, {"goals": ["two", "heat", "cool", "clean"]}
+_HELD_OUT = {
+    "": "all held-out tasks",
+    "/id": "the pool's",
+    "/rooms": "larger rooms",
+    "/goals": "other goals",
+    "/both": "both",
+}
 _ADAPTATION = {"max_pending": 4, "candidates": 1, "keep_goal": False}
 
 
@@ -74,8 +82,21 @@ OUTGROWN = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=_FULL.short(),
-    report="experiments.outgrown_report",
-    plots="experiments.outgrown_report",
+    compared=Comparison(
+        name="outgrown",
+        title="Tasks that are too easy soon: what adapting them adds",
+        known="what rewriting tasks adds here once a policy has outgrown its pool",
+        arms=ARMS,
+        main=MAIN,
+        planned=PLANNED,
+        pairs=(("E", "A"), ("N", "O"), *((name, "A") for name in ARMS if name not in MAIN)),
+        tuned=TUNING_SEEDS,
+        measures={
+            mode + end: f"{kind}, {mode}"
+            for mode in ("sampled", "greedy")
+            for end, kind in _HELD_OUT.items()
+        },
+    ),
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
 )
 
@@ -86,6 +107,5 @@ BROAD = replace(
     arms={"O": TABLE1["O"]},
     seeds=SEEDS[:3],
     full=replace(_FULL, tasks=tuple(replace(k, train=_BROAD.get(k.name, 0)) for k in _FULL.tasks)),
-    plots="",
 )
 """Half of the pool are other goals from the start: a pool made with knowledge of the held-out goals."""

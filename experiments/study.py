@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from demo.settings import ROOT
+from experiments.comparison import Comparison
 from experiments.jobs import Job
 from experiments.settings import Arm, Settings
 
@@ -26,8 +27,7 @@ class Study:
         seeds: that are reported.
         full: how much is played.
         quick: as little as shows that everything runs.
-        report: module whose `write` makes the page; without `plots`, one whose `table` is printed.
-        plots: module whose `draw` draws its pictures into a folder.
+        compared: makes the page; without, the `table` of the module `report` is printed.
         smoke: the arms of `quick`; all if empty.
         further: the seeds of arms that are not played on all reported ones.
     """
@@ -37,8 +37,8 @@ class Study:
     seeds: Sequence[int]
     full: Settings
     quick: Settings
-    report: str
-    plots: str = ""
+    compared: Comparison | None = None
+    report: str = ""
     smoke: Sequence[str] = ()
     further: Mapping[str, Sequence[int]] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from experiments.comparison import Comparison
 from experiments.settings import QUICK, Arm, Kind, Settings
 from experiments.study import Study
 
@@ -222,7 +223,22 @@ STUDY = Study(
     seeds=SEEDS,
     full=_FULL,
     quick=_FULL.short(),
-    report="experiments.table1_report",
-    plots="experiments.table1_report",
+    compared=Comparison(
+        name="table1",
+        title="Outcome only, step scores, a trained reward model, adapted tasks: the paper's order on two cores",
+        known="what each part of the loop added here, in the order of the paper's Table 1",
+        arms=ARMS,
+        main=MAIN,
+        planned=PLANNED,
+        order=ORDER,
+        pairs=tuple(BASELINES.items()),
+        tuned=TUNING_SEEDS,
+        measures={
+            "sampled/id": "ID, sampled",
+            "greedy/id": "ID, greedy",
+            "sampled/ood": "OOD, sampled",
+            "greedy/ood": "OOD, greedy",
+        },
+    ),
     further={name: SEEDS[:3] for name in ARMS if name not in MAIN},
 )

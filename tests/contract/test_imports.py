@@ -66,11 +66,13 @@ def loaded() -> dict[str, list[str]]:
     """By the name of a job, what came of it; see `importing`."""
     outside = ["services", "environments", *HEAVY]
     jobs = [
-        *(start(*process) for process in FORBIDDEN if process not in WITH_TORCH),
-        {"name": "library", "package": "triforge", "but": "triforge.web", "refused": [*outside, *WEB]},
-        {"name": "web", "package": "triforge.web", "refused": outside},
-        {"load": ["triforge.web.guard"], "then": [*map(alone, LIGHT)]},
-        {"load": ["torch"], "then": [*(start(*process) for process in WITH_TORCH), *map(alone, HEAVY_SERVICES)]},
+        {"load": ["httpx", "pydantic"], "then": [
+            *(start(*process) for process in FORBIDDEN if process not in WITH_TORCH),
+            {"name": "library", "package": "triforge", "but": "triforge.web", "refused": [*outside, *WEB]},
+            {"name": "web", "package": "triforge.web", "refused": outside},
+            {"load": ["triforge.web.guard"], "then": [*map(alone, LIGHT)]},
+            {"load": ["torch"], "then": [*(start(*process) for process in WITH_TORCH), *map(alone, HEAVY_SERVICES)]},
+        ]},
     ]  # fmt: skip
     command = [sys.executable, "-m", "tests.contract.importing", json.dumps(jobs)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

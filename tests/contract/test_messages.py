@@ -15,13 +15,7 @@ from services.env_adapter.sessions import store as sessions
 from services.reward import requests as judge_requests
 from triforge import types
 from triforge.types import (
-    GenerateReply,
-    JudgedGroup,
-    Lineage,
     Message,
-    TrainRow,
-    Trajectory,
-    VersionSpan,
 )
 
 EXAMPLES = Path(__file__).parent / "types"
@@ -37,10 +31,6 @@ def text_of(name: str) -> str:
     path = EXAMPLES / f"{name}.json"
     assert path.is_file(), f"{name} has no worked example; write {path}"
     return path.read_text(encoding="utf-8")
-
-
-def example(name: str) -> Any:
-    return MODELS[name].model_validate_json(text_of(name))
 
 
 def changed(dumped: Any, golden: Any, where: str) -> list[str]:
@@ -89,61 +79,3 @@ def test_every_message_names_its_producer_or_is_part_of_one_that_does() -> None:
 
 
 # ---- the examples are one story, and its parts fit together ----
-
-
-def covers_sampled(logprobs: tuple[float, ...], versions: tuple[VersionSpan, ...]) -> bool:
-    covered = {i for span in versions for i in range(span.start, span.end)}
-    return covered == {i for i, value in enumerate(logprobs) if value != 0.0}
-
-
-def test_every_sampled_token_of_the_example_has_a_log_probability_and_a_version() -> None:
-    trajectory: Trajectory = example("Trajectory")
-    for segment in trajectory.segments:
-        assert len(segment.ids) == len(segment.logprobs)
-        assert covers_sampled(segment.logprobs, segment.versions)
-    reply: GenerateReply = example("GenerateReply")
-    for output in reply.outputs:
-        assert len(output.ids) == len(output.logprobs)
-        assert covers_sampled(output.logprobs, output.versions)
-
-
-def test_the_steps_of_the_example_point_at_the_sampled_tokens() -> None:
-    trajectory: Trajectory = example("Trajectory")
-    segment = trajectory.segments[0]
-    spans = [(step.start, step.end) for step in trajectory.steps]
-    assert spans == [(span.start, span.end) for span in segment.versions]
-    assert [segment.ids[end - 1] for _, end in spans] == [2] * 4  # each ends its turn
-
-
-def test_the_votes_of_the_example_stand_with_their_trajectories_and_steps() -> None:
-    group: JudgedGroup = example("JudgedGroup")
-    assert len(group.votes) == len(group.played.trajectories) == group.played.group.rollouts
-    for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
-        assert votes is not None
-        assert votes.trajectory_id == trajectory.id
-        assert [given.step for given in votes.steps] == [step.index for step in trajectory.steps]
-        assert {len(given.votes) for given in votes.steps} == {group.played.group.votes}
-
-
-def test_the_row_of_the_example_trains_on_the_responses_and_nothing_else() -> None:
-    row: TrainRow = example("TrainRow")
-    trajectory: Trajectory = example("Trajectory")
-    assert row.key == f"{trajectory.id}/0"
-    assert (row.ids, row.logprobs) == (
-        trajectory.segments[0].ids,
-        trajectory.segments[0].logprobs,
-    )
-    trained = [i for i, weight in enumerate(row.weights) if weight > 0]
-    assert trained == [i for step in trajectory.steps for i in range(step.start, step.end)]
-    assert {i for i, value in enumerate(row.advantages) if value != 0.0} == set(trained)
-
-
-def test_the_lineage_of_the_example_is_a_tree_with_one_active_version() -> None:
-    lineage: Lineage = example("Lineage")
-    parent, child = lineage.versions
-    assert parent.task.id == lineage.slot == child.task.parent_id
-    assert parent.children == (child.task.id,)
-    assert (parent.task.state, child.task.state) == ("replaced", "active")
-    assert lineage.active_id == child.task.id
-    assert child.made_by is not None
-    assert child.made_by.instruction_after == child.task.instruction

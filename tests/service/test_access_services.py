@@ -26,8 +26,6 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 from triforge.telemetry import known
 from triforge.types import Params, PoolState, WeightsState
-from triforge.web.guard import Entrance
-from triforge.web.origins import OriginPolicy
 
 ORDER = ("none", "read", "submit", "admin")
 
@@ -220,20 +218,6 @@ async def test_the_engines_key_opens_no_policy_service(policy: httpx.AsyncClient
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-async def test_a_page_of_a_named_origin_may_read_what_the_native_api_answers() -> None:
-    entrance = Entrance(origins=OriginPolicy(origins=frozenset({"https://a.example"})))
-    app = policy_app(gateway=Gateway(), role="policy", entrance=entrance)  # type: ignore[arg-type]
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://policy") as client:
-        for origin, allowed, kind in (
-            ("https://a.example", "https://a.example", "unavailable"),
-            ("https://b.example", None, "forbidden"),
-        ):
-            reply = await client.post("/v1/generate", headers={"Origin": origin}, json={"requests": []})  # fmt: skip
-            assert reply.json()["type"] == f"urn:triforge:{kind}"
-            assert reply.headers.get("access-control-allow-origin") == allowed
-
-
 async def test_only_services_set_the_ids_of_a_request(
     policy: httpx.AsyncClient, locks: Locks
 ) -> None:
@@ -241,18 +225,6 @@ async def test_only_services_set_the_ids_of_a_request(
         headers = {**locks.headers(scope), "baggage": "triforge.run=r1"}
         reply = await policy.post("/v1/generate", headers=headers, json={"requests": []})
         assert reply.json()["detail"] == f"no engine for {about}", scope
-
-
-async def test_a_newer_client_is_refused_at_the_native_api(
-    policy: httpx.AsyncClient, locks: Locks
-) -> None:
-    newer = {"Triforge-Version": "999.0"}
-    reply = await policy.post("/v1/generate", headers={**locks.headers("submit"), **newer}, json={})
-    assert reply.json()["type"] == "urn:triforge:version"
-    served = await policy.post(
-        "/v1/generate", headers={**locks.headers("service"), **newer}, json={}
-    )
-    assert served.json()["type"] == "urn:triforge:input"
 
 
 async def test_judging_asks_for_a_key_that_may_submit(locks: Locks) -> None:

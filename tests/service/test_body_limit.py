@@ -159,22 +159,3 @@ async def test_a_pool_of_json_that_is_no_task_is_refused_before_it_is_parsed(
     assert reply.status_code == 422
     assert "99999: given twice" in reply.json()["detail"]
     assert time.process_time() - begun < 5
-
-
-async def test_a_method_that_a_path_does_not_have_is_answered_with_those_it_has(
-    http: httpx.AsyncClient,
-) -> None:
-    for path, allowed in (("/raw", "POST"), ("/healthz", "GET")):
-        reply = await http.delete(path)
-        assert (reply.status_code, reply.headers["allow"]) == (405, allowed)
-        assert reply.json()["type"] == "urn:triforge:method_not_allowed"
-
-
-async def test_the_description_names_only_problem_documents_for_errors(
-    http: httpx.AsyncClient,
-) -> None:
-    document = (await http.get("/openapi.json")).json()
-    responses = document["paths"]["/model"]["post"]["responses"]
-    assert set(responses) == {"200", "default"}
-    assert set(responses["default"]["content"]) == {"application/problem+json"}
-    assert "HTTPValidationError" not in document["components"]["schemas"]

@@ -56,15 +56,6 @@ def test_torch_and_numpy_agree_on_every_loss(arrays):
         assert getattr(ours, field) == pytest.approx(getattr(theirs, field))
 
 
-def test_goldens_on_torch():
-    ratios = torch.tensor([1.5, 0.5, 1.5, 0.5, 5.0], dtype=torch.float64)
-    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0], dtype=torch.float64)
-    loss = ppo(torch.log(ratios), torch.zeros_like(ratios), advantages, **CLIPS)
-    assert loss.tolist() == pytest.approx([-1.28, -0.5, 1.5, 0.8, 5.0])
-    kl = kl_k3(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0]))
-    assert kl.tolist() == pytest.approx([0.106531, 0.718282], abs=1e-6)
-
-
 def test_gradients_stay_finite_where_the_policies_are_worlds_apart():
     logprobs = torch.tensor([-2000.0, 0.0, -1.0, -1.0], requires_grad=True)
     old = torch.tensor([0.0, -2000.0, -1.0, float("nan")])
@@ -75,14 +66,3 @@ def test_gradients_stay_finite_where_the_policies_are_worlds_apart():
     assert torch.isfinite(total)
     assert torch.isfinite(logprobs.grad).all()
     assert logprobs.grad[2] == pytest.approx(-0.4)
-
-
-def test_splitting_a_batch_into_rows_does_not_change_its_gradient(arrays):
-    _, old, advantages, weights = (torch.from_numpy(a) for a in arrays)
-    whole = torch.from_numpy(arrays[0]).requires_grad_()
-    weighted_sum(ppo(whole, old, advantages, **CLIPS), weights).backward()
-    rows = torch.from_numpy(arrays[0]).requires_grad_()
-    for i in range(3):
-        loss = ppo(rows[i : i + 1], old[i : i + 1], advantages[i : i + 1], **CLIPS)
-        weighted_sum(loss, weights[i : i + 1]).backward()
-    torch.testing.assert_close(whole.grad, rows.grad)

@@ -233,41 +233,6 @@ async def test_plain_completions_are_those_of_their_prompts(client: openai.Async
     assert text == whole.choices[0].text
 
 
-async def test_alternatives_are_as_many_as_asked_for(client: openai.AsyncOpenAI) -> None:
-    options: Any = {"model": "policy", "messages": ASK, "temperature": 0, "max_tokens": 6}
-    options |= {"logprobs": True, "top_logprobs": 4}
-    answer = await client.chat.completions.create(**options)
-    rows = [[]] if answer.choices[0].logprobs is None else answer.choices[0].logprobs.content or []
-    assert rows
-    for row in rows:
-        assert len(row.top_logprobs) == 4  # type: ignore[attr-defined]
-        assert row.top_logprobs[0].logprob == pytest.approx(row.logprob)  # type: ignore[attr-defined]
-    streamed = [
-        token
-        async for chunk in await client.chat.completions.create(**options, stream=True)
-        for token in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else [])
-    ]
-    assert [len(token.top_logprobs) for token in streamed] == [4] * len(rows)
-
-
-async def test_biases_and_penalties_change_what_is_drawn(client: openai.AsyncOpenAI) -> None:
-    async def drawn(**more: Any) -> list[str]:
-        answer = await client.completions.create(
-            model="policy", prompt="ab", temperature=0, max_tokens=12, logprobs=0, **more
-        )
-        assert answer.choices[0].logprobs is not None
-        return answer.choices[0].logprobs.tokens or []
-
-    letter = byte_tokenizer().token_to_id("x")
-    assert set(await drawn(logit_bias={letter: 100})) == {"x"}
-    held = await drawn(logit_bias={letter: 100}, frequency_penalty=2, presence_penalty=2)
-    assert set(held) == {"x"}  # 100 is more than all penalties of 12 tokens
-    bias = {str(token): 60.0 for token in (letter, letter + 1)}
-    one = len(set(await drawn(logit_bias=bias)))
-    both = len(set(await drawn(logit_bias=bias, frequency_penalty=2, presence_penalty=2)))
-    assert (one <= both, both) == (True, 2)
-
-
 @pytest.mark.parametrize("named", [False, True])
 async def test_a_tool_that_must_be_called_is_called_by_any_model(
     client: openai.AsyncOpenAI, named: bool

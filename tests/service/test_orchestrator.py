@@ -10,26 +10,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from prometheus_client import REGISTRY
 from sqlalchemy import select
 
 from services.trainer.loop.learners import Learners
 from services.trainer.loop.untrained import untrained
 from tests.batches import train_batch
-from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fake_loop import CONFIG, Loop
 from tests.service.fragile import Killed
-from triforge.broker import Broker
+from triforge.broker.protocol import key
 from triforge.config import parse
 from triforge.errors import PolicyError, StorageError, UnavailableError
 from triforge.event_loop import end_task
 from triforge.store.tables import MeasurementRow
-from triforge.types import ErrorInfo, RunState, TaskOutcome, WeightsReady, WeightVersion
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
+from triforge.types import ErrorInfo, GroupTask, RunState, TaskOutcome, WeightsReady, WeightVersion
 
 
 @contextlib.asynccontextmanager
@@ -469,6 +464,29 @@ async def test_engines_that_lost_the_weights_in_a_step_have_them_again_in_the_ne
     assert versions(loop, run)[-1][1] == 2, "one of two steps has trained the policy"
 
 
+async def test_a_run_never_takes_over_weights_that_another_client_published_in_its_step(
+    loop: Loop,
+) -> None:
+    run = loop.submit(steps=2, eval_every=0)
+    service = loop.services["policy"]
+
+    def meddle(step: int) -> None:
+        if step == 1:
+            service.version, service.uri = 50, "/models/foreign"
+
+    loop.plans.before = meddle
+    state = await loop.conduct(run)
+    assert (state.status, state.reason) == ("finished", "")
+    found = [(s.step, s.policy_version) for s in loop.store.steps(run.id)]
+    assert found == [(0, 1), (1, 1), (2, 52)]
+    assert service.served[-2:] == [
+        (51, "/models/policy"),
+        (52, loop.artifacts.uri(f"weights/{run.id}/policy/v000052")),
+    ]
+    by_step = {row["step"]: row["reason"] for row in loop.records(run)}
+    assert by_step == {1: "stale weight version", 2: ""}
+
+
 async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(loop: Loop) -> None:
     old = WeightsReady(run_id="r", role="policy", step=1, version=2, uri="/old", digest="")
     answers = [old, old.model_copy(update={"error": ErrorInfo(kind="trainer", detail="old")})]
@@ -529,3 +547,58 @@ async def test_engines_have_their_memory_again_whatever_becomes_of_the_step(
             loop.store.set_status(run.id, "stopping")
         assert (await loop.conduct(run)).status in ("finished", "stopped")
     assert not any(service.released for service in loop.services.values())
+
+
+# ---- jobs of an ended run, and the progress of a step ----
+
+
+async def test_workers_hear_that_a_run_has_failed_and_that_it_goes_on(
+    loop: Loop, redis_url: str
+) -> None:
+    run = loop.submit()
+    loop.learners["policy"].error = ErrorInfo(kind="trainer", detail="no")
+    assert (await loop.conduct(run)).status == "failed"
+    assert await loop.broker.exists(key("ended", run.id))
+    marked: list[int] = []
+
+    def loses(_: GroupTask) -> bool:
+        with redis.Redis.from_url(redis_url) as client:
+            marked.append(int(client.exists(f"tf:ended:{run.id}")))
+        return False
+
+    loop.workers.loses = loses
+    loop.learners["policy"].error = None
+    loop.store.resume(run.id)
+    assert (await loop.conduct(run)).status == "finished"
+    assert set(marked) == {0}
+    assert await loop.broker.exists(key("ended", run.id)), (
+        "duplicates of a finished run are dropped as well"
+    )
+
+
+async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
+    run = loop.submit(steps=1, eval_every=0)
+    assert (await loop.conduct(run)).status == "finished"
+    heard = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
+    assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
+        (
+            1,
+            {
+                "purpose": "train",
+                "successes": 1,
+                "score": 0.5,
+                "measured": 2,
+                "done": n,
+                "total": 2,
+            },
+        )
+        for n in (1, 2)
+    ]
+
+
+async def test_a_run_goes_on_although_its_events_cannot_be_sent(loop: Loop) -> None:
+    loop.troubles.plan("emit group", StorageError("the server is out of memory"), times=100)
+    run = loop.submit(steps=1)
+    assert (await loop.conduct(run)).status == "finished"
+    assert set(loop.workers.played.values()) == {1}
+    assert "emit group" in loop.troubles.visited

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.fake_loop import Loop, loop_of
+from tests.service.fake_loop import Loop
 from tests.service.fragile import Killed
-from triforge.broker import Broker
 from triforge.event_loop import end_task
 from triforge.types import GroupTask, RunState
 
 NEVER = 1_000_000
 AHEAD = {"steps": 4, "groups_per_step": 2, "eval_every": 0, "staleness_bound": 2}
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.service.fake_loop import Loop, loop_of
+from tests.service.fake_loop import Loop
 from tests.service.fragile import Killed
-from triforge.broker import Broker
 from triforge.types import RunState
 
 SHORT = {"steps": 1, "groups_per_step": 2, "eval_every": 1, "eval_greedy": False}
 NEVER = 1_000_000
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 async def _killed(loop: Loop, run: RunState, place: int) -> bool:

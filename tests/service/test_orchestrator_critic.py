@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.service.fake_loop import CONFIG, Loop, loop_of
-from triforge.broker import Broker
+from tests.service.fake_loop import CONFIG, Loop
 from triforge.config import parse
 from triforge.store.rows import read_rows
 
 
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        made.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
-        yield made
+@pytest.fixture(autouse=True)
+def _keep_rows(loop: Loop) -> None:
+    loop.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
 
 
 async def test_rows_and_settings_of_a_run_with_a_critic(loop: Loop) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fake_loop import CONFIG, Loop
 from tests.service.fragile import Killed
-from triforge.broker import Broker
 from triforge.config import parse
 from triforge.types import RunState
 
 ALIKE = ("00001-train-0000", "00001-refill1-0000")  # groups of step 1 whose rollouts all lose
 
 
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        made.workers.alike = lambda task: task.group_id.endswith(ALIKE)
-        yield made
+@pytest.fixture(autouse=True)
+def _alike(loop: Loop) -> None:
+    loop.workers.alike = lambda task: task.group_id.endswith(ALIKE)
 
 
 def submitted(loop: Loop, refills: int = 5, **run: Any) -> RunState:

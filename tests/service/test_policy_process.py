@@ -16,9 +16,7 @@ import pytest
 from services.policy.__main__ import main
 from tests.fake_engine import FakeEngine
 from tests.service.test_policy_http import serving
-from triforge import __version__
 from triforge.clients.transport import get_json, http_client
-from triforge.errors import UnavailableError
 from triforge.testing.model_folders import words_folder
 
 ROOT = Path(__file__).parents[2]
@@ -43,29 +41,6 @@ def process(**settings: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         started.terminate()
         started.communicate(timeout=30)
-
-
-async def test_the_service_comes_up_before_its_engines_and_stops_on_a_signal(
-    tmp_path: Path,
-) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    settings = {
-        "ROLE": "reward",
-        "REWARD_MODEL_URL": url,
-        "ENGINES": "http://127.0.0.1:1",
-        "MODEL": str(words_folder(tmp_path, ["go"])),
-    }
-    with process(**settings) as started:
-        async with http_client(url) as client:
-            assert await get_json(client, "/healthz", deadline_s=60) == {
-                "status": "alive",
-                "version": __version__,
-            }
-            with pytest.raises(UnavailableError, match="none of 1 engines serves"):
-                await get_json(client, "/readyz")
-    assert started.returncode in (0, -15)
 
 
 @pytest.mark.parametrize(

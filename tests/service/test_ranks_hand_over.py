@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from services.trainer.learner.weights.tensors import stored
 from tests.service.learners import BASE, a_batch, answers
 from tests.service.test_weights_travel import ADMIN, Service
 from tests.unit.local_engine.models import build_folder, new_engine
+from tests.warm_processes import WarmProcess
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
@@ -43,27 +43,36 @@ def folder(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def two_ranks(
-    redis_url: str, store: ArtifactStore, *command: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A learner as torchrun starts it, twice the same module."""
+    redis_url: str, store: ArtifactStore, log: Path, *command: str
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Two ranks of a learner; yield a task that ends with the first of them and, as torchrun does, ends the other."""
     settings = Settings(
         redis_url=redis_url, artifacts_url=store.root, lease_s=0.6, handover="distributed",
         admin_api_key=SecretStr(ADMIN),
     )  # fmt: skip
-    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    torchrun = (
-        "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
-        "--master-port", str(free_port()), "-m", *command,
-    )  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *torchrun, env={**os.environ, **settings.environment(), **own}
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()  # its ranks, too
-            await asyncio.wait_for(process.wait(), 60)
+    group = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    with ExitStack() as stack:
+        ranks = []
+        for rank in ("0", "1"):
+            env = settings.environment() | group | {"RANK": rank, "LOCAL_RANK": rank}
+            process = WarmProcess(*command, env=env, log=log / f"rank-{rank}.log")
+            ranks.append(stack.enter_context(process))
+
+        async def watch() -> None:
+            while all(rank.returncode is None for rank in ranks):  # noqa: ASYNC110 (processes send no event)
+                await asyncio.sleep(0.05)
+            for rank in ranks:
+                if rank.returncode is None:
+                    rank.send_signal(signal.SIGKILL)
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield watching
+        finally:
+            watching.cancel()
 
 
 class NoDisk:
@@ -122,9 +131,9 @@ def update_to(ready: WeightsReady) -> WeightsUpdate:
 
 @pytest.mark.timeout(2 * PATIENCE_S)
 async def test_what_two_ranks_broadcast_is_what_their_folder_holds(
-    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path, tmp_path: Path
 ) -> None:
-    async with two_ranks(redis_url, store, *LEARNER):
+    async with two_ranks(redis_url, store, tmp_path, *LEARNER):
         await broker.announce(a_batch(store, folder))
         (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
         with engines(folder, Path(ready.uri)) as ((engine,), service):
@@ -138,12 +147,12 @@ async def test_what_two_ranks_broadcast_is_what_their_folder_holds(
 
 @pytest.mark.timeout(2 * PATIENCE_S)
 async def test_a_rank_that_dies_while_weights_are_gathered_leaves_the_version_before(
-    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path, tmp_path: Path
 ) -> None:
     versions = CheckpointStore(store, "run", "policy")
-    async with two_ranks(redis_url, store, DYING, "full", "gathering") as torchrun:
+    async with two_ranks(redis_url, store, tmp_path, DYING, "full", "gathering") as dead:
         await broker.announce(a_batch(store, folder))
-        assert await asyncio.wait_for(torchrun.wait(), PATIENCE_S) != 0
+        await asyncio.wait_for(dead, PATIENCE_S)
     assert versions.checkpoints.is_dir(), "the step was taken"
     assert versions.newest() == -1
     assert await broker.read_weights("0", block_s=0.1) == []
@@ -151,9 +160,9 @@ async def test_a_rank_that_dies_while_weights_are_gathered_leaves_the_version_be
 
 @pytest.mark.timeout(2 * PATIENCE_S)
 async def test_a_rank_that_dies_while_weights_are_sent_leaves_no_engine_with_a_part_of_them(
-    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path, tmp_path: Path
 ) -> None:
-    async with two_ranks(redis_url, store, DYING, "replicate", "sending"):
+    async with two_ranks(redis_url, store, tmp_path, DYING, "replicate", "sending"):
         await broker.announce(a_batch(store, folder))
         (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
         new = Path(ready.uri)

@@ -17,7 +17,7 @@ from services.trainer.app import create_app
 from services.trainer.runs.runs import MAX_CONFIG, Runs
 from services.trainer.runs.store import RunStore
 from tests.contract.test_messages import EXAMPLES
-from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fake_loop import CONFIG, Loop
 from triforge.broker import Broker, RedisBroker
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, parse
@@ -94,12 +94,6 @@ class Api:
     async def close(self) -> None:
         await self.http.aclose()
         await self.client.close()
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture
@@ -231,28 +225,11 @@ async def test_what_could_not_be_shown_again_is_not_stored_and_the_list_of_runs_
     assert await api.client.runs() == []
 
 
-async def test_text_in_a_config_may_look_like_what_is_refused(api: Api) -> None:
-    reply = await api.http.post("/v1/runs", json={"pool": "kitchen", "config": options("\\u0000 \\ud800")})  # fmt: skip
-    assert reply.status_code == 201
-    assert (await api.client.runs())[0].config["env_adapter"]["options"] == {"wording": "\\u0000 \\ud800"}  # fmt: skip
-
-
-async def test_a_run_on_an_unknown_pool_is_refused(api: Api) -> None:
-    found = problem(await api.http.post("/v1/runs", json={"pool": "cellar"}), 404, "not_found")
-    assert "cellar" in found["detail"]
-
-
 async def test_a_run_is_refused_for_now_while_env_adapter_is_away(api: Api) -> None:
     api.pools.away = True
     reply = await api.http.post("/v1/runs", json={"pool": "kitchen"})
     assert problem(reply, 503, "unavailable")["retry_after_s"] == 3.0
     assert reply.headers["retry-after"] == "3"
-
-
-async def test_a_key_that_no_column_holds_is_refused(api: Api) -> None:
-    headers = {"Idempotency-Key": "k" * 201}
-    reply = await api.http.post("/v1/runs", json={"pool": "kitchen"}, headers=headers)
-    problem(reply, 422, "input")
 
 
 @pytest.mark.parametrize(
@@ -329,13 +306,6 @@ async def test_a_run_is_stopped_and_resumed_and_both_only_when_that_makes_sense(
     assert (await api.client.resume(run.id)).status == "queued"
 
 
-async def test_a_running_run_is_asked_to_stop_once_or_twice(api: Api, loop: Loop) -> None:
-    run = await api.client.submit("kitchen")
-    assert loop.store.take(run.id).status == "running"
-    assert [(await api.client.stop(run.id)).status for _ in range(2)] == ["stopping"] * 2
-    assert loop.store.take(run.id).status == "stopping"
-
-
 # ---- the whole service ----
 
 
@@ -398,7 +368,8 @@ async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(
         assert [line[4:] for line in rest.splitlines() if line.startswith("id: ")] == [
             f["id"] for f in fields[3:]
         ]
-    problem(await trainer.http.get(f"{url}?after=yesterday"), 422, "input")
+    for never in ("yesterday", "1-", "99999999999999999999999-0"):
+        problem(await trainer.http.get(f"{url}?after={never}"), 422, "input")
 
 
 async def test_a_run_without_a_training_step_has_nothing_to_export(api: Api, loop: Loop) -> None:
@@ -426,8 +397,3 @@ async def test_without_redis_the_service_is_alive_but_not_ready_and_events_are_r
     finally:
         await api.close()
         await away.close()
-
-
-async def test_with_redis_the_service_is_ready_and_shows_metrics(api: Api) -> None:
-    assert (await api.http.get("/readyz")).json() == {"status": "ready"}
-    assert "python_info" in (await api.http.get("/metrics")).text

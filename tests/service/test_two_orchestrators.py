@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from services.trainer.runs.store import RunStore, Superseded
-from tests.service.fake_loop import FakePlans, Loop, loop_of
-from triforge.broker import Broker
+from tests.service.fake_loop import FakePlans, Loop
 from triforge.broker.protocol import key
 from triforge.event_loop import end_task
 from triforge.types import PlannedGroup, RunState, RunStep
 
 SHORT = {"steps": 2, "groups_per_step": 2, "eval_every": 0}
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 def standing(loop: Loop, run: RunState) -> list[tuple[int, int, int]]:

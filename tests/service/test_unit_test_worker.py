@@ -13,7 +13,7 @@ import pytest
 from services.reward.worker import JudgeWorker
 from tests.sections import flat_group
 from triforge.broker import Broker, group_judgement_id, unjudged
-from triforge.errors import PolicyError, SandboxError
+from triforge.errors import SandboxError
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult
 from triforge.types import (
@@ -156,15 +156,6 @@ async def test_tests_are_written_run_stored_and_announced(played: Broker) -> Non
     assert "g-00" not in shown
 
 
-async def test_an_job_delivered_twice_is_done_once(played: Broker) -> None:
-    service, sandbox = Service(), Echo()
-    writer = worker(played, service, sandbox)
-    await asyncio.gather(writer.judge(JOB), writer.judge(JOB))
-    await writer.judge(JOB)
-    assert (len(service.asked), sandbox.runs) == (1, 2)
-    assert await announced(played) == ["g"]
-
-
 async def test_what_another_worker_stored_first_counts_and_is_announced(played: Broker) -> None:
     first = GroupJudgement(group_id="g", prompt_ids=(), texts=(), seconds=77.0)
     assert await played.put_payload(first)
@@ -212,25 +203,6 @@ async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(playe
     assert await announced(played) == ["g"]
 
 
-async def test_a_model_that_stays_broken_is_an_error_too(played: Broker) -> None:
-    await worker(played, Service(errors=[PolicyError("engine says 500")] * 9), Echo()).judge(JOB)
-    tests = await stored_tests(played)
-    assert tests.error is not None
-    assert tests.error.kind == "policy"
-
-
-async def test_programs_that_do_not_end_meet_the_deadline(played: Broker) -> None:
-    class Hangs(Echo):
-        async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> RunResult:
-            await asyncio.Event().wait()
-            return await super().run(program, stdin, limits)
-
-    await worker(played, Service(), Hangs()).judge(JOB.model_copy(update={"deadline_s": 0.05}))
-    tests = await stored_tests(played)
-    assert tests.error is not None
-    assert tests.error.kind == "deadline"
-
-
 async def test_the_programs_of_one_group_run_at_a_time(broker: Broker) -> None:
     class Counts(Echo):
         active = peak = 0
@@ -261,16 +233,6 @@ async def test_the_programs_of_one_group_run_at_a_time(broker: Broker) -> None:
     await asyncio.gather(*(writer.judge(job) for job in jobs))
     assert (sandbox.runs, sandbox.peak) == (4, 2)
     assert await broker.voted([NAME, group_judgement_id("h")]) == {NAME, group_judgement_id("h")}
-
-
-async def test_forgotten_tests_are_written_again(played: Broker) -> None:
-    service = Service()
-    await worker(played, service, Echo()).judge(JOB)
-    await played.forget_votes("g", (NAME,))
-    assert await played.judged_group("g") is None
-    await worker(played, service, Echo()).judge(JOB)
-    assert len(service.asked) == 2
-    assert await announced(played) == ["g", "g"]
 
 
 async def test_a_worker_that_is_to_run_tests_does_not_start_where_bubblewrap_is_missing(

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
 from services.trainer.loop.gauges import PHASES
-from tests.service.fake_loop import Loop, loop_of
-from triforge.broker import Broker
+from tests.service.fake_loop import Loop
 from triforge.errors import StorageError
 from triforge.telemetry import known, tracing
 
 REASON = "OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'"
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 def counted(name: str, **labels: str) -> float:

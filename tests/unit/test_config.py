@@ -39,45 +39,22 @@ def at(path: str, value: Any) -> dict[str, Any]:
 IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("run.steps", -1, "greater than or equal to 0"),
     ("run.steps", 2.5, "valid integer"),
-    ("run.steps", "many", "valid integer"),
-    ("run.seed", -1, "greater than or equal to 0"),
     ("run.seed", 2**32, "less than or equal to 4294967295"),
-    ("run.groups_per_step", 0, "greater than or equal to 1"),
-    ("run.staleness_bound", -1, "greater than or equal to 0"),
     ("run.judge_staleness_bound", 1, "at most run.staleness_bound = 0"),
     ("run.min_measured", 9, "at most env_adapter.rollouts = 8"),
     ("run.late_groups", "discard", "'wait' or 'mask'"),
-    ("run.eval_every", -1, "greater than or equal to 0"),
-    ("run.keep_checkpoints", 0, "greater than or equal to 1"),
-    ("run.step_deadline_s", 0, "greater than 0"),
     ("run.step_deadline_s", float("inf"), "finite"),
     ("run", 5, "valid dictionary"),
-    ("models.policy.temperature", 5.5, "less than or equal to 5"),
     ("models.policy.temperature", 0, "above 0"),
     ("models.reward.temperature", 0, "above 0"),
     ("models.policy.top_p", 0.9, "allowed 1.0"),
-    ("models.reward.top_p", 0.9, "allowed 1.0"),
-    ("models.policy.max_new_tokens", 0, "greater than or equal to 1"),
-    ("models.reward.max_new_tokens", 131073, "less than or equal to 131072"),
     ("models.policy.stop", "text", "valid tuple"),
     ("models.policy.regex", "(a{1000}){1000}", "it has 1000000 positions, expected at most 10000"),
     ("models.reward.regex", "a{,9999999}", "9999999 positions"),
     ("env_adapter.rollouts", 1, "greater than or equal to 2"),
-    ("env_adapter.rollouts", 257, "less than or equal to 256"),
-    ("env_adapter.max_steps", 0, "greater than or equal to 1"),
-    ("env_adapter.episode_deadline_s", 0, "greater than 0"),
-    ("env_adapter.episode_retries", -1, "greater than or equal to 0"),
     ("adaptation.controller", "magic", "'llm_rewrite'"),
-    ("adaptation.candidates", 17, "less than or equal to 16"),
-    ("adaptation.max_rollouts", 7, "greater than or equal to 8"),
-    ("adaptation.null_control", 1.5, "less than or equal to 1"),
-    ("reward.votes", 0, "greater than or equal to 1"),
     ("reward.votes", 65, "less than or equal to 64"),
-    ("reward.prompt", "poem", "'rubric' or 'terse'"),
-    ("trainer.policy.learning_rate", 0, "greater than 0"),
     ("trainer.policy.learning_rate", float("nan"), "finite"),
-    ("trainer.reward.max_rows", -1, "greater than or equal to 0"),
-    ("trainer.reward.updates_per_step", 0, "greater than or equal to 1"),
     ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'cispo', "),
     ("algorithm.overrides.lam", 500, "allowed a number from 0 to 100"),
     ("algorithm.overrides.lam", 0, "allowed above 0"),
@@ -102,18 +79,10 @@ def test_an_impossible_value_is_refused_with_field_value_and_what_is_allowed(
 
 def test_a_bound_above_zero_needs_a_correction_or_the_word_bypass() -> None:
     for mode, force in (("auto", "tis"), ("bypass", "bypass"), ("mis", "mis")):
-        config = parse(
-            {
-                "run": {"staleness_bound": 2},
-                "algorithm": {"overrides": {"off_policy": mode}},
-            }
-        )
+        config = parse(at("run.staleness_bound", 2) | at("algorithm.overrides.off_policy", mode))
         assert config.correction.mode == force
     assert parse({}).correction.mode == "none"
-    document = {
-        "run": {"staleness_bound": 2},
-        "algorithm": {"overrides": {"off_policy": "none"}},
-    }
+    document = at("run.staleness_bound", 2) | at("algorithm.overrides.off_policy", "none")
     with pytest.raises(ConfigError, match=r"run.staleness_bound: given 2 .*off_policy = 'none'"):
         parse(document)
 
@@ -128,7 +97,6 @@ FROZEN = {"overrides": {"train_reward_model": False}}
             {"reward": {"kind": "shuffled"}},
             "reward.kind: given 'shuffled' with algorithm.overrides.train_reward_model = true",
         ),
-        ({"reward": {"kind": "oracle"}}, "given 'oracle' with .*train_reward_model = true"),
         (
             {
                 "reward": {"kind": "log_ratio"},
@@ -159,22 +127,13 @@ def test_step_scores_are_refused_without_what_they_need(
         parse(document)
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "oracle", "log_ratio"])
-def test_step_scores_that_train_no_judge_are_votes_of_a_frozen_one(kind: str) -> None:
-    config = parse({"reward": {"kind": kind}, "algorithm": FROZEN})
-    assert config.votes == 3
-
-
 def test_votes_may_be_held_to_a_bound_of_their_own() -> None:
     assert parse({"run": {"staleness_bound": 2}}).vote_bound == 2
     assert parse({"run": {"staleness_bound": 2, "judge_staleness_bound": 1}}).vote_bound == 1
 
 
 def test_votes_are_not_dropped_where_nothing_else_rewards() -> None:
-    document = {
-        "run": {"stale_votes": "drop"},
-        "algorithm": {"overrides": {"use_outcome": False}},
-    }
+    document = at("run.stale_votes", "drop") | at("algorithm.overrides.use_outcome", False)
     with pytest.raises(ConfigError, match=r"run.stale_votes: given 'drop', allowed 'rejudge'"):
         parse(document)
 
@@ -198,9 +157,7 @@ def test_a_proposal_needs_service_for_one_whole_group() -> None:
     [
         ("run.stpes", "steps"),
         ("rnu", "adaptation"),
-        ("trainer.policy.lr", "learning_rate"),
         ("models.critic", "rewriter"),
-        ("adaptation.critic_tokens", "diagnosis_tokens"),
     ],
 )
 def test_an_unknown_field_is_refused_with_the_fields_that_there_are(field: str, known: str) -> None:
@@ -248,16 +205,6 @@ def test_a_config_survives_the_database_as_json() -> None:
     assert parse(json.loads(json.dumps(config.model_dump(mode="json")))) == config
 
 
-def test_a_config_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        RunConfig().run.steps = 5  # type: ignore[misc]
-
-
-def test_greedy_sampling_differs_in_temperature_only() -> None:
-    model = RunConfig().models.policy
-    assert model.sampling(greedy=True) == model.sampling().model_copy(update={"temperature": 0.0})
-
-
 # ---- documents and overrides ----
 
 
@@ -291,9 +238,7 @@ def test_what_was_changed_of_one_preset_is_not_changed_of_another() -> None:
     ("text", "document"),
     [
         ("run.steps=5", {"run": {"steps": 5}}),
-        ("run.name=five", {"run": {"name": "five"}}),
         ("run.name=a=b", {"run": {"name": "a=b"}}),
-        ("run.eval_greedy=false", {"run": {"eval_greedy": False}}),
         ('models.policy.stop=["x"]', {"models": {"policy": {"stop": ["x"]}}}),
         ("run.name=", {"run": {"name": ""}}),
     ],
@@ -304,30 +249,18 @@ def test_an_assignment_is_one_field_with_a_json_value_or_a_string(
     assert assignment(text) == document
 
 
-@pytest.mark.parametrize("text", ["run.steps", "=5", ""])
+@pytest.mark.parametrize("text", ["run.steps", "=5"])
 def test_an_assignment_without_a_field_or_a_value_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected section\.field=value"):
         assignment(text)
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"[run\n", "not valid TOML"),
-        (b"[run]\nsteps = 1\nsteps = 2\n", "not valid TOML"),
-        (b"name = '\xff\xfe'", "not valid TOML"),
-    ],
-)
-def test_a_file_that_is_no_toml_is_refused_by_name(
-    tmp_path: Path, content: bytes, sentence: str
-) -> None:
-    path = tmp_path / "broken.toml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"{path}: {sentence}"):
-        read_document(path)
-
-
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    for content in (b"[run\n", b"name = '\xff\xfe'"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=f"{path}: not valid TOML"):
+            read_document(path)
     with pytest.raises(ConfigError, match=r"none\.toml: not found"):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
@@ -354,20 +287,13 @@ def test_settings_come_from_the_environment_and_go_back_into_it() -> None:
     assert Settings.from_env(settings.environment()) == settings
 
 
-def test_an_empty_environment_gives_the_defaults() -> None:
-    assert Settings.from_env({}) == Settings()
-
-
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
         ("TRIFORGE_LEASE_S", "soon", "valid number"),
-        ("TRIFORGE_LEASE_S", "0", "greater than 0"),
         ("TRIFORGE_RESEND_S", "nan", "finite"),
-        ("TRIFORGE_ROLE", "Sings!", "should match pattern"),
         ("TRIFORGE_MODELS", "mover", "name=http://host:port"),
         ("TRIFORGE_TRAINER_URL", "localhost:8004", "http://host:port"),
-        ("TRIFORGE_POLICY_MODEL_URL", "http://:8001", "http://host:port"),
         ("TRIFORGE_POLICY_MODEL_URL", "http://host:99999", "http://host:port"),
         ("TRIFORGE_REWARD_URL", "http://host:port", "http://host:port"),
     ],
@@ -388,11 +314,9 @@ def test_an_unknown_variable_is_refused_with_the_variables_that_there_are() -> N
     ("pattern", "count"),
     [
         ("(a{1000}){1000}", 1_000_000),
-        ("((?:a|bc){10,20}x)+?{3}", 183),
         (r"[0-9]{1,3}(\.[0-9]{1,3}){3}", 15),
         (r"[\]{9}]{3}\{9\}\p{L}{7}a{,4}b{5,}", 22),
         ("[" * 100_000, 1),
-        ("(?" * 50_000, 0),
     ],
 )
 def test_positions_of_an_expression_are_counted_with_its_repetitions(
@@ -441,10 +365,8 @@ APART: Any = {"models": THREE["models"] | {"second": {"judges": ["mover"]}}}
 def test_a_further_model_may_judge_agents_of_the_environment() -> None:
     config = parse(APART | {"trainer": {"reward": {"epochs": 3}}})
     assert config.trained == ("policy", "reward", "mover", "second")
-    assert (list(config.models.players), list(config.models.judging)) == (
-        ["policy", "mover"],
-        ["reward", "second"],
-    )
+    assert list(config.models.players) == ["policy", "mover"]
+    assert list(config.models.judging) == ["reward", "second"]
     assert config.models.judges == {"mover": "second"}
     assert (config.learner("second").epochs, config.learner("mover").epochs) == (3, 1)
     assert config.algorithm_of("second") == config.algorithm_of("reward")
@@ -455,17 +377,8 @@ def test_a_further_model_may_judge_agents_of_the_environment() -> None:
 def test_a_further_model_may_have_an_objective_of_its_own() -> None:
     config = parse(THREE | {"trainer": {"mover": {"job": "dpo_pair"}}})
     own = config.algorithm_of("mover")
-    assert (own.job, own.estimator, own.aggregation, own.kl_beta) == (
-        "dpo_pair",
-        "group",
-        "token_mean",
-        0.0,
-    )
-    assert (
-        config.algorithm_of("policy")
-        == config.algorithm.resolved
-        == parse(THREE).algorithm_of("mover")
-    )
+    assert (own.job, own.estimator, own.kl_beta) == ("dpo_pair", "group", 0.0)
+    assert config.algorithm_of("policy") == parse(THREE).algorithm_of("mover")
     assert config.algorithm_of("reward").job == "pg"
     scores = THREE | {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
     demand = partial(demand_success, environment="scores")
@@ -476,13 +389,8 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        (
-            {"models": {"mover": {"path": "x"}}},
-            r"models.mover: unknown model; .*models.mover.agents",
-        ),
-        ({"models": {"mover": {"agents": ["a"], "pth": 1}}}, r"models.mover.pth: unknown field"),
+        ({"models": {"mover": {"path": "x"}}}, r"models.mover: unknown model; .*mover.agents"),
         ({"models": {"critic": {"agents": ["a"]}}}, r"models.critic: no name for a model"),
-        ({"models": {"model": {"agents": ["a"]}}}, r"models.model: no name for a model"),
         ({"models": {"My_model": {"agents": ["a"]}}}, r"models.My_model: no name for a model"),
         ({"models": {n: {"agents": ["a"]} for n in "mn"}}, r"'a' is played by another model"),
         ({"models": {"policy": {"agents": ["a"]}}}, r"models.policy.agents: unknown field"),
@@ -492,7 +400,6 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
             {"models": {"x": {"agents": ["a"], "judges": ["b"]}}},
             r"models.x: .*those they judge .*and not both",
         ),
-        ({"models": {n: {"judges": ["a"]} for n in "mn"}}, r"'a' is judged by another model"),
         (APART | {"trainer": {"second": {"job": "ce"}}}, r"trainer.second.job: given 'ce'"),
         (
             APART
@@ -506,13 +413,9 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
             {"models": {"second": {"judges": ["a"]}}, "env_adapter": {"played_by": "sessions"}},
             r"models.second.judges: given .*played_by = 'sessions'",
         ),
-        ({"models": {"m": {"judges": ["a"], "temperature": 0}}}, r"models.m.temperature: given 0"),
         (THREE | {"methods": {"envrl": {"sp": {"lambda0": 0.1}}}}, r"given with methods.envrl"),
         (THREE | {"env_adapter": {"played_by": "sessions"}}, r"given with env_adapter.played_by"),
-        (
-            THREE | {"algorithm": {"preset": "ppo"}},
-            r"given with a critic",
-        ),
+        (THREE | {"algorithm": {"preset": "ppo"}}, r"given with a critic"),
         (THREE | {"trainer": {"mover": {"job": "critic"}}}, r"trainer.mover.job: given 'critic'"),
         ({"trainer": {"reward": {"job": "ce"}}}, r"trainer.reward.job: unknown field"),
         (
@@ -546,12 +449,9 @@ ONE_BASE: dict[str, Any] = {
     ("over", "name"),
     [
         ({"models": {"mover": {"path": "/models/other"}}}, "mover"),
-        ({"models": {"mover": {"engines_of": "scout"}}}, "mover"),
         ({"models": {"mover": {"engines_of": "reward"}}}, "mover"),
-        ({"models": {"policy": {"engines_of": "policy"}}}, "policy"),
         ({"models": {"rewriter": {"path": "/models/base", "engines_of": "policy"}}}, "rewriter"),
         ({"trainer": {"reward": {"lora_rank": 0}}}, "reward"),
-        ({"trainer": {"policy": {"lora_rank": 0}, "mover": {"lora_rank": 8}}}, "mover"),
         ({"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}, "reward"),
         ({"run": {"colocate": True}}, "mover"),
     ],
@@ -579,18 +479,11 @@ def test_services_of_further_models_are_settings_by_name() -> None:
 
 
 def test_one_card_for_engines_and_learners_is_of_synchronous_runs() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"run.colocate: given true with run.staleness_bound = 1, allowed only with 0",
-    ):
+    with pytest.raises(ConfigError, match=r"run.colocate: given true with run.staleness_bound"):
         parse({"run": {"colocate": True, "staleness_bound": 1}})
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
 def test_a_moved_option_is_refused_with_its_new_place(old: str, new: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f"^{old}: .* {new}$"):
         parse(at(old, {}))
-    assert [old, new] == [
-        caught.value.problems[0].split(":")[0],
-        caught.value.problems[0].split()[-1],
-    ]

@@ -44,14 +44,6 @@ def template(body: str) -> str:
 
 
 HARM = {
-    "a loop's condition": (
-        "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
-        "2 s of processor time",
-    ),
-    "a loop in itself": (
-        "{% for a in [1, 2] recursive %}{% if loop.depth < 40 %}{{ loop([1, 2]) }}{% endif %}{% endfor %}",
-        "2 s of processor time",
-    ),
     "macros": (
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
         "2 s of processor time",
@@ -61,12 +53,7 @@ HARM = {
         "{% for a in range(99999) %}" + "x" * 10_000 + "{% endfor %}",
         "writes more than",
     ),
-    "written values": (
-        "{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}",
-        "writes more than",
-    ),
     "a product": ("{{ 'x' * 10000000000 }}", "the size 10000000000"),
-    "a product of a list": ("{{ 10000000000 * [1] }}", "the size 10000000000"),
     "a power": ("{{ 9 ** 9999999999 }}", "an exponent is 9999999999"),
     "powers": ("{% set a = 9 ** 60 %}" + "{% set a = a ** 60 %}" * 6, "a value has the size"),
     "text that doubles": (

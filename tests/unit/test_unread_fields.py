@@ -27,7 +27,6 @@ SOMETHING = "sp.lambda0 or id.lambda0 above 0 or measure = true"
             {"trainer": {"policy": {"schedule_updates": 100}}},
             "trainer.policy.schedule_updates: given 100, allowed only with schedule = 'linear' or 'cosine'",
         ),
-        ({"trainer": {"reward": {"final_share": 0.1}}}, "trainer.reward.final_share: given 0.1"),
         (
             {"trainer": {"critic": {"alone_steps": 2}}, "algorithm": GAE},
             "trainer.critic.alone_steps: given 2 with algorithm.overrides.job = 'critic'.*all steps train the critic alone",
@@ -62,7 +61,6 @@ def test_a_field_that_nothing_reads_is_refused_with_the_reason(
     [
         {"trainer": {"policy": {"lora_rank": 4, "lora_alpha": 64, "lora_targets": ["q_proj"]}}},
         {"trainer": {"policy": {"schedule": "cosine", "schedule_updates": 9, "final_share": 0.1}}},
-        {"trainer": {"policy": {"warmup_updates": 9}}},
         {"trainer": {"policy": {"lora_alpha": 32, "lora_targets": [], "final_share": 0.0}}},
         {"trainer": {"critic": {"learning_rate": 1e-4}}, "algorithm": GAE},
         {"methods": {"envrl": {"measure": True, "prompt": "terse"}}},

@@ -106,7 +106,6 @@ class Algorithm(CoreOptions):
             cap=self.off_policy_cap or _CAPS[self.off_policy_level],
             band=self.off_policy_band or _BANDS[self.off_policy_level],
             veto=self.off_policy_veto,
-            normalize=self.off_policy_normalize,
         )
 
     @property

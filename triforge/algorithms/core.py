@@ -268,8 +268,6 @@ class CoreOptions(Options):
     off_policy_veto: Annotated[float | None, _WEIGHED] = Field(0.0001, ge=0, le=1)
     """A response with a token whose own ratio is below this is not trained on; none vetoes
     nothing."""
-    off_policy_normalize: Annotated[bool, _WEIGHED] = False
-    """Divide the weights by their mean over the batch."""
     opsm_delta: Annotated[float | None, READS_LOSS] = Field(None, ge=0, le=100)
     """Responses with a negative advantage whose KL from what sampled them is above this are not
     trained on; none keeps them."""

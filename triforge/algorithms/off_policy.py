@@ -41,7 +41,6 @@ class Correction:
         cap: largest w of `tis`.
         band: allowed w of `mis`, both ends inclusive.
         veto: a sequence with a token whose own ratio is below this has weight 0; None vetoes nothing.
-        normalize: divide w by its mean over the batch.
     """
 
     mode: Mode = "none"
@@ -49,7 +48,6 @@ class Correction:
     cap: float = 2.0
     band: tuple[float, float] = (0.5, 2.0)
     veto: float | None = 1e-4
-    normalize: bool = False
 
     @property
     def needs_prox(self) -> bool:
@@ -105,8 +103,6 @@ def importance_weights(
         worst = xp.min(xp.exp(difference), axis=-1, keepdims=True)
         vetoed = (worst < correction.veto) & mask
     weights = xp.where(mask & kept & ~vetoed, weights, zero)
-    if correction.normalize and float(xp.sum(weights)) > 0.0:
-        weights = weights * (total / float(xp.sum(weights)))
 
     def mean(values: Array) -> float:
         return float(xp.sum(xp.where(mask, xp.astype(values, prox.dtype), zero))) / total

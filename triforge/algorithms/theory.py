@@ -56,12 +56,6 @@ class GroupVotes:
     wins: int
 
     @property
-    def accuracy(self) -> float:
-        """Share of successes; NaN without trajectories."""
-        judged = self.successes + self.failures
-        return self.successes / judged if judged else math.nan
-
-    @property
     def within(self) -> tuple[float, float]:
         """(numerator, weight) of the group in `mu_within`; (0, 0) with one outcome only."""
         if not (self.successes and self.failures):

@@ -268,7 +268,7 @@ class VoteHistory:
         """Remember the groups of a step; return measures of their votes and of the latest groups'."""
         counts, trusted = vote_counts(groups, lam=self._algorithm.reward_lam), self.trust(step)
         self.remember(step, counts)
-        measures = theory_measures(counts, algorithm=self._algorithm)
+        measures = theory_measures(counts)
         recent = self.before(step + 1)
         measures |= estimates("votes/recent", estimate(recent)) | alarm_measures(recent)
         weight = vote_weight(trusted, algorithm=self._algorithm)
@@ -302,20 +302,10 @@ def alarm_measures(recent: Sequence[GroupVotes]) -> dict[str, float]:
     return {"judge/alarm": float(moved.alarm)} | known
 
 
-def theory_measures(counts: Sequence[GroupVotes], *, algorithm: Algorithm) -> dict[str, float]:
-    """Theorems 1 and 2 as measured on one step's groups: `theory/<name>` with its 95 % interval at `/low` and `/high`.
-
-    The same for the tasks below (`hard`), in (`band`) and above (`easy`) the alphas, as `theory/<bin>/<name>`.
-    """
+def theory_measures(counts: Sequence[GroupVotes]) -> dict[str, float]:
+    """Theorems 1 and 2 as measured on one step's groups: `theory/<name>` with its 95 % interval at `/low` and `/high`."""
     judged = [g for g in counts if g.successes + g.failures]
-    measures = estimates("theory", estimate(judged)) if judged else {}
-    bins: dict[str, list[GroupVotes]] = {"hard": [], "band": [], "easy": []}
-    for g in judged:
-        above = g.accuracy > algorithm.alpha_high
-        bins["hard" if g.accuracy < algorithm.alpha_low else "easy" if above else "band"].append(g)
-    for name, part in bins.items():
-        measures |= estimates(f"theory/{name}", estimate(part)) if part else {}
-    return measures
+    return estimates("theory", estimate(judged)) if judged else {}
 
 
 def estimates(prefix: str, theory: Theory) -> dict[str, float]:

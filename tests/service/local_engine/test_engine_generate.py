@@ -21,35 +21,6 @@ from tests.unit.local_engine.models import (
 from tests.unit.local_engine.wire import body, generate, scores
 
 CLOSE = 1e-4
-META = {
-    "id", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens", "cached_tokens_details",
-    "reasoning_tokens", "weight_version", "weight_versions", "num_retractions", "dp_rank", "e2e_latency",
-    "response_sent_to_client_ts",
-}  # fmt: skip
-LOGPROBS = {"input_token_logprobs", "output_token_logprobs", "output_token_logprobs_length"}
-
-
-async def test_a_result_has_sglangs_fields(client: httpx.AsyncClient) -> None:
-    result = await generate(
-        client, [5, 6, 7], rid="mine", sampling={"max_new_tokens": 4, "ignore_eos": True}
-    )
-    meta = result["meta_info"]
-    assert set(result) == {"text", "output_ids", "meta_info"}
-    assert set(meta) == META | LOGPROBS
-    assert meta["id"] == "mine"
-    assert meta["finish_reason"] == {"type": "length", "length": 4}
-    assert (meta["prompt_tokens"], meta["completion_tokens"]) == (3, 4)
-    assert meta["weight_version"] == "0"
-    assert meta["weight_versions"] == [{"version": "0", "start": 0, "end": 4}]
-    assert [entry[1:] for entry in meta["output_token_logprobs"]] == [
-        [i, None] for i in result["output_ids"]
-    ]
-    assert meta["input_token_logprobs"] == []
-    plain = await client.post(
-        "/generate", json={"text": "w1 w2", "sampling_params": {"max_new_tokens": 1}}
-    )
-    assert set(plain.json()["meta_info"]) == META
-    assert plain.json()["meta_info"]["prompt_tokens"] == 2
 
 
 async def test_logprobs_over_http_equal_a_plain_forward_pass(
@@ -72,16 +43,6 @@ async def test_logprobs_over_http_equal_a_plain_forward_pass(
             assert top[0][0] >= score - 1e-6
 
 
-async def test_prompt_logprobs_begin_with_null(client: httpx.AsyncClient, folder: Path) -> None:
-    ids = list(range(10, 22))
-    result = await generate(client, ids, logprob_start_len=0, sampling={"max_new_tokens": 0})
-    found = result["meta_info"]["input_token_logprobs"]
-    assert result["output_ids"] == []
-    assert found[0] == [None, 10, None]
-    expected = plain_logprobs(plain_model(folder), ids[:1], ids[1:])
-    assert [entry[0] for entry in found[1:]] == pytest.approx(expected, abs=CLOSE)
-
-
 async def test_the_policy_service_has_a_prompt_scored_without_an_adapter(
     engine: Engine, folder: Path
 ) -> None:
@@ -96,17 +57,6 @@ async def test_the_policy_service_has_a_prompt_scored_without_an_adapter(
     assert (found, version) == (pytest.approx(expected, abs=CLOSE), 0)
 
 
-async def test_a_batch_may_set_everything_for_each_prompt(client: httpx.AsyncClient) -> None:
-    rows = await generate(
-        client, [[5], [6, 7]], rid=["a", "b"], return_logprob=[True, False],
-        sampling=[{"max_new_tokens": 1}, {"max_new_tokens": 2, "ignore_eos": True}],
-    )  # fmt: skip
-    assert [row["meta_info"]["id"] for row in rows] == ["a", "b"]
-    assert [len(row["output_ids"]) for row in rows] == [1, 2]
-    assert ["output_token_logprobs" in row["meta_info"] for row in rows] == [True, False]
-    assert isinstance(await generate(client, [[5]], sampling={"max_new_tokens": 1}), list)
-
-
 async def test_the_same_seed_gives_the_same_output_whatever_else_runs(
     client: httpx.AsyncClient,
 ) -> None:
@@ -116,35 +66,6 @@ async def test_the_same_seed_gives_the_same_output_whatever_else_runs(
     together = (await asyncio.gather(generate(client, [5, 6, 7], sampling=sampling), *others))[0]
     other_seed = await generate(client, [5, 6, 7], sampling=sampling | {"sampling_seed": 78})
     assert together["output_ids"] == alone["output_ids"] != other_seed["output_ids"]
-
-
-async def test_stop_conditions_end_the_output_and_are_cut_from_the_text(
-    client: httpx.AsyncClient,
-) -> None:
-    sampling = {"max_new_tokens": 8, "sampling_seed": 3}
-    full = await generate(client, [5], sampling=sampling)
-    ids, words = full["output_ids"], full["text"].split()
-    token = await generate(client, [5], sampling=sampling | {"stop_token_ids": [ids[3]]})
-    end = ids.index(ids[3]) + 1
-    assert token["output_ids"] == ids[:end]
-    assert token["text"].split() == words[: end - 1]
-    assert token["meta_info"]["finish_reason"] == {"type": "stop", "matched": ids[3]}
-    pair = f"{words[3]} {words[4]}"  # across the border of two tokens
-    string = await generate(client, [5], sampling=sampling | {"stop": [pair]})
-    assert string["output_ids"] == ids[:5]
-    assert string["text"].strip() == " ".join(words[:3])
-    assert string["meta_info"]["finish_reason"] == {"type": "stop", "matched": pair}
-    through = {"stop_token_ids": [ids[3]], "ignore_eos": True}  # which SGLang takes to mean both
-    assert (await generate(client, [5], sampling=sampling | through))["output_ids"] == ids
-
-
-async def test_an_end_token_is_the_last_of_an_output(
-    client: httpx.AsyncClient,
-) -> None:
-    prompts = [[5 + i] for i in range(60)]
-    free = await generate(client, prompts, sampling={"max_new_tokens": 60, "temperature": 1.5})
-    assert any(row["output_ids"][-1] == 2 for row in free)
-    assert all(2 not in row["output_ids"][:-1] for row in free)
 
 
 async def test_constrained_output_over_http_always_parses(client: httpx.AsyncClient) -> None:
@@ -184,25 +105,6 @@ async def test_requests_that_cannot_be_served_are_refused_with_their_reason(
     )
     assert broken.status_code == 400
     assert (await client.get("/nothing")).status_code == 404
-
-
-async def test_streamed_events_grow_to_the_whole_result(client: httpx.AsyncClient) -> None:
-    sampling = {"max_new_tokens": 12, "sampling_seed": 5, "ignore_eos": True}
-    whole = await generate(client, [5, 6], sampling=sampling)
-    reply = await client.post("/generate", json=body([5, 6], sampling=sampling, stream=True))
-    assert reply.headers["content-type"] == "text/event-stream"
-    lines = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    events = [json.loads(line) for line in lines[:-1]]
-    lengths = [len(event["output_ids"]) for event in events]
-    assert lengths == sorted(lengths)
-    assert all(
-        event["output_ids"] == whole["output_ids"][:n]
-        for event, n in zip(events, lengths, strict=True)
-    )
-    assert [e["meta_info"]["finish_reason"] for e in events[:-1]] == [None] * (len(events) - 1)
-    assert events[-1]["text"] == whole["text"]
-    assert scores(events[-1]) == pytest.approx(scores(whole), abs=CLOSE)
 
 
 @pytest.mark.parametrize(

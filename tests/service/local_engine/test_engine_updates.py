@@ -209,21 +209,3 @@ async def test_groups_that_cannot_be_joined_are_refused(
         ({"master_port": "1"}, "master_port is '1'; Input should be a valid integer"),
     ):
         assert says in (await ask(trainer.client, path, body | change, 400))["message"]
-
-
-async def test_a_cache_that_cannot_be_flushed_is_reported_although_the_weights_are_new(
-    client: httpx.AsyncClient, engine: Engine, folders: list[Path]
-) -> None:
-    await ask(client, "/pause_generation", {"mode": "in_place"})
-    task = asyncio.create_task(generate(client, [5], sampling={"max_new_tokens": 20}))
-    await until(lambda: len(engine.scheduler.waiting) == 1)
-    await advance(engine, 1)
-    assert (await client.post("/flush_cache")).status_code == 400
-    body = {"model_path": str(folders[1]), "weight_version": "1"}
-    reply = await ask(client, "/update_weights_from_disk", body, status=400)
-    assert "was not flushed" in reply["message"]
-    assert (await client.get("/model_info")).json()["weight_version"] == "1"
-    await ask(client, "/pause_generation", {"mode": "retract"})
-    assert (await client.post("/flush_cache")).status_code == 200
-    await ask(client, "/continue_generation")
-    assert [s["version"] for s in (await task)["meta_info"]["weight_versions"]] == ["0", "1"]

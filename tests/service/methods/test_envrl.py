@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
-from tests.service.fake_loop import CONFIG, Loop, loop_of
-from triforge.broker import Broker
+from tests.service.fake_loop import CONFIG, Loop
 from triforge.config import parse
 from triforge.store.rows import read_rows
 from triforge.types import TrainRow
@@ -18,11 +16,9 @@ from triforge.types import TrainRow
 AUX = {"sp": {"lambda0": 0.2}, "id": {"lambda0": 0.1}, "prompt": "terse"}
 
 
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        made.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
-        yield made
+@pytest.fixture(autouse=True)
+def _keep_rows(loop: Loop) -> None:
+    loop.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
 
 
 async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[TrainRow]]:

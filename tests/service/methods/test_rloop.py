@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +12,8 @@ import pytest
 from methods.rloop.loop import RLoop
 from methods.rloop.loop import read_rows as read_archived
 from services.trainer.loop.hooks import MethodContext
-from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fake_loop import CONFIG, Loop
 from tests.service.fragile import Killed
-from triforge.broker import Broker
 from triforge.config import parse
 from triforge.errors import ConfigError
 from triforge.store.artifacts import ArtifactStore
@@ -25,12 +23,6 @@ from triforge.types import RunState
 
 OPTIONS = {"explore_steps": 2, "least": 1, "pass_k": 2}
 STEPS = 5  # explore, explore, fine-tune; explore, explore
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 def document(steps: int = STEPS, **options: Any) -> dict[str, Any]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.fake_loop import CONFIG, Loop, loop_of
+from tests.service.fake_loop import CONFIG, Loop
 from triforge.broker import Broker
 from triforge.config import parse
-
-
-@pytest.fixture
-async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
-    async with loop_of(broker, redis_url, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("stop", [True, False])

@@ -99,15 +99,6 @@ def test_what_is_no_token_has_no_weight_and_no_say(xp):
 
 
 @both
-def test_normalised_weights_have_the_mean_one_over_all_tokens(xp):
-    [weights], _ = weigh(xp, mode="mis", normalize=True)
-    assert sum(weights) == pytest.approx(3.0)
-    assert weights[0] / weights[1] == pytest.approx(RATIOS[0] / RATIOS[1], abs=1e-5)
-    [nothing], _ = weigh(xp, [[-9.0]], [[-1.0]], mode="mis", normalize=True)
-    assert nothing == [0.0]
-
-
-@both
 def test_the_measures_tell_how_far_prox_is_from_what_sampled(xp):
     _, metrics = weigh(xp, mode="tis", cap=2.0)
     assert metrics.w_mean == pytest.approx(sum(RATIOS) / 3, abs=1e-6)

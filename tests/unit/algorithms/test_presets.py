@@ -122,7 +122,7 @@ def test_an_unknown_preset_is_refused_with_the_known_ones():
             "two weights above 0 with 1 between",
         ),
         ({"off_policy": "bypass", "off_policy_level": "sequence"}, "no weights to form"),
-        ({"off_policy": "none", "off_policy_normalize": True}, "no weights to form"),
+        ({"off_policy": "none", "off_policy_level": "sequence"}, "no weights to form"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_was_given_and_what_is_allowed(overrides, sentence):

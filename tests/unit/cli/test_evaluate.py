@@ -27,16 +27,8 @@ def say_ended(services: Services, metrics: dict[str, float], status: str = "fini
 
 
 def weights(version: int, role: str = "policy", *, kept: bool = True) -> WeightsRecord:
-    return WeightsRecord.model_validate(
-        {
-            "role": role,
-            "version": version,
-            "uri": f"/w/{role}/{version}",
-            "digest": "",
-            "at": 0.0,
-            "kept": kept,
-        }
-    )
+    uri = f"/w/{role}/{version}"
+    return WeightsRecord(role=role, version=version, uri=uri, digest="", at=0.0, kept=kept)
 
 
 def posted(services: Services) -> Any:
@@ -141,15 +133,6 @@ def test_weights_that_are_not_there_are_named_and_no_run_is_made(
     assert code == 1
     assert reason in err
     assert not any(what.startswith("POST") for what, _ in services.asked)
-
-
-def test_a_run_that_still_deletes_its_versions_is_not_evaluated_from(
-    triforge: Triforge, services: Services
-) -> None:
-    services.say("GET /v1/runs/old", run_state("running"))
-    code, _, err = triforge("eval", "kitchen", "--run", "old")
-    assert (code, len(services.asked)) == (1, 1)
-    assert "run old is running and deletes old versions as it goes" in err
 
 
 def test_a_mean_score_is_shown_with_success_which_may_have_no_threshold(

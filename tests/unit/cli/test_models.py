@@ -27,13 +27,6 @@ def model(services: Services, tmp_path: Path) -> Path:
     return folder
 
 
-def test_folders_are_printed_whole_a_line_each(triforge: Triforge, model: Path) -> None:
-    code, out, _ = triforge("run", "weights", "run-1")
-    assert (code, out.splitlines()) == (
-        0, ["policy    2 gone /gone", f"policy    3 kept {model} (repeats 1)"],
-    )  # fmt: skip
-
-
 def test_a_saved_model_opens_in_transformers_with_its_tokenizer(
     triforge: Triforge, model: Path, tmp_path: Path
 ) -> None:

@@ -29,8 +29,8 @@ def test_groups_are_counted_and_make_no_lines(data: dict[str, Any], activity: st
 
 
 def test_a_step_without_training_is_loud_and_one_without_measures_makes_no_line() -> None:
-    idle = event("step", 1, metrics={"success": 0.0}, note="trained on 0 of 4")
-    loud = "NOTHING TRAINED at step 1: trained on 0 of 4"
+    idle = event("step", 1, metrics={"success": 0.0}, note="trained on 0 of 4", alarm="why")
+    loud = "NOTHING TRAINED at step 1: trained on 0 of 4\nALARM at step 1: why"
     assert line_of(idle) == f"step 1: success 0.000\n{loud}"
     assert line_of(event("step", 0, metrics={"seconds": 3.0})) == ""
 

@@ -25,11 +25,8 @@ def episode(task: str, outcome: int | None) -> TrajectorySummary:
 
 
 def test_a_measure_of_two_runs_is_two_lines_of_one_chart() -> None:
-    (chart,), merged = overlaid(
-        ["success"],
-        ["a", "b"],
-        [[step(1, success=0.1)], [step(1, success=0.2), step(3, success=0.3)]],
-    )
+    runs = [[step(1, success=0.1)], [step(1, success=0.2), step(3, success=0.3)]]
+    (chart,), merged = overlaid(["success"], ["a", "b"], runs)
     assert chart.series == {"a": "0/success", "b": "1/success"}
     assert [(s.step, s.metrics) for s in merged] == [
         (1, {"0/success": 0.1, "1/success": 0.2}), (3, {"1/success": 0.3}),
@@ -44,11 +41,7 @@ def test_only_what_differs_in_the_configs_is_named() -> None:
 
 def test_a_task_counts_if_all_measured_it_and_not_all_solved_it() -> None:
     first = [
-        episode("a", 1),
-        episode("a", -1),
-        episode("b", 1),
-        episode("c", 1),
-        episode("d", None),
+        episode(task, outcome) for task, outcome in zip("aabcd", (1, -1, 1, 1, None), strict=True)
     ]
     second = [episode("a", -1), episode("b", 1), episode("d", 1)]
     found = [(row.task_id, counts) for row, counts in solved_by_some([first, second])]
@@ -62,11 +55,8 @@ async def test_two_runs_are_compared_and_their_texts_stay_text(
     evaluated = {"run_id": other.id, "artifacts": {"evaluation": "e.parquet"}}
     recorded.store.commit_step(step(2, success=0.25).model_copy(update=evaluated))
     with recorded.store._db.write() as session:
-        summary = episode("task-0", -1).model_dump() | {
-            "run_id": other.id,
-            "id": "other",
-            "step": 2,
-        }
+        summary = episode("task-0", -1).model_dump()
+        summary |= {"run_id": other.id, "id": "other", "step": 2}
         session.add(TrajectoryRow(**summary, number=0, words=""))
         session.query(TrajectoryRow).filter_by(id="other").update({"score": 0.0})
     reply = await pages.get("/compare", params={"run": [recorded.run_id, other.id]})
@@ -77,6 +67,5 @@ async def test_two_runs_are_compared_and_their_texts_stay_text(
     assert "✓ 1 of 2" in reply.text
     assert "✗ 0 of 1" in reply.text
     assert (await pages.get("/compare", params={"run": recorded.run_id})).status_code == 422
-    assert (
-        await pages.get("/compare", params={"run": [recorded.run_id, "run-x"]})
-    ).status_code == 404
+    missing = await pages.get("/compare", params={"run": [recorded.run_id, "run-x"]})
+    assert missing.status_code == 404

@@ -53,12 +53,8 @@ def test_values_stand_where_the_axis_says() -> None:
     [
         (0.0, 1),
         (1.2e-4, "2e-4"),
-        (0.7, 1),
-        (1.2, 2),
         (33.0, 50),
-        (70.0, 100),
         (7e4, "100k"),
-        (5e6, "5M"),
     ],
 )
 def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: object) -> None:

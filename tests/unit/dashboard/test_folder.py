@@ -52,6 +52,8 @@ async def test_every_link_of_the_folder_leads_to_a_file_of_it(
     assert (target / rollout / "tokens.html").is_file()
     with pytest.raises(InputError, match="--html"):
         write({}, target)
+    with pytest.raises(TriforgeError, match="does not exist"):
+        await pages_of(apis, "", "run-nowhere", 10)
 
 
 async def test_the_pages_nearest_to_the_run_come_first(apis: Apis, recorded: RecordedRun) -> None:
@@ -60,8 +62,3 @@ async def test_the_pages_nearest_to_the_run_come_first(apis: Apis, recorded: Rec
     assert pages[0] == "index.html"
     assert len(pages) == 3
     assert "assets/style.css" in files
-
-
-async def test_a_missing_run_is_an_error(apis: Apis) -> None:
-    with pytest.raises(TriforgeError, match="does not exist"):
-        await pages_of(apis, "", "run-nowhere", 10)

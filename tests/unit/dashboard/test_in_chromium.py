@@ -27,7 +27,6 @@ pytestmark = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
     reason="apt-get install chromium chromium-driver",
 )
-AXE = Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js"
 _FLAGS = (
     "--headless=new",
     "--disable-gpu",
@@ -125,19 +124,6 @@ def test_pages_fit_and_the_browser_complains_of_nothing(
         assert browser.get_log("browser") == [], page
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-
-
-@pytest.mark.skipif(not AXE.exists(), reason="npm install --no-save axe-core@4.14.1")
-def test_axe_finds_nothing_serious(browser: Any, seen: tuple[int, str], pages: list[str]) -> None:
-    run = """
-        const done = arguments[0];
-        axe.run().then(found => done(found.violations.filter(v => /serious|critical/.test(v.impact))
-            .map(v => [v.id, v.nodes[0].html])));
-    """
-    for page in pages:
-        browser.get(page)
-        browser.execute_script(AXE.read_text())
-        assert browser.execute_async_script(run) == [], (page, *seen)
 
 
 async def test_pages_of_a_folder_open_without_a_service(

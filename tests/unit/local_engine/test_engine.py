@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.model import load_model
@@ -48,25 +46,6 @@ async def test_a_pass_that_fails_leaves_no_other_request_without_an_answer(folde
             assert [reply.status_code for reply in await asyncio.gather(*tasks)] == [500] * 3
             model.broken = False
             assert (await client.post("/generate", json=body([5]))).status_code == 200
-    finally:
-        engine.stop()
-
-
-async def test_a_caller_that_is_cancelled_frees_the_rows_of_its_sequences(folder: Path) -> None:
-    engine = new_engine(folder)
-    engine.start()
-    try:
-        await engine.pause("in_place")
-        task = asyncio.create_task(engine.generate(engine.build(Prompt([5], LONG, "a"))))
-        await until(lambda: len(engine.scheduler.waiting) == 1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until(lambda: len(engine.scheduler.waiting) == 0)
-        await engine.resume()
-        again = engine.build(Prompt([5], LONG, "a"))  # the name is free again
-        await engine.generate(again)
-        assert len(again[0].output) == 200
     finally:
         engine.stop()
 

@@ -225,15 +225,6 @@ async def test_the_step_that_an_update_stopped_is_repeated_with_the_new_weights(
             assert met.sequences[2].logprobs == pytest.approx(scores, abs=1e-4)
 
 
-async def test_an_abort_of_one_request_lets_the_pass_end(deep: Path) -> None:
-    async with held_at(deep, STEP) as met:
-        assert await met.meet(met.engine.abort(met.sequences[1].rid)) == 1
-        await met.answers
-        assert set(met.gate.passes) == {LAYERS}
-        whole = expected(deep)
-        assert [met.sequences[0].output, met.sequences[2].output] == [whole[0], whole[2]]
-
-
 def test_a_prompt_that_was_stopped_leaves_nothing_in_the_scheduler(deep: Path) -> None:
     model, _ = load_model(deep)
     gate = Gate(LONG)
@@ -256,14 +247,3 @@ def test_a_prompt_that_was_stopped_leaves_nothing_in_the_scheduler(deep: Path) -
     scheduler.halt.clear()
     run_all(scheduler, [])
     assert outputs(sequences) == expected(deep)
-
-
-def test_stopped_prompts_wait_in_their_old_order(deep: Path) -> None:
-    scheduler = new_scheduler(deep)
-    prompts = [[5] * 60, [6] * 9, [7] * 120, [8] * 8]
-    sequences = [new_sequence(ids, i, max_new_tokens=2) for i, ids in enumerate(prompts)]
-    scheduler.halt.set()
-    scheduler.submit(sequences)
-    scheduler.step()
-    assert list(scheduler.waiting) == sequences
-    assert (scheduler.running, scheduler.reserved) == ([], 0)

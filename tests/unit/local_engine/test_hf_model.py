@@ -87,6 +87,9 @@ def test_a_mistral_with_a_window_is_refused_and_one_without_is_served(tmp_path: 
     load_model(build(tmp_path / "wide", "mistral", sliding_window=None))
     with pytest.raises(WeightsError, match="full attention only"):
         load_model(build(tmp_path / "narrow", "mistral", sliding_window=16))
+    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
+    with pytest.raises(WeightsError, match="full attention only"):
+        load_model(build(tmp_path / "layers", "qwen2", **window))
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:

@@ -82,13 +82,10 @@ A = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"
     ("settings", "change", "says"),
     [
         ({"use_dora": True}, None, "use_dora is True, which is not supported"),
-        ({"bias": "all"}, None, "bias is 'all'"),
         ({"r": 0}, None, "r is 0 and lora_alpha 6"),
         ({}, lambda t: t.update({A: torch.zeros(2, 32)}), r"up_proj.lora_A.weight has shape \[2, 32\], expected \[3, 32\]"),
         ({}, lambda t: t.update({A: torch.full((3, 32), float("nan"))}), "holds values that are not finite"),
-        ({}, lambda t: t.pop(A.replace("lora_A", "lora_B")), r"up_proj.lora_B.weight is missing"),
         ({}, lambda t: t.update({"base_model.model.lm_head.lora_A.weight": torch.zeros(3, 32)}), "adapts no layer"),
-        ({}, lambda t: t.clear(), "holds no adapter"),
     ],
 )  # fmt: skip
 def test_an_adapter_that_does_not_fit_is_refused_by_name(
@@ -102,17 +99,6 @@ def test_an_adapter_that_does_not_fit_is_refused_by_name(
         change(tensors)
         save_file(tensors, file)
     with pytest.raises(WeightsError, match=says):
-        model.read_adapter(made)
-
-
-def test_a_folder_without_an_adapter_is_refused(folder: Path, tmp_path: Path) -> None:
-    model, _ = load_model(folder)
-    with pytest.raises(WeightsError, match=r"adapter_config\.json does not exist"):
-        model.read_adapter(tmp_path)
-    made = build_adapter(tmp_path / "a", folder)
-    file = made / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(WeightsError, match=r"adapter_model\.safetensors cannot be read"):
         model.read_adapter(made)
 
 

@@ -16,7 +16,7 @@ from tests.unit.local_engine.models import (
     new_sequence,
     run_all,
 )
-from triforge.errors import InputError, UnavailableError
+from triforge.errors import UnavailableError
 
 PROMPT = list(range(3, 60))
 
@@ -44,17 +44,6 @@ def test_what_is_released_is_gone_and_comes_back_as_it_was(folder: Path, own_lla
         assert scheduler.prefixes.tokens == 0
         scheduler.resume()
         assert sampled(scheduler) == before
-
-
-def test_held_rows_keep_the_memory(folder: Path) -> None:
-    scheduler = new_scheduler(folder)
-    scheduler.submit([new_sequence(PROMPT, 1, max_new_tokens=8, ignore_eos=True)])
-    scheduler.step()
-    scheduler.pause("in_place")
-    with pytest.raises(InputError, match="held in place"):
-        scheduler.release()
-    scheduler.pause("abort")
-    scheduler.release()
 
 
 async def test_a_released_engine_is_not_ready_and_reads_no_freed_memory(folder: Path) -> None:

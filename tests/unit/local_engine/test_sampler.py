@@ -34,6 +34,8 @@ def renormalised(keep: list[int], temperature: float = 1.0) -> list[float]:
 @pytest.mark.parametrize(
     ("settings", "keep"),
     [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"temperature": 2.0}, [0, 1, 2, 3, 4]),
         ({"top_k": 2}, [0, 1]),
         # shares are 0.60, 0.22, 0.13, 0.03, 0.004
         ({"top_p": 0.7}, [0, 1]),
@@ -44,7 +46,8 @@ def renormalised(keep: list[int], temperature: float = 1.0) -> list[float]:
 def test_filters_keep_exactly_the_likeliest_tokens(
     settings: dict[str, float], keep: list[int]
 ) -> None:
-    assert frequencies(**settings) == pytest.approx(renormalised(keep), abs=0.012)
+    expected = renormalised(keep, settings.get("temperature", 1.0))
+    assert frequencies(**settings) == pytest.approx(expected, abs=0.012)
 
 
 def test_banned_tokens_are_never_sampled_but_keep_their_share_of_the_logprobs() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from services.local_engine.model import load_model, stage_weights
 from services.local_engine.request import Prompt, SamplingParams
 from services.local_engine.scheduler import Limits
 from services.local_engine.sequence import Sequence
@@ -127,19 +126,6 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(folder: Path) -> No
     assert [seq.output for seq in reversed(reverse)] == alone
 
 
-def test_requests_join_and_leave_while_others_run(folder: Path) -> None:
-    scheduler, model = new_scheduler(folder, Limits(max_running=4)), plain_model(folder)
-    prompts = random_prompts(11, seed=5)
-    sequences = [new_sequence(p, i, max_new_tokens=2 + 3 * i) for i, p in enumerate(prompts)]
-    for seq in sequences:
-        scheduler.submit([seq])
-        scheduler.step()
-        assert len(scheduler.running) <= 4
-    while not scheduler.idle:
-        scheduler.step()
-    assert_scores_match(model, sequences)
-
-
 def test_running_requests_never_hold_more_tokens_than_the_limit(folder: Path) -> None:
     scheduler = new_scheduler(folder, Limits(max_total_tokens=50))
     sequences = [new_sequence([7] * 10, i, max_new_tokens=10, ignore_eos=True) for i in range(5)]
@@ -150,34 +136,6 @@ def test_running_requests_never_hold_more_tokens_than_the_limit(folder: Path) ->
         most = max(most, len(scheduler.running))
     assert most == 2
     assert all(len(seq.output) == 10 for seq in sequences)
-
-
-def test_swapped_weights_serve_from_the_next_token_and_spans_say_so(
-    folder: Path, other_folder: Path
-) -> None:
-    scheduler = new_scheduler(folder)
-    _, config = load_model(folder)
-    prompts = random_prompts(16, seed=7)
-    running = [
-        new_sequence(p, i, max_new_tokens=20, ignore_eos=True) for i, p in enumerate(prompts)
-    ]
-    scheduler.submit(running)
-    for _ in range(5):
-        scheduler.step()
-    before = [len(seq.output) for seq in running]
-    scheduler.swap(stage_weights(other_folder, scheduler.model, config), "1")
-    run_all(scheduler, [fresh := new_sequence(prompts[0], 99, max_new_tokens=8)])
-    for seq, count in zip(running, before, strict=True):
-        assert seq.spans == [("0", 0), ("1", count)]
-        assert len(seq.output) == 20
-        old = plain_logprobs(plain_model(folder), seq.ids, seq.output[:count])
-        assert seq.logprobs[:count] == pytest.approx(old, abs=CLOSE)
-    # The running rows kept keys of the old weights; a fresh request must not see any of them.
-    assert fresh.cached == 0
-    assert fresh.spans == [("1", 0)]
-    assert_scores_match(plain_model(other_folder), [fresh])
-    again = run_all(scheduler, [new_sequence(running[0].tokens, 98, max_new_tokens=4)])
-    assert_scores_match(plain_model(other_folder), again)
 
 
 def test_retracted_requests_go_on_as_if_nothing_had_happened(folder: Path) -> None:
@@ -207,34 +165,3 @@ def test_a_version_that_sampled_nothing_has_no_span(folder: Path) -> None:
     scheduler.rename("2")
     run_all(scheduler, [])
     assert seq.spans == [("0", 0), ("2", 2)]
-
-
-def test_aborted_requests_keep_what_they_have_and_the_others_go_on(folder: Path) -> None:
-    scheduler, model = new_scheduler(folder, Limits(max_running=4)), plain_model(folder)
-    prompts = random_prompts(6, seed=11)
-    sequences = [
-        new_sequence(p, i, max_new_tokens=9, ignore_eos=True) for i, p in enumerate(prompts)
-    ]
-    scheduler.submit(sequences)
-    for _ in range(3):  # the first step admits, samples a token and decodes one more
-        scheduler.step()
-    assert scheduler.abort(lambda seq: seq.rid in ("r0", "r2", "r5")) == 3
-    run_all(scheduler, [])
-    gone = [seq for seq in sequences if seq.finish is not None and seq.finish["type"] == "abort"]
-    assert [seq.rid for seq in gone] == ["r0", "r2", "r5"]
-    assert [len(seq.output) for seq in sequences] == [4, 9, 4, 9, 9, 0]
-    assert_scores_match(model, sequences)
-
-
-def test_a_token_that_ends_the_output_is_kept_and_length_comes_first(folder: Path) -> None:
-    scheduler = new_scheduler(folder)
-    full = run_all(scheduler, [new_sequence([9, 8], 4, max_new_tokens=6, ignore_eos=True)])[0]
-    third = full.output[2]
-    cut = full.output.index(third) + 1
-    prompt = Prompt([9, 8], SamplingParams(), "x")
-    stopped = Sequence(prompt, "x", 4, 6, frozenset({third}))
-    exact = Sequence(prompt, "y", 4, cut, frozenset({third}))
-    run_all(scheduler, [stopped, exact])
-    assert stopped.output == full.output[:cut]
-    assert stopped.finish == {"type": "stop", "matched": third}
-    assert exact.finish == {"type": "length", "length": cut}

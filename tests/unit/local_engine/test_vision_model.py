@@ -158,15 +158,6 @@ async def test_many_samples_and_a_second_turn_agree_as_well(
     plain.check(turn, [*shots, *further], result)
 
 
-async def test_the_tokens_of_a_prompt_can_be_scored_too(
-    client: httpx.AsyncClient, plain: Plain
-) -> None:
-    ids, shots, uris = prompt(SHOTS[2], 1, 2, 3)
-    result = await ask(client, ids, uris, logprob_start_len=0)
-    found = [pair[0] for pair in result["meta_info"]["input_token_logprobs"]][-4:]
-    assert found == pytest.approx(plain.logprobs(ids[:-4], shots, ids[-4:]), abs=1e-4)
-
-
 async def test_images_are_gone_while_the_memory_is_released(folder: Path, plain: Plain) -> None:
     model, config = load_model(folder)
     seeing: Any = model

@@ -17,29 +17,13 @@ from triforge.errors import WeightsError
 Q = "model.layers.1.self_attn.q_proj.weight"
 
 
-def wrong_shape(tensors: dict[str, Any]) -> None:
-    tensors[Q] = torch.zeros(32, 31)
-
-
-def missing(tensors: dict[str, Any]) -> None:
-    del tensors[Q]
-
-
-def unknown(tensors: dict[str, Any]) -> None:
-    tensors["model.layers.7.surprise"] = torch.zeros(1)
-
-
-def not_finite(tensors: dict[str, Any]) -> None:
-    tensors[Q][3, 4] = float("nan")
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (wrong_shape, rf"{Q} has shape \[32, 31\], expected \[32, 32\]"),
-        (missing, f"{Q} is missing"),
-        (unknown, "model.layers.7.surprise is unknown"),
-        (not_finite, f"{Q} holds values that are not finite"),
+        (lambda t: t.update({Q: torch.zeros(32, 31)}), rf"{Q} has shape \[32, 31\], expected"),
+        (lambda t: t.pop(Q), f"{Q} is missing"),
+        (lambda t: t.update(surprise=torch.zeros(1)), "surprise is unknown"),
+        (lambda t: t[Q].fill_(float("nan")), f"{Q} holds values that are not finite"),
     ],
 )
 def test_a_wrong_tensor_is_refused_by_name(
@@ -55,8 +39,6 @@ def test_a_missing_folder_file_or_shard_is_refused_by_name(folder: Path, tmp_pat
     with pytest.raises(WeightsError, match="nowhere does not exist"):
         stage_weights(tmp_path / "nowhere", model, config)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WeightsError, match="empty does not exist, or holds no safetensors"):
-        stage_weights(tmp_path / "empty", model, config)
     index = {"weight_map": {Q: "model-00001-of-00002.safetensors"}}
     (tmp_path / "empty" / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(WeightsError, match="model-00001-of-00002"):
@@ -95,6 +77,8 @@ def test_the_weights_that_serve_are_bit_for_bit_those_of_the_folder(
         expected = load_file(source / "model.safetensors")
         assert all(torch.equal(expected[name], tensor) for name, tensor in found.items())
         assert set(expected) - set(found) <= {"lm_head.weight"}
+    tied = model.tensor("lm_head.weight")
+    assert torch.equal(tied, model.tensor("model.embed_tokens.weight"))
 
 
 @pytest.mark.parametrize("own_llama", [True, False])
@@ -112,13 +96,6 @@ def test_some_tensors_can_be_replaced_and_the_others_stay(
         stage_tensors({"nonsense": new}, model, "a test")
     with pytest.raises(WeightsError, match=rf"{Q} is of type torch.int64, expected floating"):
         stage_tensors({Q: torch.zeros(32, 32, dtype=torch.int64)}, model, "a test")
-
-
-def test_a_tied_output_matrix_is_the_embedding(byte_folder: Path) -> None:
-    for own_llama in (True, False):
-        model, _ = load_model(byte_folder, own_llama=own_llama)
-        tied = model.tensor("lm_head.weight")
-        assert torch.equal(tied, model.tensor("model.embed_tokens.weight"))
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
+from triforge.store.images import ImageStore
 from triforge.testing.model_folders import words_folder
 from triforge.types import ChatMessage, GenerateRequest
 
@@ -27,7 +28,13 @@ class Service:
     """The parts of a service, within a test's reach."""
 
     def __init__(
-        self, fakes: dict[str, FakeEngine], model_path: Path, wait_s: float, **options: Any
+        self,
+        fakes: dict[str, FakeEngine],
+        model_path: Path,
+        wait_s: float = 0.0,
+        *,
+        images: ImageStore | None = None,
+        **options: Any,
     ) -> None:
         self.fakes = list(fakes.values())
         engines = [
@@ -36,11 +43,15 @@ class Service:
         self.pool = Pool(engines, wait_s=wait_s)
         parts = {"role": "policy", "model_path": str(model_path), "probe_s": 0.01} | options
         self.weights = WeightSync(self.pool, **parts)
-        self.gateway = Gateway(self.pool, self.weights)
+        self.gateway = Gateway(self.pool, self.weights, images)
 
     async def start(self) -> None:
         """Look at the engines once, as the watch does."""
         await self.weights.look()
+
+    def generate_bodies(self) -> list[dict[str, Any]]:
+        """Return the bodies of the generation requests that the first engine got."""
+        return [body for path, body in self.fakes[0].calls if path == "/generate"]
 
     def client(self, **keys: str) -> httpx.AsyncClient:
         """A client of the service's APIs."""
@@ -49,6 +60,13 @@ class Service:
 
 
 MakeService = Callable[..., Service]
+
+
+async def start(make_service: MakeService, *fakes: FakeEngine, **options: Any) -> Service:
+    """Make a service and have it look at its engines."""
+    service = make_service(*fakes, **options)
+    await service.start()
+    return service
 
 
 async def versions(service: Service, count: int = 6) -> set[int]:

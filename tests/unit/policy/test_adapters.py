@@ -14,7 +14,7 @@ import pytest
 
 from services.policy.weights.adapters import Adapters, MixedError, Version
 from tests.fake_engine import FakeEngine, Floats, write_tensors
-from tests.unit.policy.conftest import GO, MakeService, versions
+from tests.unit.policy.conftest import GO, MakeService, start, versions
 from triforge.errors import PolicyError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.model_digest import model_digest
@@ -68,8 +68,7 @@ def sent_with(fake: FakeEngine) -> list[str | None]:
 async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_carry_it(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(version="4"), FakeEngine(version="4"))
-    await service.start()
+    service = await start(make_service, FakeEngine(version="4"), FakeEngine(version="4"))
     assert await versions(service) == {4}
     state = await service.weights.update(publish(7))
     assert (state.version, state.ready) == (7, 2)
@@ -87,9 +86,8 @@ async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_ca
 async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_until_it_ends(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine())
+    service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
-    await service.start()
     await service.weights.update(publish(1))
     fake.wait_at = 1
     running = asyncio.create_task(versions(service, 1))
@@ -106,9 +104,8 @@ async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_unti
 async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_excluded(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
+    service = await start(make_service, FakeEngine(), FakeEngine())
     liar, honest = service.fakes
-    await service.start()
     liar.adapters.stale = True
     state = await service.weights.update(publish(1))
     assert (state.version, state.ready) == (1, 1)
@@ -125,9 +122,8 @@ async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_excluded
 async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_neither(
     make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
-    service = make_service(FakeEngine(), wait_s=1.0)
+    service = await start(make_service, FakeEngine(), wait_s=1.0)
     (fake,) = service.fakes
-    await service.start()
     await service.weights.update(publish(1))
     fake.wait_at = 1
     running = asyncio.create_task(versions(service, 1))
@@ -147,9 +143,8 @@ async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_nei
 async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_serves(
     make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
-    service = make_service(FakeEngine(version="3"), FakeEngine(version="3"))
+    service = await start(make_service, FakeEngine(version="3"), FakeEngine(version="3"))
     again, other = service.fakes
-    await service.start()
     await service.weights.update(publish(4))
     again.version, again.model_path = "0", "/models/fake"
     again.adapters.held.clear()
@@ -165,9 +160,8 @@ async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_
 async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_base(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine())
+    service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
-    await service.start()
     await service.weights.update(publish(1))
     fake.adapters.held.clear()
     with pytest.raises(PolicyError, match="never been loaded"):
@@ -180,9 +174,8 @@ async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_ba
 async def test_going_back_repeats_an_adapter_under_the_next_number(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    service = make_service(FakeEngine())
+    service = await start(make_service, FakeEngine())
     (fake,) = service.fakes
-    await service.start()
     first = publish(1)
     await service.weights.update(first)
     await service.weights.update(publish(2))
@@ -202,8 +195,7 @@ async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an
     for fake in engines:
         fake.adapters.held = {"v000005": publish(5 + 2 * engines.index(fake)).uri, "mine": "/mine"}
     engines[0].adapters.held["v000006"] = publish(6).uri
-    service = make_service(*engines)
-    await service.start()
+    service = await start(make_service, *engines)
     assert (service.weights.version, service.weights.state().ready) == (6, 2)
     assert await versions(service) == {6}
 
@@ -211,8 +203,7 @@ async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an
 async def test_a_damaged_adapter_and_a_changed_base_are_refused_before_any_engine_is_asked(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     calls = len(service.fakes[0].calls)
     update = publish(1)
     file = Path(update.uri) / "adapter_model.safetensors"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import MakeService, Service, start
 from triforge import __version__
 from triforge.types import GenerateReply
 
@@ -36,8 +36,7 @@ def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def service(make_service: MakeService) -> Service:
-    service = make_service(FakeEngine(answer=say_cup, version="3"))
-    await service.start()
+    service = await start(make_service, FakeEngine(answer=say_cup, version="3"))
     service.fakes[0].decode = service.weights.renderer.decode
     return service
 
@@ -69,8 +68,7 @@ async def test_samples_of_one_seeded_request_have_seeds_of_their_own(service: Se
             )
     first, second = (
         [params["sampling_seed"] for params in body["sampling_params"]]
-        for path, body in service.fakes[0].calls
-        if path == "/generate"
+        for body in service.generate_bodies()
     )
     assert first[0] == 11
     assert len(set(first)) == 3

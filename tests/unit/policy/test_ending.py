@@ -7,14 +7,13 @@ import asyncio
 import httpx
 
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import MakeService, Service
+from tests.unit.policy.conftest import MakeService, Service, start
 
 GO = {"requests": [{"messages": [{"role": "user", "content": "go"}]}]}
 
 
 async def started(make_service: MakeService) -> Service:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     service.fakes[0]._go.clear()
     return service
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from services.policy.weights.loader import WeightLoader
-from services.policy.weights.watch import end_tasks
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import GO, MakeService, Service, until, versions
+from tests.unit.policy.conftest import GO, MakeService, Service, start, until, versions
 from triforge.errors import UnavailableError
 from triforge.types import WeightsUpdate
 
@@ -127,24 +126,12 @@ async def test_the_reported_version_is_the_one_that_answers(
     assert seen == {0, 1}
 
 
-async def test_of_three_engines_the_first_that_shows_a_version_serves_it(
-    make_service: MakeService, update: Folder
-) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), FakeEngine(), slack_s=0.1)
-    await service.start()
-    _, second, third = service.fakes
-    second.hangs = third.hangs = {"/pause_generation"}
-    state = await service.weights.update(update(1))
-    assert (state.version, state.ready) == (1, 1)
-    assert await versions(service) == {1}
-    await end_tasks(service.weights._tasks)
-
-
 async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
     make_service: MakeService, update: Folder
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), loader=WeightLoader(timeout_s=0.2))
-    await service.start()
+    service = await start(
+        make_service, FakeEngine(), FakeEngine(), loader=WeightLoader(timeout_s=0.2)
+    )
     for fake in service.fakes:
         fake.hangs = {LOAD}
     with pytest.raises(UnavailableError, match=r"did not load .* within 0\.2 s \(TRIFORGE_HANDOVER_TIMEOUT_S\)"):  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import GO, until
 from triforge.errors import BusyError, PolicyError, UnavailableError
-from triforge.types import Sampling, WeightsUpdate
+from triforge.types import Sampling
 
 FIVE = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
 
@@ -150,23 +149,6 @@ async def test_an_engine_that_falls_silent_loses_its_requests_to_the_others(worl
     assert failures._value.get() == 1
 
 
-async def test_an_update_waits_for_no_engine_that_was_found_silent(
-    world: World, model: Path, tmp_path: Path
-) -> None:
-    await world.look(*FIVE[:3])
-    silent, asked = world.pool.members[0], world.fake(FIVE[0])
-    asked.silent = True
-    world.pool.exclude(silent, "answers no probe")
-    newer = shutil.copytree(model, tmp_path / "newer")
-    async with asyncio.timeout(30.0):
-        state = await world.weights.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert (state.version, state.ready) == (5, 2)
-    asked.silent = False
-    await world.look()
-    assert world.weights.state().ready == 3, "it was brought there as soon as it answered again"
-    assert asked.version == "5"
-
-
 async def test_the_only_engine_keeps_its_requests_however_long_it_is_silent(world: World) -> None:
     await world.look(FIVE[0])
     (task,) = await held(world, 1)
@@ -196,17 +178,6 @@ async def test_a_request_is_tried_once_more_on_another_engine_and_then_fails(wor
         await world.gateway.generate([GO])
     assert sorted(f.paths().count("/generate") for f in world.fakes.values()) == [0, 1, 1]
     assert len(world.pool.serving()) == 3
-    assert (await world.gateway.generate([GO]))[0].outputs
-
-
-async def test_busy_engines_say_when_to_come_back_and_have_not_failed(world: World) -> None:
-    await world.look(*FIVE[:2])
-    for host in FIVE[:2]:
-        world.fake(host).fail_next, world.fake(host).fail_status = 1, 429
-    with pytest.raises(BusyError) as caught:
-        await world.gateway.generate([GO])
-    assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
-    assert len(world.pool.serving()) == 2
     assert (await world.gateway.generate([GO]))[0].outputs
 
 

@@ -15,7 +15,7 @@ from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine, write_tensors
-from tests.unit.policy.conftest import GO, MakeService, Service
+from tests.unit.policy.conftest import GO, MakeService, Service, start
 from triforge.errors import PolicyError, TriforgeError, UnavailableError
 from triforge.types import WeightsUpdate
 
@@ -38,8 +38,7 @@ def asked(service: Service) -> list[str]:
 async def test_released_engines_serve_no_request_and_again_with_the_weights_of_the_folder(
     make_service: MakeService,
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine())
     await service.weights.memory.release()
     assert service.weights.state().ready == 0
     await service.weights.look()  # as the watch does: it leaves them alone
@@ -62,8 +61,7 @@ async def test_an_update_takes_the_memory_back_and_loads_once(
     make_service: MakeService, model: Path, tmp_path: Path
 ) -> None:
     newer = shutil.copytree(model, tmp_path / "newer")
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     await service.weights.memory.release()
     state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.ready) == (5, 1)
@@ -73,8 +71,7 @@ async def test_an_update_takes_the_memory_back_and_loads_once(
 async def test_an_engine_that_keeps_its_memory_is_refused_and_serves_on(
     make_service: MakeService,
 ) -> None:
-    service = make_service(FakeEngine(memory_saver=False))
-    await service.start()
+    service = await start(make_service, FakeEngine(memory_saver=False))
     with pytest.raises(PolicyError, match="start SGLang with --enable-memory-saver"):
         await service.weights.memory.release()
     await service.weights.memory.resume()
@@ -85,8 +82,7 @@ async def test_an_engine_that_keeps_its_memory_is_refused_and_serves_on(
 async def test_an_engine_that_was_not_asked_for_its_memory_is_asked_again(
     make_service: MakeService,
 ) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine())
     service.fakes[0].gone = True
     with pytest.raises(TriforgeError):
         await service.weights.memory.release()
@@ -94,20 +90,6 @@ async def test_an_engine_that_was_not_asked_for_its_memory_is_asked_again(
     await service.weights.look()
     await service.weights.memory.release()
     assert service.fakes[0].released
-
-
-async def test_engines_are_taken_back_while_another_one_serves(make_service: MakeService) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
-    await service.weights.memory.release()
-    joined, lent = service.pool.members
-    joined.released = False
-    await joined.engine.resume_memory()
-    await service.weights.look()
-    assert joined.serving
-    assert not lent.serving
-    await service.weights.memory.resume()
-    assert service.weights.state().ready == 2
 
 
 @pytest.mark.parametrize("drain_s", [30.0, 0.0])

@@ -17,7 +17,7 @@ from triforge.config import Settings
 from triforge.types import WeightsUpdate
 
 
-@pytest.mark.parametrize("option", [30.0, 600.0, 3600.0])
+@pytest.mark.parametrize("option", [30.0, 3600.0])
 async def test_an_engine_may_take_as_long_as_the_option_says(option: float) -> None:
     pool = build_pool(Settings(request_s=option))
     (member,) = pool.members
@@ -29,8 +29,8 @@ async def test_an_engine_may_take_as_long_as_the_option_says(option: float) -> N
     await pool.close()
 
 
-@pytest.mark.parametrize("option", [300.0, 3600.0])
-async def test_weights_may_take_as_long_as_their_option_says_at_every_place(option: float) -> None:
+async def test_weights_may_take_as_long_as_their_option_says_at_every_place() -> None:
+    option = 3600.0
     waits: list[float] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -52,7 +52,7 @@ async def test_weights_may_take_as_long_as_their_option_says_at_every_place(opti
     assert waits[1] < 700.0
 
 
-@pytest.mark.parametrize("option", [30.0, 600.0, 3600.0])
+@pytest.mark.parametrize("option", [30.0, 3600.0])
 async def test_a_client_waits_longer_than_the_service_does(option: float) -> None:
     settings = Settings(request_s=option, queue_s=45.0)
     async with PolicyClient.from_settings(settings, "policy") as client:

@@ -6,16 +6,11 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from demo.models.tiny_models import build_tiny_vision_model
-from services.policy.app import create_app
-from services.policy.engines.pool import Pool
-from services.policy.engines.sglang import SGLangEngine
-from services.policy.gateway import Gateway
-from services.policy.weights.sync import WeightSync
 from tests.fake_engine import FakeEngine
+from tests.unit.policy.conftest import Service
 from triforge.errors import InputError, NotFoundError, PolicyError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -39,25 +34,6 @@ class Seeing(FakeEngine):
         return found
 
 
-class Service:
-    def __init__(self, model: Path, artifacts: Path) -> None:
-        self.fake = Seeing(answer=lambda ids, params: [GO, END], version="3")
-        self.fake.model_path = str(model)
-        self.fake.weights.load(str(model))
-        self.images = ImageStore(ArtifactStore(str(artifacts)))
-        engine = SGLangEngine("http://a", transport=httpx.ASGITransport(self.fake))
-        pool = Pool([engine], wait_s=0.0)
-        self.weights = WeightSync(pool, role="policy", model_path=str(model))
-        self.gateway = Gateway(pool, self.weights, self.images)
-
-    def asked(self) -> list[dict[str, Any]]:
-        return [body for path, body in self.fake.calls if path == "/generate"]
-
-    def client(self) -> httpx.AsyncClient:
-        app = create_app(gateway=self.gateway, role="policy")
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seeing") / "model"
@@ -65,9 +41,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def service(model: Path, tmp_path: Path) -> Service:
-    service = Service(model, tmp_path)
-    await service.weights.look()
+def images(tmp_path: Path) -> ImageStore:
+    return ImageStore(ArtifactStore(str(tmp_path)))
+
+
+@pytest.fixture
+async def service(model: Path, images: ImageStore) -> Service:
+    fake = Seeing(answer=lambda *_: [GO, END], version="3", model_path=str(model))
+    fake.weights.load(str(model))
+    service = Service({"http://a": fake}, model, images=images)
+    await service.start()
     return service
 
 
@@ -76,19 +59,23 @@ def message(*images: ImageRef, text: str = "see") -> ChatMessage:
     return ChatMessage(role="user", content=(*parts, TextPart(text=text)))
 
 
-async def test_the_engine_gets_one_token_an_image_and_its_bytes(service: Service) -> None:
-    ref = await service.images.put(SHOT)
+async def test_the_engine_gets_one_token_an_image_and_its_bytes(
+    service: Service, images: ImageStore
+) -> None:
+    ref = await images.put(SHOT)
     (reply,) = await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
-    (body,) = service.asked()
+    (body,) = service.generate_bodies()
     assert body["input_ids"] == [[USER, BEGIN, PAD, STOP, SEE, ASSISTANT]]
     assert body["image_data"] == [[data_uri(ref, SHOT)]]
     assert reply.prompt_ids == (USER, BEGIN, *[PAD] * TOKENS, STOP, SEE, ASSISTANT)
     assert [(p.image, p.start, p.end) for p in reply.images] == [(ref, 2, 8)]
 
 
-async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(service: Service) -> None:
-    first = await service.images.put(SHOT)
-    second = await service.images.put(png(61, 91))
+async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(
+    service: Service, images: ImageStore
+) -> None:
+    first = await images.put(SHOT)
+    second = await images.put(png(61, 91))
     (reply,) = await service.gateway.generate([GenerateRequest(messages=(message(first),))])
     prefix = (*reply.prompt_ids, *reply.outputs[0].ids)
     request = GenerateRequest(
@@ -96,29 +83,32 @@ async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(servic
     )
     (further,) = await service.gateway.generate([request])
     assert further.prompt_ids[: len(prefix)] == prefix
-    body = service.asked()[1]
+    body = service.generate_bodies()[1]
     new = [BEGIN, PAD, STOP, SEE, ASSISTANT]
     assert body["input_ids"] == [[USER, *new, GO, END, USER, *new]]
-    assert [len(images) for images in body["image_data"]] == [2]
+    assert [len(shots) for shots in body["image_data"]] == [2]
     assert [p.image for p in further.images] == [first, second]
 
 
 async def test_prompts_with_images_and_without_travel_apart_and_come_back_in_order(
-    service: Service,
+    service: Service, images: ImageStore
 ) -> None:
-    ref = await service.images.put(SHOT)
+    ref = await images.put(SHOT)
     words = GenerateRequest(messages=(ChatMessage(role="user", content="see"),))
     seeing = GenerateRequest(messages=(message(ref),), n=2, sampling=Sampling(seed=7))
     replies = await service.gateway.generate([words, seeing, words])
     assert [len(reply.images) for reply in replies] == [0, 1, 0]
     assert [len(reply.outputs) for reply in replies] == [1, 2, 1]
-    assert sorted("image_data" in body for body in service.asked()) == [False, True]
-    assert [len(body["input_ids"]) for body in service.asked()] == [2, 2]
+    assert sorted("image_data" in body for body in service.generate_bodies()) == [False, True]
+    assert [len(body["input_ids"]) for body in service.generate_bodies()] == [2, 2]
 
 
-async def test_an_engine_that_sees_other_tokens_than_we_do_is_found_out(service: Service) -> None:
-    ref = await service.images.put(SHOT)
-    service.fake.counted = TOKENS + 1
+async def test_an_engine_that_sees_other_tokens_than_we_do_is_found_out(
+    service: Service, images: ImageStore
+) -> None:
+    ref = await images.put(SHOT)
+    engine: Any = service.fakes[0]
+    engine.counted = TOKENS + 1
     with pytest.raises(PolicyError, match=r"counts 12 prompt tokens where we count 11.*preproc"):
         await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
 
@@ -127,18 +117,13 @@ async def test_an_image_that_was_not_kept_is_named(service: Service) -> None:
     ref = describe(SHOT)
     with pytest.raises(NotFoundError, match=ref.id):
         await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
-    assert service.asked() == []
+    assert service.generate_bodies() == []
 
 
-async def test_images_in_a_request_to_a_model_of_words_are_refused(
-    service: Service, tmp_path: Path
-) -> None:
+async def test_images_in_a_request_to_a_model_of_words_are_refused(service: Service) -> None:
     service.weights.renderer.image_spec = None  # as of a model of words
-    try:
-        with pytest.raises(InputError, match=r"requests\.0: .*no vision model"):
-            await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
-    finally:
-        service.weights._versions.tokenizers.adopt(service.fake.model_path)
+    with pytest.raises(InputError, match=r"requests\.0: .*no vision model"):
+        await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
 
 
 def chat(url: str, **more: object) -> dict[str, object]:
@@ -160,7 +145,7 @@ async def test_the_openai_api_takes_images_as_data_uris_and_keeps_nothing(
         assert response.json()["usage"]["prompt_tokens"] == 6 + TOKENS
         streamed = await client.post("/v1/chat/completions", json=chat(url, stream=True))
         assert streamed.text.endswith("data: [DONE]\n\n")
-    whole, piecewise = service.asked()
+    whole, piecewise = service.generate_bodies()
     assert whole["input_ids"] == [[USER, SEE, BEGIN, PAD, STOP, GO, ASSISTANT]]
     assert piecewise["input_ids"] == whole["input_ids"][0]
     assert whole["image_data"] == [[url]]
@@ -182,4 +167,4 @@ async def test_the_openai_api_refuses_what_is_no_image(service: Service, url: st
         response = await client.post("/v1/chat/completions", json=chat(url))
     assert response.status_code == 422
     assert "image_url" in response.json()["detail"]
-    assert service.asked() == []
+    assert service.generate_bodies() == []

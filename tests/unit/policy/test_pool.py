@@ -7,7 +7,7 @@ import pytest
 from services.policy.engines.pool import SPILL_OVER, Pool
 from services.policy.engines.sglang import SGLangEngine
 from tests.fake_engine import FakeEngine
-from tests.unit.policy.conftest import GO, MakeService
+from tests.unit.policy.conftest import GO, MakeService, start
 from triforge.errors import InputError, PolicyError
 
 
@@ -44,8 +44,7 @@ async def test_a_request_that_loses_its_engine_is_answered_by_another(
     make_service: MakeService,
 ) -> None:
     lost, healthy = FakeEngine(), FakeEngine()
-    service = make_service(lost, healthy)
-    await service.start()
+    service = await start(make_service, lost, healthy)
     lost.gone = True
     replies = [await service.gateway.generate([GO]) for _ in range(4)]
     assert all(reply[0].outputs[0].finish == "stop" for reply in replies)
@@ -54,8 +53,9 @@ async def test_a_request_that_loses_its_engine_is_answered_by_another(
 
 
 async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeService) -> None:
-    service = make_service(*(FakeEngine(fail_next=1, fail_status=400) for _ in range(2)))
-    await service.start()
+    service = await start(
+        make_service, *(FakeEngine(fail_next=1, fail_status=400) for _ in range(2))
+    )
     with pytest.raises(InputError, match="set to fail"):
         await service.gateway.generate([GO])
     assert sum(fake.paths().count("/generate") for fake in service.fakes) == 1
@@ -74,8 +74,7 @@ async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeSe
 async def test_an_engine_that_answers_nonsense_is_a_policy_error(
     make_service: MakeService, nonsense: object
 ) -> None:
-    service = make_service(FakeEngine(nonsense=nonsense))
-    await service.start()
+    service = await start(make_service, FakeEngine(nonsense=nonsense))
     with pytest.raises(PolicyError, match="http://a"):
         await service.gateway.generate([GO])
 
@@ -94,8 +93,7 @@ async def test_an_answer_whose_numbers_contradict_each_other_is_refused(
     make_service: MakeService, change: dict[str, object]
 ) -> None:
     fake = FakeEngine()
-    service = make_service(fake)
-    await service.start()
+    service = await start(make_service, fake)
     truth = await fake._say([5], {"stop_token_ids": [1]})
     assert truth["output_ids"] == [5, 1]
     fake.nonsense = [{**truth, "meta_info": {**truth["meta_info"], **change}}]

@@ -75,7 +75,6 @@ def flip(path: Path) -> None:
     [
         (lambda f: (f / FILE).unlink(), "sizes", "model.safetensors is missing, manifest.json"),
         (lambda f: cut(f / FILE), "sizes", r"model.safetensors has \d+ bytes, expected \d+"),
-        (lambda f: flip(f / FILE), "contents", "model.safetensors has changed after"),
         (lambda f: flip(f / "config.json"), "sizes", "config.json: cannot be read"),
         (lambda f: (f / "manifest.json").write_text("{}"), "sizes", "digest of manifest.json is"),
     ],
@@ -156,15 +155,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
             {},
             r"tensor model.norm.weight has shape \[5\], expected \[4\]",
         ),
-        (
-            lambda t: t.update({"model.norm.weight": np.array([1, np.nan, 1, 1], np.float32)}),
-            {},
-            "tensor model.norm.weight holds values that are not finite",
-        ),
-        (lambda t: None, {"model_type": "gpt2"}, "model_type is 'gpt2', expected 'llama'"),
         (lambda t: None, {"num_attention_heads": 4}, "num_attention_heads is 4, expected 2"),
-        (lambda t: None, {"rope_theta": 5e5}, "rope_theta is 500000.0, expected 10000.0"),
-        (lambda t: None, {"rms_norm_eps": 1e-2}, "rms_norm_eps is 0.01, expected 1e-05"),
     ],
 )
 def test_weights_of_another_model_or_without_sense_are_named(

@@ -19,7 +19,7 @@ from services.policy.weights.evidence import read_probe
 from services.policy.weights.loader import Way, WeightLoader
 from services.policy.weights.verify import Verifier
 from tests.fake_engine import FakeEngine, write_tensors
-from tests.unit.policy.conftest import GO, MakeService, versions
+from tests.unit.policy.conftest import GO, MakeService, start, versions
 from triforge.errors import NotFoundError, PolicyError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.types import WeightsUpdate
@@ -63,9 +63,8 @@ def held(fake: FakeEngine) -> float:
 async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_excluded(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
+    service = await start(make_service, FakeEngine(), FakeEngine())
     liar, honest = service.fakes
-    await service.start()
     liar.weights.stale = True
     state = await service.weights.update(update(publish(1), 1))
     assert (state.version, state.ready) == (1, 1)
@@ -129,8 +128,7 @@ async def test_a_version_in_bfloat16_may_be_as_far_from_its_probe_as_that_rounds
 async def test_by_configuration_an_engines_word_is_enough(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(verify_by="info"))
-    await service.start()
+    service = await start(make_service, FakeEngine(), loader=WeightLoader(verify_by="info"))
     service.fakes[0].weights.stale = True
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
     assert "/get_weights_by_name" not in service.fakes[0].paths()
@@ -139,8 +137,7 @@ async def test_by_configuration_an_engines_word_is_enough(
 async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine(), probe_s=1000.0)
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine(), probe_s=1000.0)
     folder = publish(1)
     service.fakes[0].refuse.add(str(folder))
     await service.weights.update(update(folder, 1))
@@ -160,8 +157,7 @@ async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
 async def test_weights_that_no_engine_takes_are_taken_back_by_all(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine())
     for fake in service.fakes:
         fake.weights.stale = True
     with pytest.raises(Exception, match="is not believed"):
@@ -175,8 +171,7 @@ async def test_weights_that_no_engine_takes_are_taken_back_by_all(
 async def test_an_engine_that_cannot_go_back_answers_no_request_until_it_is_whole(
     make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine())
     broken = service.fakes[0]
     broken.weights.stale = True
     broken.refuse.add(str(model))
@@ -240,8 +235,7 @@ async def test_weights_that_came_twice_use_no_cache_of_the_first_time(
 ) -> None:
     """A version that was put in and taken back again may come once more, under the same number."""
     fake = FakeEngine()
-    service = make_service(fake, loader=WeightLoader(pause_mode="in_place"))
-    await service.start()
+    service = await start(make_service, fake, loader=WeightLoader(pause_mode="in_place"))
     fake.weights.stale = True
     with pytest.raises(UnavailableError, match="is not believed"):
         await service.weights.update(update(publish(1), 1))
@@ -255,8 +249,7 @@ async def test_weights_that_came_twice_use_no_cache_of_the_first_time(
 async def test_an_engine_of_several_ranks_shows_the_weights_of_each(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(ranks=2))
-    await service.start()
+    service = await start(make_service, FakeEngine(ranks=2))
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
     (fake,) = service.fakes
     fake.weights.stale = True
@@ -267,8 +260,7 @@ async def test_an_engine_of_several_ranks_shows_the_weights_of_each(
 async def test_ranks_that_can_show_nothing_are_taken_at_their_word(
     make_service: MakeService, publish: Publish, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = make_service(FakeEngine(ranks=2))
-    await service.start()
+    service = await start(make_service, FakeEngine(ranks=2))
     (fake,) = service.fakes
     fake.weights.stale, fake.weights.held = True, {}
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
@@ -278,8 +270,7 @@ async def test_ranks_that_can_show_nothing_are_taken_at_their_word(
 async def test_a_rollback_serves_the_older_folder_under_the_next_number(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), FakeEngine())
-    await service.start()
+    service = await start(make_service, FakeEngine(), FakeEngine())
     for version in (1, 2):
         await service.weights.update(update(publish(version), version))
     state = await service.weights.rollback(1)
@@ -293,26 +284,19 @@ async def test_a_service_that_restarted_finds_older_versions_next_to_the_live_on
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(version="2"))
+    (fake,) = service.fakes
     publish(1)
-    service.fakes[0].model_path = str(publish(2))
-    service.fakes[0].weights.load(service.fakes[0].model_path)
+    fake.model_path = str(publish(2))
+    fake.weights.load(fake.model_path)
     await service.start()
-    assert (await service.weights.rollback(1)).uri == str(publish(1))
-    with pytest.raises(NotFoundError, match="given version 9, expected"):
+    with pytest.raises(NotFoundError):
         await service.weights.rollback(9)
-
-
-async def test_a_rollback_to_a_damaged_folder_leaves_the_present_weights(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine())
-    await service.start()
-    for version in (1, 2):
-        await service.weights.update(update(publish(version), version))
-    (publish(1) / "model.safetensors").write_bytes(b"")
-    with pytest.raises(WeightsError, match=r"model.safetensors has 0 bytes"):
+    (publish(1) / "model.safetensors").rename(publish(1) / "aside")
+    with pytest.raises(WeightsError):
         await service.weights.rollback(1)
-    assert (service.weights.state().version, held(service.fakes[0])) == (2, 2.0)
+    assert (service.weights.state().version, held(fake)) == (2, 2.0)
+    (publish(1) / "aside").rename(publish(1) / "model.safetensors")
+    assert (await service.weights.rollback(1)).uri == str(publish(1))
 
 
 async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for_the_record(
@@ -355,20 +339,6 @@ async def test_a_service_that_restarted_finds_the_folder_of_weights_that_were_br
     expected = broadcast.model_path if named else str(runs / "run-b" / "policy" / "v000007")
     assert (state.version, state.uri, state.ready) == (7, expected, 2)
     assert held(crashed) == (0.0 if named else 7.0), "it is not to be published again"
-
-
-async def test_weights_are_held_against_the_services_own_model_where_the_live_ones_cannot_be_read(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine())
-    publish(0)
-    service.fakes[0].model_path = "/on/another/machine"
-    await service.start()
-    folder = publish(1)
-    write_tensors(folder, {"model.norm.weight": np.ones(4, np.float32)})
-    with pytest.raises(WeightsError, match=r"tensor model\.embed_tokens\.weight is missing"):
-        await service.weights.update(WeightsUpdate(version=1, uri=str(folder)))
-    assert "/pause_generation" not in service.fakes[0].paths()
 
 
 async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(

@@ -26,31 +26,25 @@ def test_the_published_vectors(inside: str, vote: int) -> None:
     assert parse_vote(rf"It helps. \boxed{{{inside}}}") == vote
 
 
-@pytest.mark.parametrize("text", ["", "1", "I vote +1.", "boxed{1}", r"\boxed 1"])
-def test_without_a_box_there_is_no_vote(text: str) -> None:
-    assert parse_vote(text) == 0
-
-
-def test_of_two_boxes_the_last_counts() -> None:
-    assert parse_vote(r"first \boxed{1}, on reflection \boxed{-1}") == -1
-    assert parse_vote(r"\boxed{-1} no: \boxed{maybe}") == 0
-
-
-def test_a_box_that_never_closes_is_no_vote_even_after_a_good_one() -> None:
-    assert parse_vote(r"\boxed{1") == 0
-    assert parse_vote(r"\boxed{1} or rather \boxed{-1") == 0
-    assert parse_vote(r"\boxed{\text{1}") == 0
-
-
 @pytest.mark.parametrize(
-    "inside", ["11", "1.0", "--1", "++1", "1 1", "", " ", "①", "\uff11", "{1}"]
+    ("text", "vote"),
+    [
+        ("", 0),
+        ("I vote +1.", 0),
+        (r"\boxed 1", 0),
+        (r"first \boxed{1}, on reflection \boxed{-1}", -1),
+        (r"\boxed{-1} no: \boxed{maybe}", 0),
+        (r"\boxed{1} or rather \boxed{-1", 0),  # a box that never closes
+        (r"\boxed{\text{1}", 0),
+        ("\\boxed{ -1\n}", -1),
+        *(
+            (rf"\boxed{{{near}}}", 0)
+            for near in ("11", "1.0", "--1", "1 1", "", "①", "\uff11", "{1}")
+        ),
+    ],
 )
-def test_nearly_right_is_wrong(inside: str) -> None:
-    assert parse_vote(rf"\boxed{{{inside}}}") == 0
-
-
-def test_white_space_in_the_box_does_not_matter() -> None:
-    assert parse_vote("\\boxed{ -1\n}") == -1
+def test_the_last_box_counts_if_it_holds_nothing_but_a_vote(text: str, vote: int) -> None:
+    assert parse_vote(text) == vote
 
 
 def test_what_a_supervised_judge_is_taught_can_be_read() -> None:

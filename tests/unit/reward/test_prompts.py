@@ -56,14 +56,8 @@ def test_the_terse_marks_cannot_be_forged() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_the_terse_prompt_of_the_next_step_begins_with_this_one(index: int) -> None:
+def test_the_prompt_of_the_next_step_begins_with_this_one(index: int) -> None:
     assert text("terse", index + 1).startswith(text("terse", index).removesuffix("?"))
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_rubric_prompt_of_the_next_step_shares_everything_up_to_the_response(
-    index: int,
-) -> None:
     before, _, _ = text("rubric", index).partition("The agent's whole response")
     assert f"Observation {index + 1}:" in before
     assert text("rubric", index + 1).startswith(before)
@@ -86,14 +80,9 @@ def test_the_rubric_prompt_shows_task_rules_history_response_and_what_followed_i
     assert places == sorted(places)
 
 
-def test_the_rubric_prompt_shows_the_judged_response_whole_but_of_earlier_ones_only_the_action() -> (
-    None
-):
+def test_the_judge_sees_one_response_whole_and_nothing_that_happens_after_it() -> None:
     assert "I look on the desk first." in text("rubric", 0)
     assert "I look on the desk first." not in text("rubric", 1)
-
-
-def test_the_judge_does_not_see_what_happens_after_the_step() -> None:
     assert "fly away" not in text("rubric", 1)
     assert "fly" not in text("terse", 1)
 

@@ -9,8 +9,8 @@ import pytest
 from services.reward.prompts import Episode, build_prompt
 from services.reward.requests import StepText
 from services.reward.scorers.votes import vote
+from tests.unit.reward.test_judge import output
 from triforge.types import (
-    GenerateOutput,
     GenerateReply,
     GenerateRequest,
     ImagePart,
@@ -18,7 +18,6 @@ from triforge.types import (
     PlacedImage,
     Sampling,
     TextPart,
-    VersionSpan,
 )
 
 
@@ -67,22 +66,14 @@ def test_a_step_without_screenshots_is_asked_in_text(kind: str) -> None:
 
 
 async def test_the_votes_know_the_images_of_their_prompt() -> None:
-    output = GenerateOutput(
-        text=r"\boxed{1}", ids=(9,), logprobs=(-0.5,),
-        versions=(VersionSpan(version=1, start=0, end=1),), finish="stop",
-    )  # fmt: skip
+    def reply(request: GenerateRequest) -> GenerateReply:
+        shown = enumerate(request.messages[0].images)
+        placed = tuple(PlacedImage(image=image, start=n, end=n + 1) for n, image in shown)
+        outputs = (output(r"\boxed{1}"),) * request.n
+        return GenerateReply(prompt_ids=(5, 5, 7), images=placed, outputs=outputs)
 
     async def generate(requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        replies = []
-        for request in requests:
-            images = request.messages[0].images
-            placed = tuple(
-                PlacedImage(image=image, start=n, end=n + 1) for n, image in enumerate(images)
-            )
-            replies.append(
-                GenerateReply(prompt_ids=(5, 5, 7), images=placed, outputs=(output,) * request.n)
-            )
-        return replies
+        return [reply(request) for request in requests]
 
     found = await vote(EPISODE, generate, kind="terse", votes=2, sampling=Sampling(), seed=1)
     assert [[placed.image for placed in votes.images] for votes in found] == [

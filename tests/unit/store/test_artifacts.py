@@ -27,28 +27,21 @@ def test_a_failed_write_keeps_the_old_file_and_names_the_reason(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
 
 
-@pytest.mark.parametrize(
-    "name", ["../a", "a/../../b", "", "a//b", "s3://elsewhere/a", "/etc/passwd"]
-)
+@pytest.mark.parametrize("name", ["../a", "a/../../b", "", "s3://elsewhere/a", "/etc/passwd"])
 def test_names_outside_the_root_are_refused(tmp_path, name):
     store = ArtifactStore(str(tmp_path))
     with pytest.raises(InputError, match="below"):
         store.read(name)
 
 
-def test_a_missing_file_is_not_found(tmp_path):
-    store = ArtifactStore(str(tmp_path))
-    assert not store.exists("a")
-    with pytest.raises(NotFoundError, match="not found"):
-        store.read("a")
-
-
-def test_delete_takes_files_and_folders_and_forgives_what_is_gone(tmp_path):
+def test_delete_takes_files_and_folders_and_what_is_gone_is_not_found(tmp_path):
     store = ArtifactStore(str(tmp_path))
     store.write("d/a", b"x")
     store.delete("d")
     store.delete("d")
     assert not store.exists("d")
+    with pytest.raises(NotFoundError):
+        store.read("d/a")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +56,6 @@ def test_the_usual_disk_faults_say_which_option_to_turn(code, sentence):
     text = storage_error("write", "/x", OSError(code, "raw")).detail
     assert sentence in text
     assert "TRIFORGE_ARTIFACTS_URL" in text
-
-
-def test_an_unknown_protocol_is_refused():
-    with pytest.raises(StorageError, match="driver"):
-        ArtifactStore("nosuch://bucket")
 
 
 def test_a_remote_store_reads_and_writes_but_has_no_local_path():
@@ -91,9 +79,9 @@ def test_the_folder_of_an_object_store_holds_the_files_that_are_read_by_path(tmp
     store.delete("rows")
 
 
-def test_the_folder_of_an_object_store_must_be_absolute_and_a_folder_may_have_a_hash_in_its_name(
-    tmp_path,
-):
+def test_an_url_that_names_no_place_is_refused_and_a_folder_may_have_a_hash_in_its_name(tmp_path):
+    with pytest.raises(StorageError, match="driver"):
+        ArtifactStore("nosuch://bucket")
     with pytest.raises(StorageError, match="begins with /"):
         ArtifactStore("memory://triforge-weights#weights")
     assert ArtifactStore(str(tmp_path / "a#b")).local_path("c") == tmp_path / "a#b/c"
@@ -141,11 +129,6 @@ def test_a_store_that_cannot_be_used_is_found_out_without_a_write_of_ours(tmp_pa
     for store in (ArtifactStore(str(tmp_path / "file")), other):
         with pytest.raises(StorageError, match=f"the artifact store {tmp_path}/file: "):
             store.try_out(writes=writes)
-
-
-def test_a_place_that_refuses_says_what_mends_it():
-    with pytest.raises(StorageError, match="give this process write access"):
-        ArtifactStore("/sys").try_out()  # even root may make no file there
 
 
 def test_a_full_disk_is_no_reason_not_to_start(tmp_path, monkeypatch):

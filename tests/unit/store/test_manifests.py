@@ -62,11 +62,6 @@ def test_a_file_that_is_not_what_was_listed_is_named(
     assert len(caught.value.problems) == 1
 
 
-def test_contents_are_left_unread_if_asked(folder: Path) -> None:
-    (folder / "a.bin").write_bytes(b"abb")
-    verify_manifest(folder, contents=False)
-
-
 def test_the_manifest_must_be_the_announced_one(folder: Path) -> None:
     with pytest.raises(WeightsError, match=r"digest of manifest.json is [0-9a-f]{64}, expected ff"):
         load_manifest(folder, announced="ff")
@@ -82,9 +77,7 @@ def test_the_manifest_must_be_the_announced_one(folder: Path) -> None:
     [
         ("{", "manifest.json cannot be read"),
         ("[]", "is not of the format"),
-        ("{}", "is not of the format"),
         (BEFORE.replace("/1", "/2"), "is not of the format"),
-        (BEFORE.replace("bytes", "size"), "each with bytes and sha256"),
         (BEFORE.replace("sha256", "md5"), "each with bytes and sha256"),
         (BEFORE.replace("a.bin", "../a.bin"), r"../a.bin is no file of the folder"),
         (BEFORE.replace('{"a.bin"', '["a.bin"], "x": {"a.bin"'), "expected files by name"),

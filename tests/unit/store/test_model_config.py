@@ -54,9 +54,3 @@ def test_another_forward_pass_is_named(change: dict[str, Any], expected: Any) ->
     assert difference(OLD | change, OLD) == expected
     nested = difference({"text_config": OLD | change}, {"text_config": OLD})
     assert nested == (expected and (f"text_config.{expected[0]}", *expected[1:]))
-
-
-def test_rotary_embeddings_are_compared_wherever_they_stand() -> None:
-    changed = NEW | {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}
-    assert difference(changed, OLD) == ("rope_theta", 5e5, 10000)
-    assert difference(OLD, changed) == ("rope_theta", 10000, 5e5)

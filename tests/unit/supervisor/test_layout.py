@@ -20,7 +20,7 @@ def planned(
 ) -> Layout:
     """The layout of a config whose acting and judging models are one folder."""
     folder = tmp_path / "model"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{}")
     model = {"path": str(folder)}
     config = parse({"models": {"policy": model, "reward": model}} | sections)
@@ -103,10 +103,7 @@ def test_adapters_over_one_base_are_served_by_one_engine(tmp_path: Path) -> None
     assert len({s.env["TRIFORGE_ENGINES"] for s in services}) == 1
     assert {s.env["TRIFORGE_SHARED_ENGINES"] for s in services} == {"true"}
     del models["mover"]["engines_of"]
-    (tmp_path / "apart").mkdir()
-    apart = planned(
-        tmp_path / "apart", {}, models=models, trainer=trainer, adaptation={"controller": "none"}
-    )
+    apart = planned(tmp_path, {}, models=models, trainer=trainer, adaptation={"controller": "none"})
     found = {s.name: s.env for s in apart.specs}
     assert "engine-mover" in found
     assert found["mover-model"].get("TRIFORGE_SHARED_ENGINES") != "true"
@@ -154,12 +151,10 @@ def test_a_further_model_has_an_engine_a_policy_service_and_a_learner(tmp_path: 
     assert {"engine-mover", "mover-model", "learner-mover"} <= specs.keys()
     assert specs["learner-mover"].command[-2:] == ("--role", "mover")
     judge = models | {"reward": folder, "second": folder | {"judges": ["mover"]}}
-    for name in ("judged", "voteless"):
-        (tmp_path / name).mkdir()
-    judged = planned(tmp_path / "judged", {}, models=judge, adaptation={"controller": "none"})
+    judged = planned(tmp_path, {}, models=judge, adaptation={"controller": "none"})
     names = {spec.name for spec in judged.specs}
     assert {"second-model", "learner-second", "learner-reward"} <= names
-    voteless = planned(tmp_path / "voteless", {}, models=judge, **config)
+    voteless = planned(tmp_path, {}, models=judge, **config)
     assert not {"second-model", "reward-model"} & {spec.name for spec in voteless.specs}
     service = Settings.from_env(
         {n: v for n, v in specs["mover-model"].env.items() if n.startswith("TRIFORGE_")}
@@ -168,8 +163,7 @@ def test_a_further_model_has_an_engine_a_policy_service_and_a_learner(tmp_path: 
     assert specs["mover-model"].ready_url == f"{service.model_url('mover')}/readyz"
     assert service.engines in specs["engine-mover"].ready_url
     given = Settings(models="mover=http://127.0.0.1:8931", model_engines="mover=http://gpu:30000")
-    (tmp_path / "given").mkdir()
-    layout = planned(tmp_path / "given", {}, given, models=models, **config)
+    layout = planned(tmp_path, {}, given, models=models, **config)
     names = [spec.name for spec in layout.specs]
     assert ("engine-mover" in names, "mover-model" in names) == (False, True)
     assert layout.settings.model_url("mover") == "http://127.0.0.1:8931"

@@ -24,7 +24,6 @@ def exchange(reply: Any, **fields: Any) -> Exchange:
     [
         ({"a": 1}, {"a": 2.5}),
         ({"a": [1, 2]}, {"a": [3]}),
-        ({"a": []}, {"a": [{"b": 1}]}),
         ([{"a": 1}, {"b": ""}], [{"b": "x"}, {"a": 0}]),
         ({"cached_tokens_details": None}, {"cached_tokens_details": {"device": 1}}),
         ({"checksums": {"x": "1"}}, {"checksums": {"y": "2", "z": "3"}}),
@@ -41,7 +40,6 @@ def test_replies_of_one_shape_are_alike(found: Any, recorded: Any) -> None:
         ({"a": 1, "b": 1}, {"a": 1}),
         ({"a": 1}, {"a": "1"}),
         ({"a": None}, {"a": 1}),
-        ({"a": True}, {"a": 1}),
         ({"a": [1]}, {"a": [[1]]}),
         ({"a": [1, "x"]}, {"a": [1]}),
         ({"checksums": {"x": 1}}, {"checksums": {"y": "2"}}),

@@ -76,7 +76,6 @@ def test_the_gradient_carries_the_weights_and_keeps_its_denominator(
         ({"off_policy": "decoupled"}, 2.0),
         ({"off_policy": "tis", "off_policy_cap": 1.5}, 1.5),
         ({"off_policy": "mis", "off_policy_band": [0.5, 1.9]}, 0.0),
-        ({"off_policy": "decoupled", "off_policy_normalize": True}, 1.0),
     ):
         found = first_gradient(model_folder, make_batch, unlikely, kl_beta=0.0, **options)
         assert float((found - factor * plain).norm()) < 1e-3 * float(plain.norm()), options

@@ -26,7 +26,7 @@ from triforge.types import RunStep
         {"vote_weight": "trust"},
         {"estimator": "within"},
         {"estimator": "group", "normalise": "others", "lam": 0.3},
-        {"judge_target": "monte_carlo"},
+        {"judge_target": "centred"},
         {"step_cost": 0.1, "turn_limit_penalty": 0.5, "std_floor": 1.0},
     ],
     ids=str,
