@@ -39,11 +39,6 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _MIB
-
-
 @dataclass(frozen=True)
 class Row:
     """One figure; `met` is None where no goal is set."""

@@ -48,7 +48,7 @@ _PLAYED: dict[str, Value] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What a page compares.
+    """Arms, tests and measures of a page.
 
     Attributes:
         title: of the page; `known` ends the sentence "After this page you know".
@@ -137,9 +137,10 @@ class Comparison:
         """Draw all pictures; see `experiments.plots.drawn`."""
         from experiments.plots import curves, drawn, ends  # noqa: PLC0415  matplotlib
 
+        shown = dict([*self.measures.items()][:5])
         band = curves(results, self.main, "in_band", "groups in the band")
         pictures = {
-            "Held-out success at the end, by arm": ("success", ends(results, self.main, self.measures)),
+            "Held-out success at the end, by arm": ("success", ends(results, self.main, shown)),
             "Success on training tasks": ("steps", curves(results, self.main)),
             "Groups in the band": ("band", band),
         }  # fmt: skip

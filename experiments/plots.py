@@ -47,7 +47,7 @@ def ends(results: Results, arms: Sequence[str], measures: Mapping[str, str]) -> 
             )  # fmt: skip
         axes.set_xticks(range(len(arms)), labels=arms)
         axes.set(ylabel="success, 95 % interval over seeds", ylim=(0, None))
-        axes.legend(fontsize=8, ncols=len(measures), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        axes.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
     return drawing
 

@@ -7,7 +7,7 @@ from typing import Any
 from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.algorithms.algorithm import resolve
 from triforge.config import AdaptationSection, EnvAdapterSection, RewardSection
-from triforge.types import GroupTask
+from triforge.types import GroupTask, Proposal
 
 _PLAYED = {
     "max_steps": "max_steps",
@@ -43,3 +43,13 @@ def adapt_settings(**given: Any) -> AdaptSettings:
         "env_adapter": EnvAdapterSection(**played),
     }
     return AdaptSettings(**usual | fields)
+
+
+def plain_proposal(id: str, **given: Any) -> Proposal:
+    """Return a pending rewrite that makes its task harder, with these fields."""
+    usual: dict[str, Any] = {
+        "pool_id": "pool", "slot": "s", "parent_id": "p", "candidate_id": None, "direction": "harder",
+        "state": "pending", "run_id": "r", "step": 0, "trigger_accuracy": 1.0, "diagnosis": "", "prompt": "",
+        "answer": "", "instruction_before": "",
+    }  # fmt: skip
+    return Proposal(**usual | {"id": id} | given)

@@ -71,7 +71,8 @@ def loaded() -> dict[str, list[str]]:
             {"name": "library", "package": "triforge", "but": "triforge.web", "refused": [*outside, *WEB]},
             {"name": "web", "package": "triforge.web", "refused": outside},
             {"load": ["triforge.web.guard"], "then": [*map(alone, LIGHT)]},
-            {"load": ["torch"], "then": [*(start(*process) for process in WITH_TORCH), *map(alone, HEAVY_SERVICES)]},
+            {"load": ["torch"], "then": [*(start(*process) for process in WITH_TORCH)]},
+            {"load": ["transformers.modeling_utils"], "then": [*map(alone, HEAVY_SERVICES)]},
         ]},
     ]  # fmt: skip
     command = [sys.executable, "-m", "tests.contract.importing", json.dumps(jobs)]

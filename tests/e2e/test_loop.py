@@ -179,29 +179,18 @@ async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
     assert last["policy/off_policy_w_max"] != 1.0, "older weights have sampled some of it"
 
 
-async def test_a_run_finishes_although_its_workers_are_killed(
+async def test_a_run_goes_on_after_its_processes_were_killed_and_all_was_restored_from_a_backup(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    settings = deployment.settings()
-    run = await submit(settings, steps=3)
+    run = await submit(deployment.settings(), steps=3)
     for step, *victims in (
         (0, "rollout-worker", "judge-worker"),
         (1, "learner-policy", "engine-policy"),
     ):
-        await wait_for(settings, run.id, step=step)
+        await wait_for(deployment.settings(), run.id, step=step)
         for victim in victims:
             os.kill(deployment.pids()[victim], signal.SIGKILL)
-    run = await wait_for(settings, run.id)
-    assert (run.status, run.step) == ("finished", 3), run.reason
-    rows = await _export(settings, run.id, tmp_path / "run.parquet")
-    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 3)
-
-
-async def test_a_run_goes_on_after_everything_was_killed_and_restored_from_a_backup(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    run = await submit(deployment.settings(), steps=2)
-    await wait_for(deployment.settings(), run.id, step=1)
+    await wait_for(deployment.settings(), run.id, step=2)
     deployment.kill()
     shutil.copytree(deployment.state, tmp_path / "copy")  # the backup of a stopped deployment
     shutil.rmtree(deployment.state)
@@ -209,9 +198,9 @@ async def test_a_run_goes_on_after_everything_was_killed_and_restored_from_a_bac
     deployment.start()
     settings = deployment.settings()
     run = await wait_for(settings, run.id)
-    assert (run.status, run.step) == ("finished", 2), run.reason
+    assert (run.status, run.step) == ("finished", 3), run.reason
     rows = await _export(settings, run.id, tmp_path / "run.parquet")
-    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 2)
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 3)
 
 
 # asks twice, in a conversation; its reward is how much of its second answer is one letter

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
 from demo.models.tiny_models import build_tiny_vision_model
 from tests.e2e.conftest import Deployment, wait_for
@@ -88,8 +89,13 @@ async def train(
 
 
 def expect_images(settings: Settings, records: list[dict[str, Any]]) -> None:
-    """Each step has the screen before and after, the judge saw both, and all of them are kept."""
+    """Each step has the screen before and after, the judge saw both, all are kept, and both models learned to see."""
     store = ArtifactStore(settings.artifacts_url)
+    for role in ("policy", "reward"):
+        folder = store.local_path(f"weights/{records[0]['run_id']}/{role}")
+        first, *_, last = map(load_file, sorted(folder.glob("v*/model.safetensors")))
+        for part in ("language_model", "visual"):
+            assert any((first[name] != last[name]).any() for name in first if part in name)
     for record in records:
         assert len(record["images"]) == len(record["next_images"]) == 1
         assert record["judge_images"] == record["images"] + record["next_images"]

@@ -16,6 +16,7 @@ from services.env_adapter.app import Parts, create_app
 from services.env_adapter.pools.rows import new_row, task_row
 from services.env_adapter.pools.slots import successor
 from services.env_adapter.pools.store import PoolStore
+from tests.sections import plain_proposal
 from triforge.broker import MemoryBroker, SessionLog
 from triforge.environments import registry
 from triforge.rollout.protocols import TaskDraft
@@ -56,20 +57,13 @@ def rewrite(database: Database, task_id: str, state: TaskState, group: str = "g"
         candidate = successor(
             session, parent, TaskDraft(params=draft.params, instruction="x"), state=state
         )
-        proposal = Proposal(
-            id=f"prop-{group}",
+        proposal = plain_proposal(
+            f"prop-{group}",
             pool_id=task.pool_id,
             slot=task.slot,
             parent_id=task.id,
             candidate_id=candidate.id,
-            direction="harder",
             state="pending" if state == "pending" else "awaiting",
-            run_id="run-1",
-            step=1,
-            trigger_accuracy=1.0,
-            diagnosis="It knew the way.",
-            prompt="Make it harder.",
-            answer="horizon: 21",
             instruction_before=task.instruction,
             instruction_after=draft.instruction,
             verdict="" if state == "pending" else "accepted",

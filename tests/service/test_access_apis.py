@@ -11,11 +11,6 @@ import pytest
 from services.env_adapter.app import RULES
 from tests.service.env_service import api, game, rewrite
 from tests.service.keyed import Locks
-from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.errors import (
-    ForbiddenError,
-    UnauthorizedError,
-)
 from triforge.store.database import Database
 
 ORDER = ("none", "read", "submit", "admin")
@@ -184,18 +179,6 @@ async def test_the_body_of_a_request_without_a_key_is_not_read(
         sent = {"content-type": "application/json"} | locks.headers("submit")
         reply = await http.post(path, content=chunks(), headers=sent)
     assert (stranger.status_code, reply.status_code) == (401, 413)
-
-
-async def test_the_typed_client_sends_its_key_and_names_what_is_wrong_with_it(locks: Locks) -> None:
-    transport = httpx.ASGITransport(app=api(locks.database, entrance=locks.entrance()))
-    for key, error in (("", UnauthorizedError), ("tfk_x", UnauthorizedError)):
-        client = EnvAdapterClient("http://env", api_key=key, transport=transport)
-        with pytest.raises(error, match="TRIFORGE_KEY"):
-            await client.pools()
-    client = EnvAdapterClient("http://env", api_key=locks.key("read"), transport=transport)
-    assert await client.pools() == []
-    with pytest.raises(ForbiddenError, match="'submit'"):
-        await client.create_pool(BODY)
 
 
 async def test_a_newer_client_is_refused_and_a_service_is_served(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from triforge.cli.agent import Agents, verified
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.store.tables import SessionRow
-from triforge.types import RunState, SessionReward, Task
+from triforge.types import RunState, RunStatus, SessionReward, Task
 
 __all__ = ["run"]
 TYPES = Path(__file__).parents[1] / "contract" / "types"
@@ -32,6 +34,35 @@ def post(url, text):
 post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)
 assert json.load(open(os.environ["TRIFORGE_TASK"]))["instruction"] == os.environ["TRIFORGE_INSTRUCTION"]
 """
+
+
+class Trainer:
+    """A trainer whose only run has a status that tests set."""
+
+    def __init__(self) -> None:
+        self.status: RunStatus = "running"
+        self.stopped: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def of(self, run: Run) -> AsyncIterator[Settings]:
+        """Serve the API; yield the settings of a client."""
+        app = FastAPI()
+
+        @app.get("/v1/runs/{run_id}")
+        def show(run_id: str) -> RunState:
+            return STATE.model_copy(update={"id": run_id, "status": self.status})
+
+        @app.post("/v1/runs", status_code=201)
+        def submit() -> RunState:
+            return show(RUN)
+
+        @app.post("/v1/runs/{run_id}/stop")
+        def stop(run_id: str) -> RunState:
+            self.stopped.append(run_id)
+            return show(run_id)
+
+        async with serving(app) as (url, _):
+            yield Settings(trainer_url=url, env_adapter_url=run.both.env_url)
 
 
 # What each copy does in the end, and what becomes of it: success and score, or the reason why nothing was measured.
@@ -64,21 +95,16 @@ exec(sys.argv[2 + number])
 async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_is_measured(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, app = ["running"], FastAPI()
-
-    @app.get("/v1/runs/{run_id}")
-    def show(run_id: str) -> RunState:
-        return STATE.model_copy(update={"id": run_id, "status": status[0]})
+    trainer = Trainer()
 
     run.both.says("left")
     (folder := tmp_path / "taken").mkdir()
     code = [sys.executable, "-c", ASKS + ENDS, str(folder), *(code for code, _ in ENDINGS), ""]
     group = run.group(rollouts=len(ENDINGS), retries=0)
-    async with serving(app) as (url, _):
-        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+    async with trainer.of(run) as settings:
         serve = asyncio.create_task(Agents(settings, code, parallel=3).serve("", RUN, "", {}))
         await asyncio.wait_for(run.play(group), 30)
-        status[0] = "finished"
+        trainer.status = "finished"
         assert (await asyncio.wait_for(serve, 10)).status == "finished"
     with run.both.database.read() as session:
         ids = {row.index: row.id for row in session.scalars(select(SessionRow))}
@@ -122,22 +148,17 @@ NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the J
 async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_again(
     run: Run, agent: str, scores: list[float], reasons: list[str]
 ) -> None:
-    status, app = ["running"], FastAPI()
-
-    @app.get("/v1/runs/{run_id}")
-    def show(run_id: str) -> RunState:
-        return STATE.model_copy(update={"id": run_id, "status": status[0]})
+    trainer = Trainer()
 
     run.both.says("left")
     asks, _, post = ASKS.partition("body =")
     body = "".join(f"    {line}\n" for line in f"body ={post}".strip().splitlines())
     code = [sys.executable, "-c", f"{asks}def ask():\n{body}{agent}"]
-    async with serving(app) as (url, _):
-        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+    async with trainer.of(run) as settings:
         agents = Agents(settings, code, parallel=1, keep=True)
         serve = asyncio.create_task(agents.serve("", RUN, "", {}))
         await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
-        status[0] = "finished"
+        trainer.status = "finished"
         await asyncio.wait_for(serve, 10)
     played = (await run.played()).trajectories
     assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == scores
@@ -148,18 +169,13 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
 async def test_an_agent_that_breaks_before_it_asks_is_shown_with_its_error_a_few_times(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, app = ["running"], FastAPI()
-
-    @app.get("/v1/runs/{run_id}")
-    def show(run_id: str) -> RunState:
-        return STATE.model_copy(update={"id": run_id, "status": status[0]})
+    trainer = Trainer()
 
     code = [sys.executable, "-c", "import nosuch_agent"]
-    async with serving(app) as (url, _):
-        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+    async with trainer.of(run) as settings:
         serve = asyncio.create_task(Agents(settings, code, parallel=3).serve("", RUN, "", {}))
         await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
-        status[0] = "finished"
+        trainer.status = "finished"
         await asyncio.wait_for(serve, 10)
     printed = " ".join(capsys.readouterr().out.split())
     assert (
@@ -179,29 +195,14 @@ async def test_the_tasks_own_verifier_grades_a_final_answer(answer: str, score: 
 
 
 async def test_a_family_that_verifies_no_answer_alone_ends_the_run(run: Run) -> None:
-    stopped, app = list[str](), FastAPI()
-
-    @app.get("/v1/runs/{run_id}")
-    def show(run_id: str) -> RunState:
-        return STATE.model_copy(update={"id": run_id, "status": "running"})
-
-    @app.post("/v1/runs", status_code=201)
-    def submit() -> RunState:
-        return show(RUN)
-
-    @app.post("/v1/runs/{run_id}/stop")
-    def stop(run_id: str) -> RunState:
-        stopped.append(run_id)
-        return show(run_id)
-
+    trainer = Trainer()
     run.both.says("left")
     playing = run.play(run.group(rollouts=1))
-    async with serving(app) as (url, _):
-        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+    async with trainer.of(run) as settings:
         agents = Agents(settings, [sys.executable, "-c", ASKS + "print('left')"], 1, verify=True)
         with pytest.raises(ConfigError, match="given tasks of the family household, expected"):
             await asyncio.wait_for(agents.serve("pool", "", "", {}), 30)
-    assert stopped == [RUN]
+    assert trainer.stopped == [RUN]
     playing.cancel()
 
 
@@ -217,16 +218,10 @@ async def test_an_agent_that_asks_nothing_measures_nothing(run: Run) -> None:
 
 
 async def test_who_interrupts_gives_the_places_back(run: Run, tmp_path: Path) -> None:
-    app, playing = FastAPI(), run.play(run.group())
-
-    @app.get("/v1/runs/{run_id}")
-    def show(run_id: str) -> RunState:
-        return STATE.model_copy(update={"id": run_id, "status": "running"})
-
+    trainer, playing = Trainer(), run.play(run.group())
     (folder := tmp_path / "begun").mkdir()
     begins = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'w'); time.sleep(60)"
-    async with serving(app) as (url, _):
-        settings = Settings(trainer_url=url, env_adapter_url=run.both.env_url)
+    async with trainer.of(run) as settings:
         agents = Agents(settings, [sys.executable, "-c", begins, str(folder)], parallel=2)
         serve = asyncio.create_task(agents.serve("", RUN, "", {}))
         async with asyncio.timeout(30):

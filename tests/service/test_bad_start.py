@@ -23,6 +23,12 @@ APIS: dict[str, Callable[[], int]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+
+
 def no_url(_: Path) -> str:
     return "nonsense"
 
@@ -76,8 +82,6 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
     make, sentence = BAD[bad]
     url = make(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("triforge.sqlite")}
-    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", url)
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
     assert APIS[api]() != 0
@@ -107,8 +111,6 @@ def test_an_artifact_store_that_cannot_be_used_is_named_before_anything_else_is_
     (tmp_path / "artifacts").write_text(
         "a file where a folder should be"
     )  # root may write anywhere
-    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", f"sqlite:///{tmp_path}/triforge.sqlite")
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
     monkeypatch.setenv("TRIFORGE_ENGINES", "http://127.0.0.1:1")
@@ -139,8 +141,6 @@ def test_a_process_that_other_services_would_not_let_in_does_not_start(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("TRIFORGE_AUTH", "keys")
     monkeypatch.setenv("TRIFORGE_SERVICE_SECRET", secret)
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", f"sqlite:///{tmp_path}/triforge.sqlite")

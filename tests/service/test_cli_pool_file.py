@@ -8,34 +8,20 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 
-from services.env_adapter.app import Parts, create_app
-from tests.service.test_env_adapter_pools import game
-from triforge.broker import MemoryBroker, SessionLog
+from tests.service.env_service import api, game
 from triforge.cli.pools import read_pool, send_pool
 from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.environments import registry
 from triforge.errors import InputError
-from triforge.store.database import open_database
+from triforge.store.database import Database
 from triforge.types import PoolState
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[EnvAdapterClient]:
-    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
-    parts = Parts(
-        database=database,
-        family=registry.family,
-        registry=CollectorRegistry(),
-        log=SessionLog(MemoryBroker()),
-    )
-    opened = EnvAdapterClient(
-        "http://env", transport=httpx.ASGITransport(app=create_app(parts=parts))
-    )
+async def client(database: Database) -> AsyncIterator[EnvAdapterClient]:
+    opened = EnvAdapterClient("http://env", transport=httpx.ASGITransport(app=api(database)))
     yield opened
     await opened.close()
-    database.close()
 
 
 async def create(client: EnvAdapterClient, file: Path) -> PoolState:
@@ -68,17 +54,3 @@ async def test_every_bad_row_of_a_file_is_named_and_nothing_is_stored(
         await create(client, tmp_path / name)
     assert [problem.split(":")[0] for problem in caught.value.problems] == named
     assert await client.pools() == []
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"), [("{x", "not JSON"), ("[1]", "given list, expected a JSON object")]
-)
-def test_a_file_without_a_json_object_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=sentence):
-        read_pool(tmp_path / "a.json")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing\.json: No such file"):
-        read_pool(tmp_path / "nothing.json")

@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.measurement import MeasurementStore, proposal_id
-from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter, is_null_control
+from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.store import PoolStore
 from tests.sections import adapt_settings
@@ -30,7 +30,6 @@ from triforge.types import (
     GenerateSpec,
     PoolRequest,
     Proposal,
-    Sampling,
     Task,
     TaskOutcome,
 )
@@ -141,20 +140,6 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
     (event,) = await service.events()
     assert (event.kind, event.run_id, event.step) == ("proposal", "run-1", 3)
     assert event.data["instruction_after"] == candidate.instruction
-
-
-async def test_the_rewriter_asks_for_the_runs_candidates_in_its_words(service: Service) -> None:
-    model = FakeGenerate(first_choice)
-    settings = adapt_settings(
-        candidates=5, diagnosis="model", diagnosis_tokens=7, notes=1, sampling=Sampling(top_k=9)
-    )
-    notes = (failed("a"), failed("b"))
-    await service.worker(model).handle(
-        service.outcome(service.tasks[0], 0, notes=notes, settings=settings)
-    )
-    diagnosis, rewriter = model.requests
-    assert diagnosis.sampling.max_new_tokens == 7
-    assert (rewriter.n, rewriter.sampling.top_k) == (5, 9)
 
 
 async def test_by_default_the_missed_sub_goal_and_the_judged_step_are_named_without_a_model(
@@ -296,21 +281,6 @@ async def test_a_rewriter_that_is_down_is_asked_again_and_then_given_up_on_recor
     assert "no answer" in proposal.reason
 
 
-async def test_a_rewriter_that_comes_back_in_time_is_used(service: Service) -> None:
-    talk = FakeGenerate(first_choice)
-    tries = 0
-
-    async def shaky(request: GenerateRequest) -> GenerateReply:
-        nonlocal tries
-        tries += 1
-        if tries % 3:
-            raise PolicyError("not now")
-        return await talk(request)
-
-    await service.worker(shaky).handle(service.outcome(service.tasks[0], 0, notes=(failed("go"),)))
-    assert service.proposals()[0].state == "pending"
-
-
 async def test_a_request_that_the_model_refuses_is_not_repeated(service: Service) -> None:
     model = FakeGenerate([InputError("the prompt is too long")])
     await service.worker(model).handle(service.outcome(service.tasks[0], 0))
@@ -359,12 +329,6 @@ async def test_a_null_control_is_the_unchanged_task_and_asks_no_model(service: S
     assert (decided.state, decided.verdict) == ("rejected", "accepted")
     assert service.store.lineage(task.id).active_id == task.id
     assert service.store.pool("kitchen").null_control == {"accepted": 1}
-
-
-def test_the_share_of_null_controls_is_the_one_asked_for() -> None:
-    names = [proposal_id(f"group-{index}") for index in range(400)]
-    assert 70 <= sum(is_null_control(name, 0.25) for name in names) <= 130  # no luck: a digest
-    assert not any(is_null_control(name, 0.0) for name in names)
 
 
 async def test_a_worker_that_dies_after_counting_is_followed_by_one_that_proposes(

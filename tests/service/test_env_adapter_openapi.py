@@ -97,7 +97,7 @@ def as_text(value: Any) -> str:
 
 
 @given(data=st.data())
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_request_breaks_the_api_or_surprises_its_description(
     service: tuple[FastAPI, dict[str, list[str]]], data: st.DataObject
 ) -> None:

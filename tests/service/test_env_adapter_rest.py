@@ -111,21 +111,6 @@ async def test_a_large_upload_is_not_held_in_memory(database: Database) -> None:
     assert peak < 25 * 2**20
 
 
-async def test_an_upload_has_a_larger_limit_than_other_bodies(database: Database) -> None:
-    app = api(database, max_upload=100_000)
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
-        wide = lines(5) + b" " * 70_000
-        assert (await upload(http, wide)).status_code == 201
-        document = await problem_of(await upload(http, wide + wide, name="q"), 413)
-        assert (document["type"], "100000" in document["detail"]) == (
-            "urn:triforge:too_large",
-            True,
-        )
-        change = {"approval": "manual", "reason": "x" * 70_000}
-        await problem_of(await http.patch("/v1/pools/p", json=change), 413)
-
-
 async def test_clients_that_race_for_a_key_get_one_pool_and_for_a_name_one_wins(
     http: httpx.AsyncClient,
 ) -> None:

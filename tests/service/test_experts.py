@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.local_engine.model import load_model, stage_weights
 from services.trainer.learner.model.causal_lm import ScoringModel
-from services.trainer.learner.weights.tensors import TENSORS, model_files
+from services.trainer.learner.weights.tensors import TENSORS
 from tests.unit.local_engine.models import (
     new_scheduler,
     new_sequence,
@@ -99,14 +99,6 @@ def test_the_engine_serves_it_and_the_version_after_it(
         asked = [new_sequence(p, i, max_new_tokens=6) for i, p in enumerate(random_prompts(5))]
         for seq in run_all(scheduler, asked):
             assert seq.logprobs == pytest.approx(plain_logprobs(plain, seq.ids, seq.output), abs=1e-4)  # fmt: skip
-
-
-def test_a_version_has_the_tensors_that_its_folder_had(folder: Path, tmp_path: Path) -> None:
-    model = ScoringModel.load(folder)
-    model_files(model.module, model.tensors()).write(tmp_path)
-    found, wanted = load_file(tmp_path / TENSORS), load_file(folder / TENSORS)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.parametrize("load", [load_model, ScoringModel.load])

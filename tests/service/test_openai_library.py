@@ -108,38 +108,6 @@ async def test_an_answer_is_streamed_with_its_usage(service: Deployment) -> None
     )
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_is_called_and_its_result_is_answered(
-    service: Deployment, stream: bool
-) -> None:
-    service.says(f"Let me see.\n{CALL}")
-    async with service.client() as client:
-        if stream:
-            async with client.chat.completions.stream(
-                model="policy", messages=ASK, tools=[LOOK]
-            ) as events:
-                choice = (await events.get_final_completion()).choices[0]
-        else:
-            given = await client.chat.completions.create(model="policy", messages=ASK, tools=[LOOK])
-            choice = given.choices[0]  # type: ignore[assignment]
-        assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
-        assert choice.message.tool_calls is not None
-        (call,) = choice.message.tool_calls
-        assert call.type == "function"
-        assert call.function.name == "look"
-        assert json.loads(call.function.arguments) == {"at": "fridge"}
-        service.says("A cup.")
-        called: Any = choice.message.model_dump(include={"role", "content", "tool_calls"})
-        result: Any = {"role": "tool", "tool_call_id": call.id, "content": "a cup"}
-        answer = await client.chat.completions.create(
-            model="policy", messages=[*ASK, called, result], tools=[LOOK]
-        )
-    assert answer.choices[0].message.content == "A cup."
-    body = [body for path, body in service.engine.calls if path == "/generate"][-1]
-    prompt = service._renderer.decode(body["input_ids"][0], skip_special_tokens=False)
-    assert f"{CALL}<|im_end|>\n<|im_start|>tool\na cup<|im_end|>" in prompt
-
-
 async def test_errors_are_those_the_library_knows(service: Deployment) -> None:
     service.says("A cup.")
     async with service.client("other") as stranger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,6 @@ from environments.sokoban.family import SokobanFamily
 from services.env_adapter.openenv.server import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
 from triforge.environments import registry
-from triforge.environments.rows import read_params
 from triforge.errors import ConflictError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, StepResult
 from triforge.testing.check_environment import check_environment, require
@@ -352,17 +351,6 @@ def test_a_response_becomes_an_action_of_the_servers_schema(
     response: str, schema: dict[str, Any], action: dict[str, Any] | None
 ) -> None:
     assert action_of(response, schema) == action
-
-
-def test_tasks_are_read_from_a_file_line_by_line(tmp_path: Any) -> None:
-    file = tmp_path / "tasks.jsonl"
-    file.write_text('{"board": []}\n\n{"params": {"board": ["x"]}}\n')
-    assert read_params(file) == [{"board": []}, {"board": ["x"]}]
-    wrong: list[Callable[[], Any]] = [lambda: file.write_text("[1]\n"), file.unlink]
-    for break_ in wrong:
-        break_()
-        with pytest.raises(InputError, match=r"tasks\.jsonl"):
-            read_params(file)
 
 
 def test_pools_of_different_seeds_share_no_episode() -> None:

@@ -301,8 +301,7 @@ async def test_a_run_can_be_stopped_while_a_service_is_away(loop: Loop) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "plan train", "plan evaluate", "weights of policy", "serve reward", "send rollout", "collect",
-        "announce batch of policy", "read weights", "add weights", "send adapt", "commit", "emit step",
+        "plan train", "serve reward", "send rollout", "collect", "read weights", "commit", "emit step",
     ],
 )  # fmt: skip
 async def test_a_run_waits_for_what_is_away_and_does_nothing_twice(loop: Loop, place: str) -> None:

@@ -226,7 +226,7 @@ async def test_no_death_anywhere_trains_a_group_twice_or_a_token_over_the_bound(
     assert expected["trained"] == [1] * 8
     assert expected["reasons"] == {""}
     deaths = 0
-    for place in range(5 if restarted else 1, 400, 19 if restarted else 13):
+    for place in range(5 if restarted else 1, 400, 29 if restarted else 17):
         run = loop.submit(**AHEAD)
         loop.troubles.kill_at(place)
         try:

@@ -165,19 +165,6 @@ async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wa
             assert (await asked).outputs[0].ids == (3, 1)
 
 
-async def test_keys_travel_from_client_to_service_to_engine(model: Path) -> None:
-    async with serving(engine(model, api_key="deep", admin_api_key="deeper")) as (deep, _):
-        pool = Pool([SGLangEngine(deep, api_key="deep", admin_api_key="deeper")])
-        gateway = Gateway(
-            pool, WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
-        )
-        app = create_app(gateway=gateway, role="policy", api_key="user")
-        async with serving(app) as (url, _), PolicyClient(url, api_key="user") as client:
-            assert (await client(GO)).outputs[0].ids == (3, 1)
-            async with httpx.AsyncClient(base_url=url) as stranger:
-                assert (await stranger.post("/v1/generate", json={})).status_code == 401
-
-
 async def aborted(fake: FakeEngine) -> None:
     """Wait until the fake was asked to abort its request, and let it."""
     while "/abort_request" not in fake.paths():  # noqa: ASYNC110 - the fake has no event for it

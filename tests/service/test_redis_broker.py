@@ -22,7 +22,6 @@ from triforge.broker import (
     ROLLOUT_TASK,
     Broker,
     RedisBroker,
-    celery_app,
 )
 from triforge.errors import StorageError, UnavailableError
 from triforge.event_loop import end_task
@@ -122,15 +121,6 @@ async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, raw: Any)
         await raw.delete(ROLLOUT_QUEUE)
         await raw.lpush(ROLLOUT_QUEUE, text)
         assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0, text
-
-
-def test_workers_take_json_only_and_give_jobs_back_when_they_die() -> None:
-    conf = celery_app("redis://127.0.0.1:1/0").conf
-    assert conf.accept_content == ["json"]
-    assert (conf.task_serializer, conf.task_ignore_result) == ("json", True)
-    assert (conf.task_acks_late, conf.task_reject_on_worker_lost) == (True, True)
-    assert conf.worker_prefetch_multiplier == 1
-    assert conf.broker_connection_max_retries is None  # Celery's own workers end after 100
 
 
 # ---- failures ----

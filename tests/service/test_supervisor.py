@@ -252,10 +252,3 @@ async def test_no_child_outlives_a_supervisor_that_was_killed(tmp_path: Path) ->
         supervisor.kill()
         await supervisor.wait()
     await until(lambda: not any(map(lives, pids)))
-
-
-async def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
-    process = Process(python("x", SLEEPS), tmp_path / "log")
-    assert process.tail() == ""
-    process.log.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % n for n in range(30)))
-    assert process.tail(2) == "line 28\nline 29"

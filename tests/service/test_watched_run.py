@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from prometheus_client import REGISTRY
 
 from services.trainer.loop.gauges import PHASES
 from tests.service.fake_loop import Loop
-from triforge.errors import StorageError
-from triforge.telemetry import known, tracing
+from triforge.telemetry import tracing
 
 REASON = "OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'"
 
@@ -61,29 +59,3 @@ async def test_a_run_is_counted_as_it_goes(loop: Loop) -> None:
     assert counted("progress_timestamp_seconds") > progress
     assert counted("weight_version", role="policy") == 3.0
     assert loop.store.count_by_status() == {"finished": 1}
-
-
-async def test_what_is_logged_of_a_run_that_fails_names_the_run(
-    loop: Loop, caplog: pytest.LogCaptureFixture
-) -> None:
-    logged: list[tuple[str, dict[str, str]]] = []
-
-    class Listening(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            logged.append((record.getMessage(), dict(known())))
-
-    def full(*_: object, **__: object) -> None:
-        raise StorageError("the disk is full")
-
-    handler = Listening()
-    logging.getLogger("services.trainer").addHandler(handler)
-    before = counted("runs_ended_total", status="failed")
-    loop.artifacts.write = full  # type: ignore[method-assign]
-    try:
-        run = loop.submit()
-        assert (await loop.conduct(run)).status == "failed"
-    finally:
-        logging.getLogger("services.trainer").removeHandler(handler)
-    (ids,) = (ids for message, ids in logged if message == f"run {run.id} failed")
-    assert (ids["run"], ids["pool"]) == (run.id, "pool")
-    assert counted("runs_ended_total", status="failed") == before + 1

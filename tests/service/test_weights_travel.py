@@ -313,20 +313,6 @@ async def test_a_rollback_at_the_api_is_one_call(folders: Path) -> None:
             assert reply.status_code == 401
 
 
-async def test_an_engine_that_refuses_the_services_key_is_named_with_the_setting(
-    engine_url: str, folders: Path
-) -> None:
-    service = Service(
-        [SGLangEngine(engine_url, admin_api_key="wrong")], folders / "v000000", "disk"
-    )
-    await service.weights.look()
-    with pytest.raises(
-        Exception, match=r"refuses the key \(Unauthorized\).*TRIFORGE_ADMIN_API_KEY"
-    ):
-        await service.weights.update(update_of(folders / "v000003", 999))
-    await service.pool.close()
-
-
 async def test_a_learners_api_sends_nothing_but_published_weights(
     folders: Path, tmp_path: Path
 ) -> None:

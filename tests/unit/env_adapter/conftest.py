@@ -14,7 +14,7 @@ from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.store import PoolStore
-from tests.sections import adapt_settings
+from tests.sections import adapt_settings, plain_proposal
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft
 from triforge.store.database import Database, open_database
@@ -154,20 +154,12 @@ class Service:
         outcome = self.outcome(task_id, 8, group, settings=settings)
         self.measurements.record(outcome)
         parent = self.store.task(task_id)
-        proposal = Proposal(
-            id=proposal_id(group),
+        proposal = plain_proposal(
+            proposal_id(group),
             pool_id=self.pool.id,
             slot=parent.slot,
             parent_id=task_id,
-            candidate_id=None,
-            direction="harder",
             state="invalid",
-            run_id="r",
-            step=0,
-            trigger_accuracy=1.0,
-            diagnosis="c",
-            prompt="p",
-            answer="a",
             instruction_before=parent.instruction,
             **more,
         )

@@ -13,11 +13,12 @@ from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.plans import Planner
 from services.env_adapter.pools.rows import new_row
 from services.env_adapter.pools.store import PoolStore
+from tests.sections import plain_proposal
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, TaskRow
-from triforge.types import PlannedGroup, PlanRequest, PoolRequest, PoolState, Proposal, Split
+from triforge.types import PlannedGroup, PlanRequest, PoolRequest, PoolState, Split
 
 
 def make_pool(
@@ -42,21 +43,12 @@ def ask(step: int, groups: int, *, kind: Any = "train", run_id: str = "r", **mor
 
 
 def make_pending(database: Database, pool: PoolState, slot: TaskRow, order: int = 0) -> str:
-    proposal = Proposal(
-        id=f"prop-{order}-{slot.id}",
+    proposal = plain_proposal(
+        f"prop-{order}-{slot.id}",
         pool_id=pool.id,
         slot=slot.id,
         parent_id=slot.id,
         candidate_id=f"{slot.id}-v1",
-        direction="harder",
-        state="pending",
-        run_id="r",
-        step=0,
-        trigger_accuracy=1.0,
-        diagnosis="",
-        prompt="",
-        answer="",
-        instruction_before="",
     )
     with database.write() as session:
         candidate = TaskRow(

@@ -10,6 +10,9 @@ import pytest
 import redis
 
 from chaos.facts import deliveries, job_of
+from tests.service.conftest import broker as broker
+from tests.service.conftest import redis_url as redis_url
+from tests.service.conftest import valkey_server as valkey_server
 from tests.service.test_rollout_worker import JUDGE_SAMPLING, group
 from tests.unit.env_adapter.adaptation.test_adapt_worker import outcome
 from triforge.broker import QUEUES, Broker
