@@ -11,4 +11,4 @@ cd "$(dirname "$0")/.."
 
 unset PYTHONDONTWRITEBYTECODE # hundreds of processes import our modules
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" TOKENIZERS_PARALLELISM=false
-exec .venv/bin/python -m pytest -n "${TEST_WORKERS:-$(($(nproc) + 1))}" --dist loadfile --no-loadscope-reorder "$@"
+exec .venv/bin/python -m pytest -n "${TEST_WORKERS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" --dist loadfile --no-loadscope-reorder "$@"
