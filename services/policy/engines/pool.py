@@ -56,6 +56,7 @@ class Member:
     damaged: bool = False  # its weights are not whole
     failures: int = 0  # in a row, to take the active version
     again_at: float = 0.0  # when it is asked for the active version again
+    unused: set[str] = field(default_factory=set)  # adapters to unload when it serves
     # Held while its weights are looked at or changed.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _calls: set[asyncio.Timeout] = field(default_factory=set)

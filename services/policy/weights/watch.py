@@ -175,10 +175,16 @@ class Watch:
         self._pool.exclude(member, result.failure.detail)
 
     async def unload_unused(self) -> None:
-        """Have engines unload the adapters that no request uses any more."""
-        serving = self._pool.serving()
-        for name in self._versions.adapters.unused() if serving else ():  # each is returned once
-            await asyncio.gather(*(unload(m.engine, name) for m in serving))
+        """Have engines unload the adapters that no request uses any more, those that are away when they serve again."""
+        names = self._versions.adapters.unused()  # each is returned once
+        for member in self._pool.members:
+            member.unused.update(names)
+        await asyncio.gather(*map(self._unload_from, self._pool.serving()))
+
+    async def _unload_from(self, member: Member) -> None:
+        names, member.unused = sorted(member.unused), set()
+        for name in names:
+            await unload(member.engine, name)
 
     # ---- start ----
 

@@ -115,6 +115,23 @@ async def test_adapter_not_applied_is_excluded(make_service: MakeService, publis
     assert set(honest.adapters.held) == set(liar.adapters.held) == {"v000001"}
 
 
+async def test_engine_that_was_away_unloads_when_it_serves_again(
+    make_service: MakeService, publish: Publish
+) -> None:
+    service = await start(make_service, FakeEngine(), FakeEngine())
+    away, other = service.fakes
+    await service.weights.update(publish(1))
+    away.adapters.stale = True
+    assert (await service.weights.update(publish(2))).ready == 1
+    assert (other.adapters.unloaded, "v000001" in away.adapters.held) == (["v000001"], True)
+    away.adapters.stale = False
+    await service.start()
+    await service.start()
+    assert service.weights.state().ready == 2
+    assert set(away.adapters.held) == set(other.adapters.held) == {"v000002"}
+    assert other.adapters.unloaded == ["v000001"]
+
+
 async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_neither(
     make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
