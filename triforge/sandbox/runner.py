@@ -43,6 +43,8 @@ from triforge.sandbox.kernel import (
 from triforge.sandbox.runs import Run
 
 SLOTS: Final = 64  # user ids of one runner
+BLOCKS: Final = 2**22  # of such ids, as many as Linux has process ids
+SPREAD: Final = 2_654_435_761  # odd, so that containers that were started together are far apart
 LOOK_S: Final = 0.1  # between two looks at memory and processor time
 FILES: Final = 4096  # in a run's /tmp: each is a kilobyte of the kernel's memory
 IDLE_S: Final = 2.0  # between two looks at whether the service still lives
@@ -64,8 +66,7 @@ class Runner:
         first = setup["first_uid"]
         self._uids: deque[int | None] = deque([None] * SLOTS)
         if first is not None:
-            first += os.getpid() * SLOTS  # no two runners share user ids
-            self._uids = deque(range(first, first + SLOTS))
+            self._uids = deque(own_ids(first))
         self._home, bounded = home() if setup["groups"] else (None, "")
         self._groups = 0  # made so far
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -225,6 +226,16 @@ class Runner:
                     run.kill("cpu_time")
             except PermissionError:
                 run.kill("uncounted")
+
+
+def own_ids(first: int) -> range:
+    """Return the user ids of this runner, from `first` on.
+
+    The kernel counts the processes of a user id over all containers, whose runners may have equal process ids.
+    """
+    namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+    block = (os.getpid() + SPREAD * namespace) % BLOCKS
+    return range(first + block * SLOTS, first + (block + 1) * SLOTS)
 
 
 async def _ended(pid: int) -> None:

@@ -154,6 +154,24 @@ async def test_every_run_has_a_user_id_of_its_own(own: Sandbox) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of process ids")
+def test_runners_of_two_containers_share_no_user_ids() -> None:
+    code = "import os; from triforge.sandbox.runner import own_ids; print(os.getpid(), *own_ids(0), flush=True); input()"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    runs = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    lines = [run.stdout.readline() for run in runs if run.stdout]  # both live: two namespaces
+    for run in runs:
+        run.communicate("\n", timeout=30)
+    if not all(lines):
+        pytest.skip("this machine makes no namespaces of process ids")
+    (one, *ids), (other, *others) = (map(int, line.split()) for line in lines)
+    assert one == other
+    assert len({*ids, *others}) == len(ids) + len(others)
+
+
 async def test_a_lost_runner_is_no_result_and_the_next_run_has_another(own: Sandbox) -> None:
     assert (await own.run("print(1)")).ok
     runner = runner_pid(own)
