@@ -65,10 +65,7 @@ def aside(parent: Path) -> Iterator[Path]:
 
 def place(folder: Path, target: Path) -> bool:
     """Give a folder aside its final name; return False, without a change, if the name exists."""
-    for path in sorted(folder.iterdir()):
-        path.chmod(_READABLE)
-        _sync(path)
-    _sync(folder)
+    _settle(folder)
     try:
         folder.rename(target)
     except OSError:
@@ -77,6 +74,14 @@ def place(folder: Path, target: Path) -> bool:
         raise
     _sync(target.parent)
     return True
+
+
+def _settle(folder: Path) -> None:
+    """Make the files of a folder readable, and wait until they are on the disk."""
+    for path in sorted(folder.iterdir()):
+        path.chmod(_READABLE)
+        _sync(path)
+    _sync(folder)
 
 
 @contextlib.contextmanager
@@ -92,6 +97,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     with aside(target.parent) as folder:
         yield folder
         if replace and target.exists():
+            _settle(folder)  # or a full disk would leave neither
             shutil.rmtree(target)
         if not place(folder, target):
             raise _exists(target)
