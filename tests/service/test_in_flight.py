@@ -311,7 +311,11 @@ async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Sc
         await put(scene.broker, foreign)
         await scene.broker.announce_if_complete("g")
 
-    scene.broker.react = lambda _: tasks.add(asyncio.create_task(play()))
+    def react(task: GroupTask) -> None:
+        assert task.oldest == VERSIONS
+        tasks.add(asyncio.create_task(play()))
+
+    scene.broker.react = react
     assert await done(scene.play(group_task("g"))) == [foreign]
     assert scene.broker.sent == ["g"] * 3
     assert scene.in_flight.replayed == 2

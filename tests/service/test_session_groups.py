@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import openai
 import pytest
 
 from services.env_adapter.pools.store import PoolStore
@@ -106,8 +107,18 @@ async def run_of(both: Services, keep: KeepImage | None = None) -> Run:
     return Run(both, [task["id"] for task in listed], keep)
 
 
+async def test_weights_older_than_those_of_the_group_do_not_answer(run: Run) -> None:
+    playing = run.play(run.group(oldest={"policy": 5}))  # version 4 serves
+    made = await run.begin()
+    with pytest.raises(openai.InternalServerError) as refused:
+        await run.act(made, "north")
+    assert refused.value.status_code == 503
+    assert await run.both.turns(made) == ()
+    playing.cancel()
+
+
 async def test_sessions_become_a_group_that_is_judged_and_trained_on(run: Run) -> None:
-    playing = run.play(run.group())
+    playing = run.play(run.group(oldest={"policy": 4}))
     one, two = await run.begin(), await run.begin()
     assert {one.session.index, two.session.index} == {0, 1}
     assert one.task is not None

@@ -65,7 +65,7 @@ class GroupTask(Message):
     `votes` is m, the judge's samples: votes a step, or texts a group if the scorer judges groups as a whole; 0 plays without
     judging. `env_adapter` has the options of playing, `reward` those of judging. `agents` are those of the environment that other
     models play; the policy plays all others with `sampling`. `judges` judge the steps of these agents; the reward model judges
-    those of all others with `judge_sampling`.
+    those of all others with `judge_sampling`. `oldest` is the oldest weight version of each model that may play or judge the group.
     """
 
     group_id: str
@@ -81,6 +81,7 @@ class GroupTask(Message):
     agents: dict[str, Player] = Field(default_factory=dict)
     judge_sampling: Sampling = Sampling()
     judges: dict[str, Player] = Field(default_factory=dict)
+    oldest: dict[TrainedRole, int] = Field(default_factory=dict)
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     reward: RewardSection = RewardSection()
     extra: Extra = Field(default_factory=dict)

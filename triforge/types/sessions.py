@@ -20,7 +20,8 @@ class OpenSession(Message):
     """A session as the policy service reads it. Produced by: env_adapter. Consumed by: policy service (Redis).
 
     `digest` is that of its key's secret. `sampling`, the run's, replaces the agent's own temperature, top_p, top_k and penalties,
-    and limits its longest answer; None leaves all to the agent.
+    and limits its longest answer; None leaves all to the agent. Weights older than `oldest` do not answer: after a restart, engines
+    hold their first weights until the run's are loaded.
     """
 
     id: str
@@ -29,6 +30,7 @@ class OpenSession(Message):
     affinity: str = ""
     sampling: Sampling | None = None
     seed: int | None = None
+    oldest: int = 0
 
 
 class Turn(Message):

@@ -379,4 +379,5 @@ def _opened(row: SessionRow, group: GroupTask | None) -> OpenSession:
         affinity=row.group_id or row.id,
         sampling=group.sampling if group else None,
         seed=derive_seed(group.seed, index) if group else None,
+        oldest=group.oldest.get("policy", 0) if group else 0,
     )

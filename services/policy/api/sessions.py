@@ -23,7 +23,13 @@ from services.policy.engines.protocol import Extras, Partial, Tops
 from services.policy.gateway import Answer, Gateway
 from triforge.access.keys import digest, parse_key
 from triforge.broker.sessions import SessionLog, Turns
-from triforge.errors import ConflictError, NotFoundError, PolicyError, UnauthorizedError
+from triforge.errors import (
+    ConflictError,
+    NotFoundError,
+    PolicyError,
+    UnauthorizedError,
+    UnavailableError,
+)
 from triforge.rollout.lineages import Forest, digests
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -103,6 +109,11 @@ class Sessions:
             closed = "it has expired"
         if closed:
             raise ConflictError(f"session {session_id} is over: {closed}; make a new one")
+        if asks and (active := self._gateway.weights.version) < session.oldest:
+            raise UnavailableError(
+                f"weight version {active} serves, expected {session.oldest} or newer in session {session_id}: "
+                "the weights of its run are being loaded; ask again"
+            )
         return Entered(session, number)
 
     async def begin(self, entered: Entered, body: ChatRequest, idempotency_key: str) -> Call:

@@ -45,7 +45,6 @@ class _Count:
 @dataclass(slots=True)
 class _Flight:
     task: GroupTask
-    oldest: Versions  # the weights that were served at the submission
     exact: bool  # newer weights are foreign, too
     count: _Count | None  # None: no event when it lands
     sent: Submissions
@@ -121,7 +120,8 @@ class InFlight:
             self._cursor = await self._broker.last_id(JUDGED_STREAM)
             self._swept = self._clock()
         count, now = _Count(len(tasks)) if announce else None, self._clock()
-        flights = [_Flight(task, oldest, exact, count, Submissions(now)) for task in tasks]
+        dated = [task.model_copy(update={"oldest": dict(oldest)}) for task in tasks]
+        flights = [_Flight(task, exact, count, Submissions(now)) for task in dated]
         self._flights |= {flight.task.group_id: flight for flight in flights}
         await together(self._send(flight) for flight in flights)
 
@@ -265,7 +265,7 @@ class InFlight:
         for role in ("policy", *{player.model for player in flight.task.agents.values()}):
             found |= {(role, version) for version in played_by(group, role)}
         for role, version in found:
-            oldest = flight.oldest.get(role, math.inf)  # no weights of that role may
+            oldest = flight.task.oldest.get(role, math.inf)  # no weights of that role may
             newest = oldest if flight.exact else self._newest.get(role, oldest)
             if not oldest <= version <= newest:
                 return True
