@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -79,7 +80,7 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ABC):
     """How much is played.
 
     Attributes:
@@ -115,9 +116,9 @@ class Settings:
         """Return the warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
+    @abstractmethod
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the configuration of an arm's run, as `triforge.config.parse` reads it."""
-        raise NotImplementedError
 
     def shared_document(self, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the part of the configuration that all arms share."""
@@ -141,13 +142,10 @@ class Settings:
         }  # fmt: skip
 
 
-QUICK = Settings(
-    steps=1, groups=4, rollouts=2, train_tasks=8, heldout_tasks=4, late_evals=(0,),
-    warm=WarmStart(
-        hidden=16, layers=1, heads=2,
-        policy_data=Demonstrations(count=24, random_rate=0.1, forget_rate=0.6, inadmissible_share=0.3),
-        judge_data=Demonstrations(count=24, random_rate=0.2, forget_rate=0.4, inadmissible_share=0.2, flip_rate=0.05),
-        policy=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=3),
-        judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=3),
-    ),
+QUICK = WarmStart(
+    hidden=16, layers=1, heads=2,
+    policy_data=Demonstrations(count=24, random_rate=0.1, forget_rate=0.6, inadmissible_share=0.3),
+    judge_data=Demonstrations(count=24, random_rate=0.2, forget_rate=0.4, inadmissible_share=0.2, flip_rate=0.05),
+    policy=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=3),
+    judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=3),
 )  # fmt: skip

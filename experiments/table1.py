@@ -192,7 +192,7 @@ class Table1Settings(Settings):
             replace(k, train=min(k.train, 8), heldout=min(k.heldout, 4)) for k in self.tasks
         )
         return replace(
-            self, steps=2, groups=QUICK.groups, rollouts=QUICK.rollouts, late_evals=(0,), warm=QUICK.warm, tasks=few
+            self, steps=2, groups=4, rollouts=2, late_evals=(0,), warm=QUICK, tasks=few
         )  # fmt: skip
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:

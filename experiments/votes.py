@@ -86,7 +86,7 @@ class VotesSettings(Settings):
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
             policy_data=POLICY_DATA,
-            judge_data=QUICK.warm.judge_data,  # not used
+            judge_data=QUICK.judge_data,  # not used
             judge=SupervisedSettings(learning_rate=3e-3, batch_rows=8, steps=1),
         )
     )
@@ -112,7 +112,7 @@ STUDY = Study(
     arms=ARMS,
     seeds=SEEDS,
     full=_FULL,
-    quick=replace(_FULL, steps=1, groups=4, rollouts=2, train_tasks=8, heldout_tasks=4, late_evals=(0,), warm=QUICK.warm),
+    quick=replace(_FULL, steps=1, groups=4, rollouts=2, train_tasks=8, heldout_tasks=4, late_evals=(0,), warm=QUICK),
     report="experiments.votes_report",
     smoke=["-".join([rule, *list(_JUDGES.get(rule, ()))[:1]]) + "@5e-4" for rule in RULES],
 )  # fmt: skip

@@ -143,7 +143,9 @@ def find(name: str) -> Method:
         ConfigError: there is none, or it cannot be imported.
     """
     if name in RESERVED:
-        raise ConfigError(f"{name}: given as the name of a method, expected none of {RESERVED}")
+        raise ConfigError(
+            f"method {name}: the loop keeps notes of its own under {', '.join(RESERVED)}, expected another name"
+        )
     entries = entry_points(group=GROUP, name=name)
     path = next(iter(entries)).value if entries else name
     loaded = load_part(path, name) if ":" in path else None

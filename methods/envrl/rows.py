@@ -5,8 +5,8 @@ Items are chat conversations of their own, of which only the assistant's answer 
     sp   task, the last observations and actions, the observation, the action   ->   the next observation
     id   task, the observation, the next observation                           ->   the action
 
-Prompts, chat marks, lists of admissible commands and the policy's reasoning are never trained on. The weights of an objective's tokens sum to 1 over the step, whatever else is in the batch; the weight of the
-objective stands in the batch's `extra`.
+Prompts, chat marks, lists of admissible commands and the policy's reasoning are never trained on. The weights of an
+objective's tokens sum to 1 over the step, whatever else is in the batch; the weight of the objective is in the batch's `extra`.
 """
 
 from __future__ import annotations
