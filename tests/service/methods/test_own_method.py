@@ -93,5 +93,5 @@ async def test_an_error_of_a_hook_names_the_method_and_the_hook(
 
 
 def test_a_name_of_the_loop_is_no_name_of_a_method() -> None:
-    with pytest.raises(ConfigError, match="given as the name of a method"):
+    with pytest.raises(ConfigError, match="method window"):
         find("window")
