@@ -48,17 +48,6 @@ def test_an_unjudged_step_is_not_a_zero():
     assert vote_credit([1, -1], [[[]], [[1, -1]]], algorithm=DEFAULT).advantages[0] == ((),)
 
 
-def test_outcome_only_training_needs_no_votes():
-    credit = step_credit([1, -1], [[[], []], [[]]], algorithm=GRPO)
-    assert credit.advantages[0] == pytest.approx((1.0, 1.0), abs=2e-6)
-    assert credit.advantages[1] == pytest.approx((-1.0,), abs=2e-6)
-
-
-def test_a_policy_may_be_trained_on_votes_alone():
-    preset = resolve("rlanything", {"use_outcome": False})
-    assert step_credit([1, 1], [[[1]], [[-1]]], algorithm=preset).rewards == ((1.0,), (-1.0,))
-
-
 def test_a_task_outside_the_policy_band_keeps_its_rewards_and_says_why_it_does_not_train():
     preset = resolve("rlanything", {"policy_band": [0.2, 0.8]})
     credit = step_credit([-1, -1], [[[1]], [[-1]]], algorithm=preset)
@@ -78,13 +67,6 @@ def test_votes_only_train_the_judge_when_asked_to():
     credit = vote_credit([1, -1], [[[1, -1]], [[-1, 1]]], algorithm=preset)
     assert {why for t in credit.reasons for s in t for why in s} == {"reward model not trained"}
     assert credit.rewards[0][0] == (1.0, -1.0)
-
-
-def test_votes_come_back_in_the_shape_they_went_in():
-    votes = [[[1, -1], []], [], [[0, 1, 1]]]
-    credit = vote_credit([1, -1, -1], votes, algorithm=DEFAULT)
-    for part in (credit.rewards, credit.advantages, credit.reasons):
-        assert [[len(step) for step in t] for t in part] == [[2, 0], [], [3]]
 
 
 def test_without_any_measured_rollout_nothing_trains():

@@ -15,12 +15,8 @@ def test_wilsons_interval_is_that_of_newcombes_table(successes, trials, low, hig
     assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_without_trials_a_share_may_be_anything():
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
 def test_without_groups_or_trials_a_share_may_be_anything():
-    assert share_interval([]) == share_interval([(0, 0)]) == (0.0, 1.0)
+    assert wilson(0, 0) == share_interval([]) == share_interval([(0, 0)]) == (0.0, 1.0)
     assert share_interval([(1, 2, 0, 0)] * 8) == (0.0, 1.0)
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from methods.cure.arithmetic import generated_test_rewards
-from triforge.algorithms.advantages import mean_and_deviation, standardise
+from triforge.algorithms.advantages import mean_and_deviation
 from triforge.algorithms.credit import step_reward, vote_rewards
 from triforge.errors import InputError
 
@@ -54,33 +53,6 @@ def test_an_unjudged_step_has_no_integrated_reward():
 def test_vote_rewards_match_the_published_vectors(outcome, votes, expected):
     rewards = vote_rewards(step_reward(outcome, votes), votes)
     assert rewards == pytest.approx(expected, abs=1e-3)
-
-
-def test_generated_tests_match_the_published_vector():
-    good = [True, True, False, False]
-    patterns = ["1100", "1101", "1111", "1011", "0000", "1000"]
-    accepts = [[c == "1" for c in pattern] for pattern in patterns]
-    rewards = generated_test_rewards(good, accepts)
-    assert rewards == [2, 1, 0, -2, 0, 0]
-    z = standardise(rewards).advantages
-    assert z == pytest.approx([1.511, 0.687, -0.137, -1.786, -0.137, -0.137], abs=1e-3)
-
-
-def test_an_unparsable_generated_test_accepts_nothing():
-    assert generated_test_rewards([True, False], [None]) == [0.0]
-
-
-def test_without_bad_programs_a_generated_test_is_right_or_wrong():
-    assert generated_test_rewards([True, True], [[True, True], [True, False]]) == [1.0, -1.0]
-
-
-def test_without_good_programs_tests_have_no_reward():
-    assert generated_test_rewards([False, False], [[True, True]]) is None
-
-
-def test_a_row_of_the_wrong_length_is_refused():
-    with pytest.raises(InputError, match="given a row of 1 verdicts, expected 2"):
-        generated_test_rewards([True, False], [[True]])
 
 
 def test_mean_and_deviation_in_both_conventions():

@@ -79,13 +79,6 @@ def test_the_rewards_of_steps_stand_on_their_steps_where_returns_are_summed_up()
     assert whole.rewards == ((0.5, 0.5), (3.0, 3.0))
 
 
-@pytest.mark.parametrize("preset", preset_names())
-def test_a_preset_says_whether_it_needs_success(preset):
-    needs = resolve(preset).needs_success
-    judged = preset in ("rlanything", "rlanything_paper", "istar")
-    assert needs == ("train_reward_model = true" if judged else "")
-
-
 def test_a_mean_has_the_interval_of_students_t():
     half = 2.776445 * math.sqrt(0.38 / 4 / 5)
     found = mean_interval([0.2, 0.7, 0.7, 1.0, 0.4])

@@ -33,10 +33,6 @@ def approx(*values):
     return pytest.approx(values, abs=1e-12)
 
 
-def test_trust_is_full_for_perfect_votes_and_none_at_chance_or_inverted():
-    assert (measured(GOOD), measured(CHANCE), measured(INVERTED)) == (1.0, 0.0, 0.0)
-
-
 def test_mixed_group_good_votes():
     assert advantages(CONSTANT, MIXED, GOOD) == approx(1, 1, -1, -1)
     assert advantages(OUTCOME, MIXED, GOOD) == approx(1, 1, -1, -1)
