@@ -89,7 +89,6 @@ def test_with_trust_the_votes_move_as_much_as_they_are_trusted(trusted, lam):
     ("overrides", "sentence"),
     [
         ({"use_votes": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
-        ({"use_outcome": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
         ({"step_cost": 0.1}, "estimator: given 'within' with a penalty, allowed only without"),
         ({"lam": 0.0}, "lam: given 0 with use_votes = true"),
     ],
