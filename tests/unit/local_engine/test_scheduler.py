@@ -138,24 +138,6 @@ def test_running_requests_never_hold_more_tokens_than_the_limit(folder: Path) ->
     assert all(len(seq.output) == 10 for seq in sequences)
 
 
-def test_retracted_requests_go_on_as_if_nothing_had_happened(folder: Path) -> None:
-    prompts = random_prompts(6, seed=9)
-    make = lambda: [new_sequence(p, i, max_new_tokens=15) for i, p in enumerate(prompts)]  # noqa: E731
-    expected = [seq.output for seq in run_all(new_scheduler(folder), make())]
-    scheduler, sequences = new_scheduler(folder), make()
-    scheduler.submit(sequences)
-    for _ in range(4):
-        scheduler.step()
-    scheduler.pause("retract")
-    assert scheduler.idle
-    assert scheduler.running == []
-    assert scheduler.flush()
-    scheduler.resume()
-    run_all(scheduler, [])
-    assert [seq.output for seq in sequences] == expected
-    assert {seq.retractions for seq in sequences if len(seq.output) > 4} == {1}
-
-
 def test_a_version_that_sampled_nothing_has_no_span(folder: Path) -> None:
     scheduler = new_scheduler(folder)
     seq = new_sequence([5, 6], max_new_tokens=8, ignore_eos=True)
