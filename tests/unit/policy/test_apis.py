@@ -179,18 +179,6 @@ async def test_unsupported_chat_field(service: Service, extra: dict[str, Any], f
     assert field in problem(response, 422, "input")["detail"]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_another_model_is_not_found(service: Service, path: str) -> None:
-    async with service.client() as client:
-        for name, status in (("gpt-4", 404), ("policy", 200), ("", 200)):
-            body = {**CHAT, "prompt": "go"}
-            del body["messages" if path == "/v1/completions" else "prompt"]
-            reply = await client.post(path, json={**body, "model": name})
-            assert reply.status_code == status, reply.text
-            if status == 404:
-                assert "given 'gpt-4', expected 'policy'" in reply.json()["error"]["message"]
-
-
 @pytest.mark.parametrize(
     ("extra", "sentence"),
     [
