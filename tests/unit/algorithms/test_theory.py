@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from tests.unit.algorithms.parts import OUTCOMES, VOTES
 from triforge.algorithms.theory import (
     GroupVotes,
     count_votes,
@@ -13,13 +14,6 @@ from triforge.algorithms.theory import (
 )
 from triforge.errors import InputError
 
-# The trajectories of the published test vector: one success, two failures, three votes a step.
-OUTCOMES = [1, -1, -1]
-VOTES = [
-    [[1, 1, 1], [1, 1, -1]],
-    [[1, -1, -1], [-1, -1, -1], [1, 1, -1]],
-    [[-1, -1, -1], [-1, -1, -1]],
-]
 RIGHT, WRONG, CHANCE = [[1]], [[-1]], [[1, -1]]
 
 

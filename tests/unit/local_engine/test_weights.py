@@ -42,7 +42,7 @@ def test_shards_are_read_together(folder: Path, tmp_path: Path) -> None:
     staged = stage_weights(tmp_path, model, config)
     assert all(torch.equal(staged[n], tensors[n]) for n in names)
     (tmp_path / "b.safetensors").unlink()
-    with pytest.raises(WeightsError, match="b.safetensors"):
+    with pytest.raises(WeightsError, match=r"b\.safetensors"):
         stage_weights(tmp_path, model, config)
 
 
