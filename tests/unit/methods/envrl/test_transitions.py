@@ -201,24 +201,6 @@ def test_an_item_that_is_too_long_is_left_out_and_counted(renderer: Renderer):
     ) == pytest.approx(1)
 
 
-def test_the_same_step_gives_the_same_rows_and_another_seed_another_draw(renderer: Renderer):
-    groups = [
-        group_of(played(None, [(f"shelf {i} {t}", "go fridge") for i in range(9)], "egg", task=str(t), group=f"g{t}"))
-        for t in range(4)
-    ]  # fmt: skip
-
-    def made(seed: int):
-        chosen = options(max_samples_per_update=10, prompt="plain")
-        return auxiliary_rows(groups, chosen, renderer, trained=0, max_tokens=400, seed=seed)
-
-    assert made(5) == made(5)
-    assert {r.key for r in made(5).rows} != {r.key for r in made(6).rows}
-    counts = [
-        sum(r.task_id == str(t) for r in made(5).rows if r.objective == "sp") for t in range(4)
-    ]
-    assert sorted(counts) == [2, 2, 3, 3]
-
-
 def test_an_objective_of_weight_0_has_no_rows_unless_it_is_to_be_measured(renderer: Renderer):
     groups = [group_of(played(None, LOOK, "empty"))]
     only_id = rows_of(groups, renderer, sp={"lambda0": 0.0})
