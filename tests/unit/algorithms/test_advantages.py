@@ -153,15 +153,6 @@ def test_the_order_of_trajectories_does_not_matter(rewards, preset, random):
 
 
 @given(ragged)
-def test_advantages_of_one_index_sum_to_zero_and_are_bounded_by_the_group(rewards):
-    advantages = estimate(rewards, DEFAULT).advantages
-    for i in range(max(len(row) for row in rewards)):
-        column = [row[i] for row in advantages if i < len(row)]
-        assert sum(column) == pytest.approx(0.0, abs=1e-9)
-        assert max(map(abs, column)) <= math.sqrt(len(column))
-
-
-@given(ragged)
 def test_an_entry_is_trained_on_exactly_when_it_has_no_reason(rewards):
     for name in ("step_index", "group"):
         scored = estimate(rewards, DEFAULT, name)

@@ -64,13 +64,6 @@ def test_gigpo_divides_both_parts_by_their_deviation_by_default():
     assert scored.advantages[0] == pytest.approx([2.0, 1.0 + math.sqrt(2), 1.0], abs=1e-4)
 
 
-def test_where_no_state_repeats_gigpo_is_grpo():
-    states = [["a", "b", "c"], ["d", "e", "f"]]
-    scored = gigpo_advantages(REWARDS, states, algorithm=resolve("gigpo"))
-    assert [row[0] for row in scored.advantages] == pytest.approx([1.0, -1.0], abs=1e-5)
-    assert all(len(set(row)) == 1 for row in scored.advantages)
-
-
 def test_a_failed_rollout_that_stands_in_a_better_state_has_an_advantage_although_no_outcome_differs():
     preset = resolve("gigpo", {"step_cost": 0.1})
     given = {"state": [["a"], ["a", "b"]], "penalty": [[-0.1], [-0.1, -0.1]]}

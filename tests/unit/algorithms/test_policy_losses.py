@@ -114,11 +114,6 @@ def test_bilevel_gae_gives_the_published_numbers(rewarded, advantages, returns):
     assert found.returns == pytest.approx(returns)
 
 
-def test_with_one_turn_both_levels_are_plain_gae():
-    rewards = [0.0] * 9 + [1.0]
-    assert bilevel_gae(rewards, V, [9]).advantages == pytest.approx(gae(rewards, V).advantages)
-
-
 def test_returns_to_go_add_up_what_is_still_to_come():
     assert returns_to_go([-0.1, -0.2, 1.0]) == pytest.approx([0.7, 0.8, 1.0])
     assert returns_to_go([0.0, 0.0, 1.0], gamma=0.5) == pytest.approx([0.25, 0.5, 1.0])
