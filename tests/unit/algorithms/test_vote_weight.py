@@ -15,7 +15,7 @@ OUTCOME = resolve("rlanything", {"use_votes": False})
 
 MIXED, ALL_FAIL, ALL_WIN = [1, 1, -1, -1], [-1] * 4, [1] * 4
 GOOD, CHANCE, INVERTED = [1, 1, -1, -1], [1, -1, 1, -1], [-1, -1, 1, 1]
-ONE_PRAISED, ONE_SCOLDED = [1, -1, -1, -1], [1, 1, 1, -1]
+ONE_PRAISED = [1, -1, -1, -1]
 CAP = 1 / 3  # vote_share 0.25: one part votes to three parts outcome
 
 
