@@ -7,7 +7,6 @@ from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.filters import kept_scale, spread_filter
 from triforge.algorithms.penalties import charge, overlong_penalty
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample
-from triforge.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -101,26 +100,3 @@ def test_tasks_with_one_outcome_only_can_be_left_out_whatever_their_votes_say():
     credit = step_credit([-1, -1], votes, algorithm=preset)
     assert credit.reasons == (("one outcome only",), ("one outcome only",))
     assert step_credit([1, -1], votes, algorithm=preset).reasons == ((None,), (None,))
-
-
-@pytest.mark.parametrize(
-    ("preset", "overrides", "sentence"),
-    [
-        ("grpo", {"normalise": "relative"}, "no reward may be negative"),
-        ("grpo", {"normalise": "relative", "outcome": "binary", "step_cost": 1}, "may be negative"),
-        (
-            "grpo",
-            {"lone_step": "raw"},
-            "lone_step: given 'raw' with estimator = 'group', allowed only with estimator = 'step_index'",
-        ),
-        ("rlanything", {"estimator": "fused", "step_cost": 1}, "no part would hold it"),
-        ("rlanything", {"estimator": "gigpo", "vote_weight": "trust"}, "vote_weight: given trust"),
-        ("grpo", {"gamma": 0.9}, "gamma: given 0.9 with estimator = 'group'"),
-        ("grpo", {"state_weight": 2}, "allowed only with estimator = 'gigpo'"),
-        ("grpo", {"overlong_buffer": 5}, "allowed at most overlong_limit = 0"),
-        ("grpo", {"aggregation_length": 5}, "allowed only with aggregation = 'step_sum'"),
-    ],
-)
-def test_axes_that_contradict_each_other_are_refused_with_the_reason(preset, overrides, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        resolve(preset, overrides)

@@ -7,7 +7,6 @@ import pytest
 from tests.rollouts import step_credit
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.theory import count_votes, trust
-from triforge.errors import ConfigError
 
 CONSTANT = resolve("rlanything")
 TRUST = resolve("rlanything", {"vote_weight": "trust"})
@@ -99,9 +98,3 @@ def test_whole_trajectories_can_be_weighed_the_same_way():
     credit = step_credit([1, -1], [[[1], [1]], [[-1], [1]]], algorithm=grouped, trust=0.2)
     # Mean votes 1 and 0: deviation 0.5.
     assert credit.advantages == (approx(1.2, 1.2), approx(-1.2, -1.2))
-
-
-@pytest.mark.parametrize("option", ["use_outcome", "use_votes"])
-def test_trust_needs_both_signals(option):
-    with pytest.raises(ConfigError, match="vote_weight: given trust with use_outcome or use_votes"):
-        resolve("rlanything", {"vote_weight": "trust", option: False})
