@@ -304,8 +304,7 @@ async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_ba
     folder: Path, renderer: Renderer, preset: str
 ):
     own = options(max_samples_per_update=0).model_dump(mode="json")
-    settings = {"run": {"steps": 3}, "algorithm": {"preset": preset}}
-    envrl, again = [hooks(folder, own, **settings) for _ in range(2)]
+    envrl = hooks(folder, own, run={"steps": 3}, algorithm={"preset": preset})
     spans = [VersionSpan(version=0, start=0, end=99)]
     walks = [
         trajectory.model_copy(
@@ -322,17 +321,11 @@ async def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_ba
         groups, SampleOptions(algorithm=envrl.run.config.algorithm.resolved, players={"policy": (0, limits)}, judging={"reward": (0, limits)}, seed=1))  # fmt: skip
     trained = samples.reasons["trained"]
     made = await envrl.more_samples(1, groups, samples)
-    assert made == await again.more_samples(1, groups, samples)
     measures = await envrl.measure(1, groups, samples)
-    assert measures == await again.measure(1, groups, samples)
     assert 0 < measures["aux/drawn"] <= trained
     rows = [*samples.rows["policy"], *made]
     batch = await envrl.batch(1, train_batch(folder, version=0, num_rows=len(rows)))
     metrics = Learner.fresh(folder).train(batch, rows).metrics
     assert metrics["updates"] >= 1
     assert metrics["aux/sp/weight"] == metrics["aux/id/weight"] == 0.2
-    later = await envrl.batch(4, batch)
-    assert "'weights': {'sp': 0.0, 'id': 0.0}" in str(later.extra)  # beyond the last step
-    for other, step, found in ((envrl, 4, 0), (hooks(folder, {}), 1, 9)):
-        assert await other.more_samples(step, groups, samples_of(found)) == []
-        assert await other.measure(step, groups, samples_of(found)) == {}
+    assert await envrl.more_samples(4, groups, samples_of(0)) == []  # beyond the last step
