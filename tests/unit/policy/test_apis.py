@@ -308,8 +308,8 @@ async def test_the_metrics_tell_of_each_engine(service: Service) -> None:
     "body",
     ['{"requests": [%s]}', '{"requests": [{"prefix_ids": [%s]}]}', '{"requests": [{"sampling": {"stop_token_ids": [%s]}}]}'],
 )  # fmt: skip
-async def test_a_million_wrong_numbers_are_one_error(service: Service, body: str) -> None:
-    content = body % ",".join(["0.5"] * 1_000_000)
+async def test_many_wrong_numbers_are_one_error(service: Service, body: str) -> None:
+    content = body % ",".join(["0.5"] * 300_000)
     async with service.client() as client:
         tracemalloc.start()
         try:
@@ -318,4 +318,4 @@ async def test_a_million_wrong_numbers_are_one_error(service: Service, body: str
         finally:
             tracemalloc.stop()
     assert len(problem(reply, 422, "input")["problems"]) == 1
-    assert peak < 100 * 2**20
+    assert peak < 30 * 2**20
