@@ -179,6 +179,16 @@ async def test_unsupported_chat_field(service: Service, extra: dict[str, Any], f
 
 
 @pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/chat/completions", GO), ("/v1/completions", {"prompt": "go"})]
+)
+async def test_another_model_is_not_found(service: Service, path: str, asked: Any) -> None:
+    async with service.client() as client:
+        for name, status in (("gpt-4", 404), ("policy", 200), ("", 200)):
+            reply = await client.post(path, json={**asked, "model": name})
+            assert reply.status_code == status, reply.text
+
+
+@pytest.mark.parametrize(
     ("extra", "sentence"),
     [
         ({"prompt": ""}, "prompt.0: given '', expected"),
