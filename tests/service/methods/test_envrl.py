@@ -50,23 +50,17 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
     return [read_rows(loop.artifacts, batch.uri) for batch in batches]
 
 
-async def test_rows_of_both_objectives_travel_with_those_of_the_policy(
+async def test_rows_of_both_objectives_travel_with_those_of_the_policy_and_are_the_same_again(
     loop: Loop, tmp_path: Path
 ) -> None:
-    steps = await play(loop, tmp_path, AUX)
+    steps, again, alone = [await play(loop, tmp_path, aux) for aux in (AUX, AUX, {})]
+    assert [[(r.ids, r.weights, r.objective) for r in rows] for rows in steps] == [
+        [(r.ids, r.weights, r.objective) for r in rows] for rows in again
+    ]
     for rows in steps:
         objectives = [row.objective for row in rows]
         assert objectives[:4] == [""] * 4
         assert set(objectives[4:]) == {"sp", "id"}
         assert all(version == -1 for row in rows[4:] for version in row.versions)
-    alone = await play(loop, tmp_path, {})
     for rows, policy in zip(steps, alone, strict=True):
         assert [(r.ids, r.weights) for r in rows[:4]] == [(r.ids, r.weights) for r in policy]
-
-
-async def test_the_same_run_has_the_same_rows_again(loop: Loop, tmp_path: Path) -> None:
-    first, second = [await play(loop, tmp_path, AUX) for _ in range(2)]
-    for one, two in zip(first, second, strict=True):
-        assert [(r.ids, r.weights, r.objective) for r in one] == [
-            (r.ids, r.weights, r.objective) for r in two
-        ]
