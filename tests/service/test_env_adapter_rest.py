@@ -118,6 +118,9 @@ async def test_clients_that_race_for_a_key_get_one_pool_and_for_a_name_one_wins(
     same = await asyncio.gather(*(upload(http, lines(20), **key) for _ in range(4)))
     assert sorted(reply.status_code for reply in same) == [200, 200, 200, 201]
     assert len({reply.text for reply in same}) == 1
+    assert {reply.headers.get("location") for reply in same} >= {
+        f"/v1/pools/{same[0].json()['id']}"
+    }
     document = await problem_of(await upload(http, lines(21), **key), 409)
     assert "Idempotency-Key 'k' was used for another request" in document["detail"]
     named = await asyncio.gather(*(upload(http, lines(20), name="q") for _ in range(4)))
@@ -212,13 +215,6 @@ async def test_the_orchestrator_waits_for_a_paused_pool(
     await http.post("/v1/pools/p/resume")
     assert len(await client.plan("p", step)) == 2
     await client.close()
-
-
-async def test_a_retired_thing_stays_retired(http: httpx.AsyncClient, task: str) -> None:
-    for path in (f"/v1/tasks/{task}", "/v1/pools/p"):
-        for _ in range(2):
-            assert (await http.post(f"{path}/retire")).status_code == 200
-        await problem_of(await http.post(f"{path}/resume"), 409)
 
 
 async def test_a_waiting_rewrite_is_read_approved_and_rolled_back(

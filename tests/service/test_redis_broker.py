@@ -24,7 +24,6 @@ from triforge.broker import (
     RedisBroker,
 )
 from triforge.errors import StorageError, UnavailableError
-from triforge.event_loop import end_task
 from triforge.supervisor.ports import free_port
 
 # ---- leases ----
@@ -175,18 +174,6 @@ async def test_calls_go_on_after_a_restart_has_closed_all_connections(
         await broker.send(group_task("b"))
     await asyncio.gather(*(broker.read_judged("0", block_s=0.1) for _ in range(4)))
     await broker.send(group_task("c"))
-
-
-async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> None:
-    async def stubborn() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(3600)
-        await asyncio.sleep(3600)
-
-    task = asyncio.create_task(stubborn())
-    await asyncio.sleep(0)
-    await asyncio.wait_for(end_task(task), 10)
-    assert task.cancelled()
 
 
 async def test_more_readers_and_commands_than_connections_wait_for_one_and_are_all_answered(
