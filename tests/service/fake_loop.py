@@ -330,8 +330,11 @@ class Loop:
 
     def submit(self, **run: Any) -> RunState:
         """Queue a run of `config`, with fields of its section `run` changed."""
-        given = self.config | {"run": self.config["run"] | run}
-        config = parse(given).model_dump(mode="json")
+        return self.submit_with({"run": self.config["run"] | run})
+
+    def submit_with(self, changes: dict[str, Any]) -> RunState:
+        """Queue a run of `config`, with these sections in place of its own."""
+        config = parse(self.config | changes).model_dump(mode="json")
         return self.store.create(name="run", pool_id="pool", config=config)
 
     async def conduct(self, run: RunState) -> RunState:
@@ -403,6 +406,13 @@ class Loop:
             for vote in row["votes"]:
                 vote["versions"] = [v - base[judge] for v in vote["versions"]]
         return rows
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what other tasks bring about; there is no event to wait for."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

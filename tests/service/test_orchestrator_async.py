@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.service.fake_loop import Loop
+from tests.service.fake_loop import Loop, until
 from tests.service.fragile import Killed
 from triforge.event_loop import end_task
 from triforge.types import GroupTask, RunState
@@ -62,12 +61,6 @@ async def test_rounds_are_played_ahead_and_every_group_is_trained_on_once(prompt
     assert [m["in_flight"] for m in metrics] == [6, 6, 4, 2]
     assert [m["staleness/policy/max"] for m in metrics] == [0, 1, 2, 2]
     assert await prompt.keys() == set()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_slow_group_does_not_hold_up_the_steps_before_it_is_due(loop: Loop) -> None:
@@ -132,16 +125,6 @@ async def test_votes_of_an_older_judge_than_allowed_may_be_left_out(prompt: Loop
     # The judge waits for votes of its own; those of round 4 are the first that its new weights cast.
     assert [m["rows/reward"] > 0 for m in metrics] == [True, False, False, True]
     assert [m["rows/policy"] for m in metrics] == [4, 4, 4, 4]
-
-
-async def test_a_batch_tells_the_learner_to_correct_and_carries_versions(loop: Loop) -> None:
-    await loop.conduct(loop.submit(**AHEAD))
-    batch = loop.learners["policy"].batches[-1]
-    correction = batch.algorithm.correction(batch.staleness_bound)
-    assert (correction.mode, correction.cap) == ("tis", 2.0)
-    await loop.conduct(loop.submit(**(AHEAD | {"staleness_bound": 0})))
-    batch = loop.learners["policy"].batches[-1]
-    assert batch.algorithm.correction(batch.staleness_bound).mode == "none"
 
 
 async def test_a_small_pool_makes_small_steps_and_the_run_ends_all_the_same(loop: Loop) -> None:

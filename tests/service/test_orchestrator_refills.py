@@ -8,7 +8,6 @@ import pytest
 
 from tests.service.fake_loop import CONFIG, Loop
 from tests.service.fragile import Killed
-from triforge.config import parse
 from triforge.types import RunState
 
 ALIKE = ("00001-train-0000", "00001-refill1-0000")  # groups of step 1 whose rollouts all lose
@@ -22,9 +21,7 @@ def _alike(loop: Loop) -> None:
 def submitted(loop: Loop, refills: int = 5, **run: Any) -> RunState:
     short = {"steps": 1, "groups_per_step": 2, "eval_every": 0} | run
     overrides = CONFIG["algorithm"]["overrides"] | {"refills": refills}
-    changed = {"run": short, "algorithm": {"overrides": overrides}}
-    config = parse(CONFIG | changed).model_dump(mode="json")
-    return loop.store.create(name="run", pool_id="pool", config=config)
+    return loop.submit_with({"run": short, "algorithm": {"overrides": overrides}})
 
 
 async def test_a_group_that_teaches_nothing_is_replaced_until_the_step_has_its_groups(
@@ -104,8 +101,7 @@ async def test_questions_about_a_step_train_the_policy_with_it_and_count_as_no_t
         "methods": {"spark": {"questions": 1}},
         "algorithm": {"preset": "spark"},
     }
-    config = parse(CONFIG | shared).model_dump(mode="json")
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with(shared)
     assert (await loop.conduct(run)).status == "finished"
     first, step = loop.store.steps(run.id)
     rows = loop.records(run)

@@ -9,7 +9,6 @@ import pytest
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.service.fake_loop import CONFIG, Loop
-from triforge.config import parse
 from triforge.store.rows import read_rows
 from triforge.types import TrainRow
 
@@ -28,13 +27,11 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
         shape = TinyShape(hidden=16, layers=1, heads=2)
         build_tiny_model(model, ["o0", "o1", "a0", "win", ">", ";", "?"], shape=shape)
     models = CONFIG["models"] | {"policy": {"path": str(model)}}
-    document = CONFIG | {"models": models, "methods": {"envrl": aux}}
-    config = parse(document).model_dump(mode="json")
     before = len(loop.learners["policy"].batches)
     for service in loop.services.values():
         service.restart()
     loop.services["policy"].uri = str(model)
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with({"models": models, "methods": {"envrl": aux}})
     assert (await loop.conduct(run)).status == "finished"
     batches = loop.learners["policy"].batches[before:]
     for batch, weight in zip(batches, (1.0, 0.5), strict=True):
