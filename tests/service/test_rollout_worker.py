@@ -14,6 +14,7 @@ import redis
 
 from services.env_adapter.rollout.worker import RolloutWorker
 from tests.sections import flat_group
+from tests.service.test_broker import announced
 from triforge.broker import JUDGE_QUEUE, Broker
 from triforge.errors import EnvError, NotFoundError
 from triforge.rollout.episode import play_episode
@@ -147,10 +148,6 @@ async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(30):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-async def announced(broker: Broker) -> list[str]:
-    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
 
 
 async def test_a_group_is_played_stored_and_sent_to_the_judge(
