@@ -11,15 +11,9 @@ import pytest
 from services.env_adapter.app import RULES
 from tests.service.env_service import api, game, rewrite
 from tests.service.keyed import Locks
-from triforge.store.database import Database
 
 ORDER = ("none", "read", "submit", "admin")
 BODY = {"name": "kitchen", "environment": "household", "tasks": [{"params": game(h)} for h in (20, 30)]}  # fmt: skip
-
-
-@pytest.fixture
-def locks(database: Database) -> Locks:
-    return Locks(database)
 
 
 @pytest.fixture

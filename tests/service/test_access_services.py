@@ -23,16 +23,10 @@ from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import NotFoundError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.database import Database
 from triforge.telemetry import known
 from triforge.types import Params, PoolState, WeightsState
 
 ORDER = ("none", "read", "submit", "admin")
-
-
-@pytest.fixture
-def locks(database: Database) -> Locks:
-    return Locks(database)
 
 
 class Pools:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import httpx
 import pytest
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 
-from tests.service.keyed import Locks, fresh
+from tests.service.keyed import Locks
 from triforge.access.callers import Rule
 from triforge.access.gate import Gate
 from triforge.config import Settings
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.origins import policy_of
-
-
-@pytest.fixture
-def locks(tmp_path: Path) -> Iterator[Locks]:
-    database = fresh(tmp_path)
-    yield Locks(database)
-    database.close()
 
 
 def app_with(rules: dict[str, Rule], entrance: Entrance) -> FastAPI:

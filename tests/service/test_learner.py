@@ -29,14 +29,14 @@ async def test_batches_become_versions_one_after_another(
 
 
 async def test_what_a_learner_does_lies_in_the_trace_that_its_batch_was_sent_in(
-    broker: Broker, store: ArtifactStore, model: Path, learner_spans: Any
+    broker: Broker, store: ArtifactStore, model: Path, spans: Any
 ):
     async with learning(broker, store):
         with tracing.span("train"):
             await broker.announce(a_batch(store, model, 1))
         await broker.announce(a_batch(store, model, 2))
         await answers(broker, 2)
-    found = learner_spans.get_finished_spans()
+    found = spans.get_finished_spans()
     sent = next(span for span in found if span.name == "train" and span.parent is None)
     first, second = (span for span in found if span.name == "learner step")
     assert first.parent.span_id == sent.context.span_id
