@@ -61,39 +61,6 @@ async def test_all_three_are_trained_published_and_on_record(loop: Loop) -> None
     }  # fmt: skip
 
 
-async def test_each_agent_may_have_a_judge_of_its_own(
-    broker: Broker, redis_url: str, tmp_path: Path
-) -> None:
-    async with loop_of(broker, redis_url, tmp_path, ["mover", "moverjudge"]) as loop:
-        judge = {"path": "/models/moverjudge", "judges": ["mover"]}
-        loop.config = CONFIG | {
-            "models": CONFIG["models"] | {"mover": MOVER, "moverjudge": judge},
-            "reward": {"votes": 2},
-        }
-        loop.services["moverjudge"].version = 40
-        run = await loop.conduct(loop.submit())
-        assert (run.status, run.reason) == ("finished", "")
-        assert run.further == {"mover": run.versions["mover"], "moverjudge": 43}
-        assert _trained(loop, run) == [
-            (role, version, 1)
-            for role in ("mover", "moverjudge", "policy", "reward")
-            for version in (0, 1)
-        ]
-        last = loop.store.steps(run.id)[-1].metrics
-        assert (last["moverjudge/loss"], last["rows/reward"], last["rows/moverjudge"]) == (
-            0.5,
-            8,
-            8,
-        )
-        judged = {
-            (row["agent_id"], version)
-            for row in loop.records(run)
-            for vote in row["votes"]
-            for version in vote["versions"]
-        }
-        assert judged == {(agent, version) for agent in ("planner", "mover") for version in (0, 1)}
-
-
 async def test_weights_of_another_run_play_no_group_of_this_one(loop: Loop) -> None:
     """The mover's service comes up anew while the run rests: what its first folder played is not the run's."""
     first = await loop.conduct(loop.submit(steps=1))
