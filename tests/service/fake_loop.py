@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from services.trainer.loop.orchestrator import Orchestrator
 from services.trainer.loop.parts import Parts
-from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
+from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Killed, Troubles
 from tests.unit.trainer.played import in_turns, judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
@@ -49,6 +49,7 @@ from triforge.types import (
 )
 
 PAIR: tuple[Purpose, Purpose] = ("measure_parent", "measure_candidate")
+NEVER = 1_000_000
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 CONFIG: dict[str, Any] = {
     "run": {"steps": 2, "groups_per_step": 2, "eval_every": 2, "eval_tasks": 1},
@@ -344,6 +345,17 @@ class Loop:
             with contextlib.suppress(UnavailableError):
                 await orchestrator.work_on(self.store.get(run.id))
                 return self.store.get(run.id)
+
+    async def killed(self, run: RunState, place: int) -> bool:
+        """Let an orchestrator take the run up and die at its `place`-th place; False if it came to the end before."""
+        self.troubles.kill_at(place)
+        try:
+            await self.conduct(run)
+        except Killed:
+            return True
+        finally:
+            self.troubles.kill_at(NEVER)
+        return False
 
     def start(self) -> None:
         """Start workers and learners."""

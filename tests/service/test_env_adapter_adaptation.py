@@ -18,7 +18,6 @@ from tests.sections import adapt_settings
 from triforge.broker import Broker
 from triforge.environments import registry
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.prompt_escaping import quote
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database
 from triforge.testing.fakes import FakeGenerate
@@ -140,19 +139,6 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
     (event,) = await service.events()
     assert (event.kind, event.run_id, event.step) == ("proposal", "run-1", 3)
     assert event.data["instruction_after"] == candidate.instruction
-
-
-async def test_by_default_the_missed_sub_goal_and_the_judged_step_are_named_without_a_model(
-    service: Service,
-) -> None:
-    model, task = FakeGenerate(first_choice), service.tasks[0]
-    notes = (failed("look", "wait"),)
-    await service.worker(model).handle(service.outcome(task, 0, notes=notes))
-    (proposal,) = service.proposals()
-    assert proposal.diagnosis.startswith("Missed sub-goal 1 of 4, 'find ")
-    assert "'look' -> 'nothing happens', is judged bad by 2 of 2 votes." in proposal.diagnosis
-    (rewrite,) = model.requests
-    assert quote(proposal.diagnosis, limit=400) in rewrite.messages[0].content
 
 
 @pytest.mark.parametrize(("keep", "kinds"), [(True, 1), (False, 2)])

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from tests.service.fake_loop import Loop, until
-from tests.service.fragile import Killed
 from triforge.event_loop import end_task
 from triforge.types import GroupTask, RunState
 
-NEVER = 1_000_000
 AHEAD = {"steps": 4, "groups_per_step": 2, "eval_every": 0, "staleness_bound": 2}
 
 
@@ -140,10 +138,7 @@ async def test_pairs_on_top_are_played_by_one_version_and_trained_on_once_after_
 ) -> None:
     prompt.plans.proposal = "proposal-1"
     run = prompt.submit(**AHEAD)
-    prompt.troubles.kill_at(60)
-    with pytest.raises(Killed):
-        await prompt.conduct(run)
-    prompt.troubles.kill_at(NEVER)
+    assert await prompt.killed(run, 60)
     assert (await prompt.conduct(run)).status == "finished"
     steps = trained_in(prompt, run)
     assert [len(names) for names in steps.values()] == [4] * 4
@@ -211,15 +206,9 @@ async def test_no_death_anywhere_trains_a_group_twice_or_a_token_over_the_bound(
     deaths = 0
     for place in range(5 if restarted else 1, 400, 29 if restarted else 17):
         run = loop.submit(**AHEAD)
-        loop.troubles.kill_at(place)
-        try:
-            await loop.conduct(run)
-        except Killed:
-            deaths += 1
-        else:
+        if not await loop.killed(run, place):
             break
-        finally:
-            loop.troubles.kill_at(NEVER)
+        deaths += 1
         where = loop.troubles.visited[-1]
         for service in loop.services.values() if restarted else ():
             service.restart()

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 from typing import Any
 
 import pytest
 
 from tests.service.conftest import LEASE_S
-from tests.service.test_broker import GROUP, outcome, put
+from tests.service.test_broker import GROUP, put
 from tests.unit.trainer.played import group_task
 from triforge.broker import (
-    ADAPT_QUEUE,
-    ADAPT_TASK,
     EVENTS_STREAM,
     JUDGED_STREAM,
     ROLLOUT_QUEUE,
-    ROLLOUT_TASK,
     Broker,
     RedisBroker,
 )
@@ -96,23 +91,6 @@ async def test_bytes_that_are_no_text_are_passed_over(broker: Broker, raw: Any) 
 
 
 # ---- jobs ----
-
-
-async def test_jobs_travel_as_json_with_one_message_as_their_argument(
-    broker: Broker, raw: Any
-) -> None:
-    await broker.send(group_task("a"))
-    await broker.send(group_task("b"))
-    await broker.send(outcome())
-    oldest = json.loads((await raw.lrange(ROLLOUT_QUEUE, -1, -1))[0])
-    assert oldest["content-type"] == "application/json"
-    assert oldest["headers"]["task"] == ROLLOUT_TASK
-    arguments, _, _ = json.loads(base64.b64decode(oldest["body"]))
-    assert len(arguments) == 1
-    assert json.loads(arguments[0])["group_id"] == "a"
-    sent = json.loads((await raw.lrange(ADAPT_QUEUE, 0, 0))[0])
-    assert sent["headers"]["task"] == ADAPT_TASK
-    assert await raw.keys("celery-task-meta-*") == []
 
 
 async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, raw: Any) -> None:

@@ -17,7 +17,6 @@ from demo.models.tiny_models import TinyShape, build_tiny_model
 from services.trainer.runs.rollback import RunRollback, roll_back
 from services.trainer.runs.runs import Runs
 from tests.service.fake_loop import CONFIG, Loop, loop_of
-from tests.service.fragile import Killed
 from tests.warm_processes import WarmProcess
 from triforge.broker import Broker
 from triforge.config import Settings, parse
@@ -25,7 +24,6 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.types import RunState, TrainedRole
 
 MOVER = {"path": "/models/mover", "agents": ["mover"]}
-NEVER = 1_000_000
 
 
 @pytest.fixture
@@ -77,17 +75,11 @@ async def test_a_run_of_three_ends_the_same_wherever_its_orchestrator_dies(loop:
     clean = await loop.conduct(loop.submit(**short))
     for place in range(5, 100, 9):
         run = loop.submit(**short)
-        loop.troubles.kill_at(place)
-        try:
-            await loop.conduct(run)
-        except Killed:
-            loop.troubles.kill_at(NEVER)
-        else:
+        if not await loop.killed(run, place):
             break
         assert (await loop.conduct(run)).status == "finished"
         assert _trained(loop, run) == _trained(loop, clean)
         assert loop.records(run) == loop.records(clean)
-    loop.troubles.kill_at(NEVER)
     assert place > 30
 
 
