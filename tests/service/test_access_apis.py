@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from services.env_adapter.app import RULES
-from tests.service.env_service import api, game, rewrite
+from tests.service.env_service import api, client_of, game, rewrite
 from tests.service.keyed import Locks
 
 ORDER = ("none", "read", "submit", "admin")
@@ -20,8 +20,7 @@ BODY = {"name": "kitchen", "environment": "household", "tasks": [{"params": game
 async def http(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
     entrance = locks.entrance()
     app = api(locks.database, entrance=entrance)
-    transport = httpx.ASGITransport(app=app, client=("10.0.3.7", 4711))
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+    async with client_of(app) as client:
         yield client
     await entrance.gate.drain()
 
@@ -164,9 +163,7 @@ async def test_the_body_of_a_request_without_a_key_is_not_read(
             read += 1
             yield b"x" * 10_000
 
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app), base_url="http://env"
-    ) as http:
+    async with client_of(app) as http:
         path = "/v1/pools/p/pause"
         stranger = await http.post(path, content=chunks())
         assert read == 0

@@ -17,6 +17,7 @@ from services.trainer.app import create_app as trainer_app
 from services.trainer.runs.routes import RULES as TRAINER_RULES
 from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
+from tests.service.env_service import client_of
 from tests.service.keyed import Locks
 from triforge.broker import Broker
 from triforge.clients.policy import PolicyClient
@@ -153,9 +154,7 @@ class Gateway:
 async def policy(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
     entrance = locks.entrance()
     app = policy_app(gateway=Gateway(), role="policy", api_key="engines", entrance=entrance)  # type: ignore[arg-type]
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://policy"
-    ) as client:
+    async with client_of(app, raises=False) as client:
         yield client
     await entrance.gate.drain()
 
@@ -224,9 +223,7 @@ async def test_only_services_set_the_ids_of_a_request(
 async def test_judging_asks_for_a_key_that_may_submit(locks: Locks) -> None:
     entrance = locks.entrance()
     app = reward_app(api=None, entrance=entrance)  # type: ignore[arg-type]
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app), base_url="http://r"
-    ) as http:
+    async with client_of(app) as http:
         seen = [
             (await http.post("/v1/judge", headers=locks.headers(scope), json={})).status_code
             for scope in (*ORDER, "service")

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from tests.service.env_service import api
+from tests.service.env_service import api, client_of
 from tests.service.keyed import fresh
 from triforge.json_text import MOST_PARTS
 from triforge.web.app import install
@@ -56,8 +56,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     async def up(request: Request) -> int:
         return sum([len(chunk) async for chunk in request.stream()])
 
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    async with client_of(app) as client:
         yield client
 
 
@@ -124,8 +123,7 @@ async def test_brackets_commas_and_quotes_of_a_text_do_not_count(http: httpx.Asy
 
 
 async def test_routes_of_a_few_fields_take_kibibytes(tmp_path: Path) -> None:
-    transport = httpx.ASGITransport(app=api(fresh(tmp_path)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
+    async with client_of(api(fresh(tmp_path))) as http:
         change = {"by": "d" * 200, "reason": "\N{GRINNING FACE}" * 2000}  # as JSON spells it, 24 KB
         assert (await http.post("/v1/pools/p/pause", json=change)).status_code == 404
         reply = await http.post("/v1/pools/p/pause", json={"reason": "x" * SMALL.size})
@@ -135,8 +133,7 @@ async def test_routes_of_a_few_fields_take_kibibytes(tmp_path: Path) -> None:
 async def test_a_pool_of_json_that_is_no_task_is_refused_before_it_is_parsed(
     tmp_path: Path,
 ) -> None:
-    transport = httpx.ASGITransport(app=api(fresh(tmp_path)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
+    async with client_of(api(fresh(tmp_path))) as http:
         for number, status in ((2_500_000, 413), (3_000_000, 422)):  # too many; more than 8 MiB
             body = b'{"a":[%b]}' % b",".join([b"[]"] * number)
             reply = await http.post("/v1/pools", content=body, headers=JSON)

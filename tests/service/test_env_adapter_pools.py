@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from services.env_adapter.pools.rows import new_row
 from tests.sections import plain_proposal
-from tests.service.env_service import GAME, api, game
+from tests.service.env_service import GAME, api, client_of, game
 from triforge.cli.pools import read_pool, send_pool
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import InputError, NotFoundError
@@ -35,8 +35,7 @@ def app(database: Database) -> FastAPI:
 
 @pytest.fixture
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+    async with client_of(app, raises=False) as client:
         yield client
 
 
@@ -243,8 +242,7 @@ async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient
 
 async def test_a_database_that_is_away_is_a_503_with_retry_after(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/no/such/folder/store.sqlite")
-    transport = httpx.ASGITransport(app=api(database), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
+    async with client_of(api(database), raises=False) as http:
         plan = {"run_id": "r", "step": 0, "kind": "train", "groups": 1}
         replies = [
             await http.get("/v1/pools"),

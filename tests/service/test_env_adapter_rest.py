@@ -17,7 +17,7 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from tests.service.env_service import api, game, rewrite, served
+from tests.service.env_service import api, client_of, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import UnavailableError
 from triforge.store.database import Database
@@ -42,8 +42,7 @@ def app(database: Database) -> FastAPI:
 
 @pytest.fixture
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+    async with client_of(app) as client:
         yield client
 
 
@@ -81,7 +80,7 @@ async def test_one_bad_row_among_ten_thousand_is_named_and_nothing_is_stored(
     database: Database,
 ) -> None:
     app = api(database, family=lambda _: FakeFamily())
-    http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://env")
+    http = client_of(app)
     rows = [b'{"params": {"target": 3}}'] * 10_000
     rows[6_543] = b'{"params": {"colour": "blue"}}'
     document = await problem_of(await upload(http, b"\n".join(rows)), 422)
