@@ -195,14 +195,6 @@ async def test_a_group_of_an_ended_run_or_a_committed_step_is_not_played(broker:
     assert (len(family.made), await broker.group("g")) == (made, None)
 
 
-async def test_a_group_without_votes_is_complete_as_soon_as_it_is_played(
-    broker: Broker, redis_url: str
-) -> None:
-    await worker(broker, Family()).play(group(votes=0))
-    assert await announced(broker) == ["g"]
-    assert sent(redis_url) == []
-
-
 async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
     broker: Broker, redis_url: str
 ) -> None:
@@ -252,13 +244,16 @@ async def test_an_environment_gets_its_own_thread_unless_its_family_never_blocks
     assert await threads(False, "g2") == {False}
 
 
-async def test_an_job_delivered_twice_at_once_is_played_once(broker: Broker) -> None:
+async def test_an_job_delivered_twice_at_once_is_played_once_and_needs_no_votes(
+    broker: Broker, redis_url: str
+) -> None:
     family = Family()
     one, two = worker(broker, family), worker(broker, family)
     await asyncio.gather(one.play(group(votes=0)), two.play(group(votes=0)))
     await one.play(group(votes=0))
     assert len(family.made) == 3
     assert await announced(broker) == ["g"]
+    assert sent(redis_url) == []
 
 
 async def test_an_job_that_another_worker_holds_is_left_alone(broker: Broker) -> None:
