@@ -1,13 +1,26 @@
-"""Requests that the generating routes of the local engine refuse, over in-process ASGI."""
+"""Seeds and refusals of the generating routes of the local engine, over in-process ASGI."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.unit.local_engine.wire import body
+from tests.unit.local_engine.models import random_prompts
+from tests.unit.local_engine.wire import body, generate
+
+
+async def test_the_same_seed_gives_the_same_output_whatever_else_runs(
+    client: httpx.AsyncClient,
+) -> None:
+    sampling = {"max_new_tokens": 12, "sampling_seed": 77, "ignore_eos": True}
+    alone = await generate(client, [5, 6, 7], sampling=sampling)
+    others = [generate(client, p, sampling={"max_new_tokens": 20}) for p in random_prompts(12)]
+    together = (await asyncio.gather(generate(client, [5, 6, 7], sampling=sampling), *others))[0]
+    other_seed = await generate(client, [5, 6, 7], sampling=sampling | {"sampling_seed": 78})
+    assert together["output_ids"] == alone["output_ids"] != other_seed["output_ids"]
 
 
 async def test_requests_that_cannot_be_served_are_refused_with_their_reason(
