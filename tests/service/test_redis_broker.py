@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import time
 from typing import Any
 
 import pytest
+import redis
 
 from tests.service.conftest import LEASE_S
 from tests.service.test_broker import GROUP, put
@@ -18,6 +21,8 @@ from triforge.broker import (
     Broker,
     RedisBroker,
 )
+from triforge.config import Settings
+from triforge.doctor.deployment import broker as check
 from triforge.errors import StorageError, UnavailableError
 from triforge.supervisor.ports import free_port
 
@@ -91,6 +96,25 @@ async def test_bytes_that_are_no_text_are_passed_over(broker: Broker, raw: Any) 
 
 
 # ---- jobs ----
+
+
+async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:
+    assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0
+    before = time.time()
+    await broker.send(group_task())
+    await broker.send(group_task())
+    assert await broker.depth(ROLLOUT_QUEUE) == 2
+    assert {f.state for f in await check(Settings(redis_url=redis_url))} == {"ok"}
+    assert 0.0 <= await broker.oldest_s(ROLLOUT_QUEUE) <= time.time() - before
+    with redis.Redis.from_url(redis_url) as client:  # as if the first one had come an hour ago
+        message = json.loads(client.lindex(ROLLOUT_QUEUE, -1))  # type: ignore[arg-type]
+        message["headers"]["triforge_sent_at"] -= 3600
+        client.lset(ROLLOUT_QUEUE, -1, json.dumps(message))
+    assert 3600 <= await broker.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
+    found = [f for f in await check(Settings(redis_url=redis_url)) if f.state != "ok"]
+    assert [(f.check, f.state) for f in found] == [("queue rollout", "warning")]
+    assert found[0].text.startswith("2 jobs wait, the oldest for 6")
+    assert "start rollout workers" in found[0].mend
 
 
 async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, raw: Any) -> None:
