@@ -10,9 +10,8 @@ import pytest
 
 from services.env_adapter.app import RULES
 from tests.service.env_service import api, client_of, game, rewrite
-from tests.service.keyed import Locks
+from tests.service.keyed import ORDER, Locks, opens
 
-ORDER = ("none", "read", "submit", "admin")
 BODY = {"name": "kitchen", "environment": "household", "tasks": [{"params": game(h)} for h in (20, 30)]}  # fmt: skip
 
 
@@ -43,9 +42,7 @@ async def test_every_route_asks_for_its_scope_and_no_less(
         if scope == "none":
             assert reply.status_code == 401
             assert reply.headers["www-authenticate"] == "Bearer"
-        elif scope == "service" or (
-            rule.requires in ORDER and ORDER.index(scope) >= ORDER.index(rule.requires)
-        ):
+        elif opens(scope, rule.requires):
             assert reply.status_code not in (401, 403), reply.text
         else:
             assert reply.status_code == 403, reply.text

@@ -18,15 +18,13 @@ from services.trainer.runs.routes import RULES as TRAINER_RULES
 from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
 from tests.service.env_service import client_of
-from tests.service.keyed import Locks
+from tests.service.keyed import ORDER, Locks, opens
 from triforge.broker import Broker
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import NotFoundError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import Params, PoolState, WeightsState
-
-ORDER = ("none", "read", "submit", "admin")
 
 
 class Pools:
@@ -86,8 +84,8 @@ async def test_every_route_of_the_trainer_asks_for_its_scope(
     method, path = route.replace("{run_id}", "missing").split(" ", 1)
     for scope in (*ORDER, "service"):
         reply = await trainer.http.request(method, path, headers=locks.headers(scope), json={})
-        allowed = scope == "service" or (scope != "none" and ORDER.index(scope) >= ORDER.index(rule.requires))  # fmt: skip
-        assert (reply.status_code in (401, 403)) is not allowed, (scope, reply.text)
+        refused = reply.status_code in (401, 403)
+        assert refused is not opens(scope, rule.requires), (scope, reply.text)
 
 
 async def test_tenants_see_nothing_of_each_others_runs(trainer: Trainer, locks: Locks) -> None:
@@ -177,12 +175,7 @@ async def test_every_route_of_a_policy_service_asks_for_its_scope_and_weights_fo
     method, path = route.replace("{model}", "policy").split(" ", 1)
     for tenant, scope in [*(("default", scope) for scope in ORDER), ("operator", "admin"), ("", "service")]:  # fmt: skip
         reply = await policy.request(method, path, headers=locks.headers(scope, tenant), json={"requests": []})  # fmt: skip
-        if scope == "service" or tenant == "operator":
-            allowed = True
-        elif wants == "operator":
-            allowed = False
-        else:
-            allowed = scope != "none" and ORDER.index(scope) >= ORDER.index(wants)
+        allowed = tenant == "operator" or opens(scope, wants)
         assert (reply.status_code in (401, 403)) is not allowed, (tenant, scope, reply.text)
         if method == "GET" and allowed:
             assert reply.status_code == 200, reply.text

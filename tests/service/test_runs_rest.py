@@ -309,6 +309,7 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
         ("run", 2),
     ]  # fmt: skip
     assert (await trainer.client.run(run.id)).status == "finished"
+    await expect_events(trainer.http, run.id)
     path = tmp_path / "run.parquet"
     await trainer.client.export(run.id, path)
     await trainer.client.export(run.id, tmp_path / "one.parquet", step=1)
@@ -336,26 +337,22 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
             assert step.metrics["eval/sampled"] == sampled.count(1) / len(sampled)
 
 
-async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(
-    trainer: Api, tmp_path: Path
-) -> None:
-    run = await trainer.client.submit(
-        "kitchen", config=json.loads(with_models(json.dumps(CONFIG), tmp_path))
-    )
-    url = f"/v1/runs/{run.id}/events"
-    text = (await trainer.http.get(url)).text
+async def expect_events(http: httpx.AsyncClient, run_id: str) -> None:
+    """Events are server-sent, and can be taken up after any of them."""
+    url = f"/v1/runs/{run_id}/events"
+    text = (await http.get(url)).text
     blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
     fields = [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks]
     assert [f["event"] for f in fields][-2:] == ["step", "run"]
-    assert all(json.loads(f["data"])["run_id"] == run.id for f in fields)
+    assert all(json.loads(f["data"])["run_id"] == run_id for f in fields)
     third = fields[2]["id"]
     for headers, query in (({"Last-Event-ID": third}, ""), ({}, f"?after={third}")):
-        rest = (await trainer.http.get(url + query, headers=headers)).text
+        rest = (await http.get(url + query, headers=headers)).text
         assert [line[4:] for line in rest.splitlines() if line.startswith("id: ")] == [
             f["id"] for f in fields[3:]
         ]
     for never in ("yesterday", "1-", "99999999999999999999999-0"):
-        problem(await trainer.http.get(f"{url}?after={never}"), 422, "input")
+        problem(await http.get(f"{url}?after={never}"), 422, "input")
 
 
 async def test_a_run_without_a_training_step_has_nothing_to_export(api: Api, loop: Loop) -> None:
