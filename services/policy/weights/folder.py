@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from services.policy.weights.evidence import Rows, sample_rows
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 from triforge.store.manifests import BLOCK, Checksum, Manifest, blocks, each_file, load_manifest
@@ -28,11 +29,12 @@ Depth = Literal["contents", "sizes"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The config and the tensor headers of a folder."""
+    """The config, the tensor headers and some rows of a folder, as they were when it was read."""
 
     folder: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, Entry]
+    rows: Mapping[str, Rows]
 
 
 def read_weights(folder: Path) -> Weights:
@@ -42,7 +44,8 @@ def read_weights(folder: Path) -> Weights:
         raise WeightsError(
             f"weights {folder}: expected a model folder with {CONFIG} on this machine"
         )
-    return Weights(folder, read_object(path), read_folder(folder))
+    config, tensors = read_object(path), read_folder(folder)
+    return Weights(folder, config, tensors, sample_rows(tensors))
 
 
 def check_folder(

@@ -146,11 +146,9 @@ class Engines:
         digest: str,
         how: tuple[str, ...] | None = None,
     ) -> None:
-        """Make a service serve a version, unless it serves it already."""
-        state = await self._apis[role].weights()
-        if (state.version, state.uri) != (version, uri):
-            update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
-            await self._apis[role].update_weights(update)
+        """Make a service serve a version; nothing changes if it serves it already."""
+        update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
+        await self._apis[role].update_weights(update)
 
     def _rolled_back(self, role: TrainedRole, version: int, active: WeightsState) -> int | None:
         """Return the older version of this run to which a person has rolled the service back; None if there is none."""
