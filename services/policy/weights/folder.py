@@ -4,6 +4,7 @@
     every file of the manifest exists with its size and (`contents`) its checksum
     every safetensors file is whole: its header, its offsets, its length
     the forward pass of config.json, and the names and shapes of the tensors, are those of the weights that serve
+    an output matrix that is the embedding is not stored with other values, and one that is not is there
     (`contents`) no tensor holds a value that is infinite or not a number
 
 `contents` reads every byte once, while requests run on. `sizes` reads headers only.
@@ -20,7 +21,7 @@ from services.policy.weights.evidence import Rows, sample_rows
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 from triforge.store.manifests import BLOCK, Checksum, Manifest, blocks, each_file, load_manifest
-from triforge.store.model_config import difference
+from triforge.store.model_config import demand_head, difference, ties_embeddings
 from triforge.store.tensor_files import Entry, all_finite, read_folder
 
 CONFIG = "config.json"
@@ -56,6 +57,7 @@ def check_folder(
     weights = read_weights(folder)
     if serving is not None:
         _check_architecture(weights, serving)
+    demand_head(folder, weights.config, weights.tensors)
     if depth == "contents":
         check_contents(weights.tensors, manifest)
     return weights
@@ -87,7 +89,7 @@ def _check_architecture(weights: Weights, serving: Weights) -> None:
         )
     if not weights.tensors or not serving.tensors:
         return
-    optional = {"lm_head.weight"} if weights.config.get("tie_word_embeddings") else set()
+    optional = {"lm_head.weight"} if ties_embeddings(weights.config) else set()
     names, expected_names = _names(weights), _names(serving)
     for problem, wrong in (
         ("missing", expected_names - names - optional),

@@ -67,11 +67,12 @@ class Versions:
     def find_lost(self) -> None:
         """Note whether files of the active version have gone since they were read here; blocking."""
         active, lost = self.active, ""
-        if active is not None and active.weights is not None:
-            adapter = [Path(active.uri)] if active.base is not None else []
-            files = sorted({entry.file for entry in active.weights.tensors.values()})
-            with contextlib.suppress(OSError):  # of a disk that does not answer: nothing is known
-                lost = next((str(path) for path in (*adapter, *files) if not path.exists()), "")
+        if active is None or active.weights is None:
+            return
+        adapter = [Path(active.uri)] if active.base is not None else []
+        files = sorted({entry.file for entry in active.weights.tensors.values()})
+        with contextlib.suppress(OSError):  # of a disk that does not answer: nothing is known
+            lost = next((str(path) for path in (*adapter, *files) if not path.exists()), "")
         if lost and lost != self.lost:
             _log.warning("%s has gone: no engine can load version %d again", lost, active.number)
         self.lost = lost

@@ -23,6 +23,7 @@ CONFIG = {
     "num_attention_heads": 2,
     "rope_theta": 1e4,
     "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
 }
 FILE = "model.safetensors"
 
