@@ -97,7 +97,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         _demand_small(size * _EXPONENT if operator == "**" else size)
         return super().call_binop(context, operator, left, right)
 
-    def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a text, or anything else, with a bounded result."""
         text, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
         if isinstance(text, str):

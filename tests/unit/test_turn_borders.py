@@ -22,7 +22,7 @@ TOOL = {
     "type": "function",
     "function": {"name": "find", "description": "Find.", "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}},
 }  # fmt: skip
-EXAMPLES = int(os.environ.get("TURN_EXAMPLES", "4"))  # `make turns` tries many more
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "4"))  # `make properties` tries many more
 Message = dict[str, Any]
 
 
@@ -124,7 +124,12 @@ def test_a_conversation_grows_into_the_ids_of_transformers(
             text = family.call(content, "find", arguments)
             message = {"role": "assistant", "content": content, "tool_calls": [called]}
             play.answer(prompt, text, family.call_end or family.end, message, thought)
-            result = {"role": "tool", "content": reply, "tool_call_id": called["id"], "name": "find"}
+            result = {
+                "role": "tool",
+                "content": reply,
+                "tool_call_id": called["id"],
+                "name": "find",
+            }
             prompt = play.ask([result])
         play.answer(prompt, family.lead + reply + family.tail, family.end, {"role": "assistant", "content": reply}, thought)  # fmt: skip
         new = []
@@ -208,7 +213,7 @@ def bad_templates() -> Iterator[tuple[str, str]]:
     )
 
 
-@pytest.mark.parametrize(("name", "template"), bad_templates())
+@pytest.mark.parametrize(("name", "template"), list(bad_templates()))
 def test_a_template_that_rewrites_a_conversation_is_refused_at_start(
     tmp_path: Path, name: str, template: str
 ) -> None:
