@@ -103,8 +103,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(text, str):
             if name in _PADDING:
                 _raise(f"given the method {name} of a text, expected another: it pads")
-            if name == "join":
-                return _join(*args, d=text)
+            if name == "join" and len(args) == 1:
+                return _join(args[0], text)
             if name == "replace":
                 return _replace(text, *args)
         return super().call(context, called, *args, **kwargs)
@@ -267,8 +267,8 @@ def _join(value: Any, d: str = "", attribute: Any = None) -> str:
     return d.join(items)
 
 
-def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
-    text = str(text)
+def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
+    text = str(value)
     times = text.count(old) if count is None else min(text.count(old), count)
     _demand_small(len(text) + times * len(new))
     return text.replace(old, new, -1 if count is None else count)

@@ -163,7 +163,7 @@ class Borders:
     def _pasts(self, first: Message, answer: Message | None) -> Iterator[list[Message]]:
         """Yield conversations that may stand before a message, the fittest first; the mark is in the last answer."""
         if first["role"] == "tool":
-            called = {"name": first.get("name") or "tool", "arguments": {}}
+            called: Message = {"name": first.get("name") or "tool", "arguments": {}}
             made = {"id": first.get("tool_call_id") or "call00000", "type": "function", "function": called}  # fmt: skip
             *calls, call = (answer or {}).get("tool_calls") or [made]
             for arguments in ({"_": ANSWER}, ANSWER):  # templates take them as an object or as text
