@@ -66,7 +66,7 @@ HARM = {
         "a value has the size",
     ),
     "sums": ("{% set a = 'x' * 9999999 %}{{ a" + " + a" * 5 + " }}", "a value has the size"),
-    "texts beside each other": (
+    "texts next to each other": (
         "{% set a = 'x' * 9999999 %}{{ a" + " ~ a" * 5 + " }}",
         "a value has the size",
     ),
