@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from services.trainer.learner.learner import Interrupted, Learner
-from services.trainer.learner.objectives import Objective, Saved, find_objective, objectives_of
+from services.trainer.learner.objectives import Objective, Saved, find_objective
 from services.trainer.learner.step import Step, Update
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
@@ -152,35 +152,9 @@ def test_at_equal_versions_trainer_and_engine_agree(model_folder: Path, make_bat
     assert metrics["logprob_mismatch_max"] < 1e-5
     wrong = Learner.fresh(model_folder).train(make_batch(temperature=1.0), rows).metrics
     assert wrong["logprob_mismatch_max"] > 0.1
-
-
-def test_rows_of_another_version_are_not_compared(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
     stale = [row.model_copy(update={"versions": (2,) * len(row.ids)}) for row in rows]
-    metrics = Learner.fresh(model_folder).train(make_batch(), stale).metrics
-    assert "logprob_mismatch_max" not in metrics
-
-
-def test_tokens_with_positive_advantage_become_likelier(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    learner = Learner.fresh(model_folder)
-    before = learner.train(make_batch(learning_rate=1e-12), rows).metrics["loss"]
-    for step in range(2, 8):
-        after = learner.train(make_batch(step=step), rows).metrics["loss"]
-    assert after < before - 0.05
-
-
-def test_the_same_batch_gives_the_same_weights_bit_for_bit(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    results = []
-    for _ in range(2):
-        learner = Learner.fresh(model_folder)
-        learner.train(make_batch(), rows)
-        results.append(weights_of(learner))
-    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    other = Learner.fresh(model_folder).train(make_batch(), stale).metrics
+    assert "logprob_mismatch_max" not in other, "rows of another version are not compared"
 
 
 def broken(row: TrainRow) -> TrainRow:
@@ -193,22 +167,12 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
 ):
     learner = Learner.fresh(model_folder)
     bad = [broken(rows[0]), *rows[1:]]
-    metrics = learner.train(make_batch(updates_per_step=16, max_bad_updates=2), bad).metrics
-    assert (metrics["updates"], metrics["skipped_updates"]) == (15, 1)
+    batch = make_batch(epochs=4, updates_per_step=16, max_bad_updates=3)
+    metrics = learner.train(batch, bad).metrics
+    assert (metrics["updates"], metrics["skipped_updates"]) == (60, 4), "never 3 in a row"
     assert all(math.isfinite(value) for value in metrics.values())
     assert all(torch.isfinite(p).all() for p in weights_of(learner).values())
-    assert (learner.counters.skipped, learner.counters.bad_in_a_row) in ((1, 0), (1, 1))
-
-
-def test_bad_updates_with_good_ones_between_them_do_not_stop_the_run(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    learner = Learner.fresh(model_folder)
-    bad = [broken(rows[0]), *rows[1:]]
-    metrics = learner.train(
-        make_batch(epochs=4, updates_per_step=16, max_bad_updates=3), bad
-    ).metrics
-    assert metrics["skipped_updates"] == 4
+    assert (learner.counters.skipped, learner.counters.bad_in_a_row) in ((4, 0), (4, 1))
 
 
 def test_too_many_bad_updates_in_a_row_stop_the_step_with_the_reason(
@@ -232,10 +196,7 @@ def test_a_file_with_fewer_rows_than_announced_is_refused(
 ):
     with pytest.raises(TrainerError, match="given 15 rows, expected the announced 16"):
         Learner.fresh(model_folder).train(make_batch(), rows[1:])
-
-
-def test_a_batch_without_rows_is_refused(model_folder: Path, make_batch: MakeBatch):
-    with pytest.raises(TrainerError, match="given 0 rows, expected the announced 0, one at least"):
+    with pytest.raises(TrainerError, match="one at least"):
         Learner.fresh(model_folder).train(make_batch(num_rows=0), [])
 
 
@@ -259,13 +220,6 @@ def test_a_stop_is_obeyed_between_two_forward_passes(
             make_batch(kl_beta=0.0), rows, should_stop=lambda: next(asked)
         )
     assert next(asked, None) is None
-
-
-def test_settings_without_effect_are_refused(make_batch: MakeBatch):
-    with pytest.raises(ValueError, match="temperature"):
-        make_batch(temperature=0.0)
-    with pytest.raises(ConfigError, match="job: given 'critic' with estimator = 'step_index'"):
-        objectives_of(make_batch(job="critic"))
 
 
 def test_optimiser_state_of_another_model_is_refused(

@@ -152,11 +152,7 @@ async def test_a_run_at_work_is_not_rolled_back(scene: Scene, status: str) -> No
     assert scene.service.served == []
 
 
-async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> None:
-    with pytest.raises(
-        NotFoundError, match=f"no policy weights of version 99; its versions: {VERSION}"
-    ):
-        await scene.back(99)
+async def test_a_version_that_is_damaged_or_gone_is_named(scene: Scene) -> None:
     (Path(scene.rows()[FIRST].uri) / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(WeightsError, match=r"model\.safetensors has 3 bytes"):
         await scene.back(FIRST)
