@@ -29,11 +29,6 @@ from triforge.types import TrainRow
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
-
-
 def state_of(checkpoints: CheckpointStore, version: int) -> Path:
     """The folder of a version's optimiser state."""
     (found,) = checkpoints.checkpoints.glob(f"v{version:06d}-*")

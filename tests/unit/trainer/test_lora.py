@@ -29,11 +29,6 @@ IDS = [6, 9, 12, 7, 14, 8]
 LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 
 
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
-
-
 def publish(
     checkpoints: CheckpointStore,
     learner: Learner,
