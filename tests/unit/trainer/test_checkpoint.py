@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.learner import Learner
+from services.trainer.learner.model.lora import LoraShape
 from services.trainer.learner.weights.tensors import copy_companions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
@@ -42,8 +43,9 @@ def publish(
     rows: list[TrainRow],
     step: int,
     keep: int = 3,
+    **options: object,
 ):
-    batch = make_batch(step=step, version=VERSION + step - 1)
+    batch = make_batch(step=step, version=VERSION + step - 1, **options)
     ready, mine = checkpoints.publish(learner, batch, learner.train(batch, rows), keep=keep)
     assert mine
     return ready
@@ -57,21 +59,24 @@ def one(
     return Path(publish(checkpoints, Learner.fresh(model_folder), make_batch, rows, 1).uri)
 
 
+@pytest.mark.parametrize("shape", [None, LoraShape(rank=3, alpha=6)], ids=["full", "lora"])
 def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
-    tmp_path: Path, model_folder: Path, make_batch: MakeBatch
+    tmp_path: Path, model_folder: Path, make_batch: MakeBatch, shape: LoraShape | None
 ):
+    options = {"lora_rank": 3, "lora_alpha": 6} if shape else {}
     data = {step: sampled_rows(model_folder, 16, seed=step) for step in (1, 2, 3)}
     files = []
     for name, reload in (("straight", False), ("resumed", True)):
         checkpoints = CheckpointStore(ArtifactStore(str(tmp_path / name)), "run", "policy")
-        learner = Learner.fresh(model_folder)
+        learner = Learner.fresh(model_folder, shape=shape)
         for step in (1, 2, 3):
-            ready = publish(checkpoints, learner, make_batch, data[step], step)
+            ready = publish(checkpoints, learner, make_batch, data[step], step, **options)
             if reload and step == 1:
-                learner = checkpoints.load(ready.version, model_folder)
-        folders = (checkpoints.weights / "v000006", state_of(checkpoints, 6))
-        files.append([(f / n).read_bytes() for f, n in zip(folders, (
-            "model.safetensors", "optimizer.safetensors"), strict=True)])  # fmt: skip
+                learner = checkpoints.load(ready.version, model_folder, shape)
+        served = "adapter_model" if shape else "model"
+        state = state_of(checkpoints, 6) / "optimizer.safetensors"
+        weights = checkpoints.weights / "v000006" / f"{served}.safetensors"
+        files.append([weights.read_bytes(), state.read_bytes()])
     assert files[0] == files[1]
 
 
