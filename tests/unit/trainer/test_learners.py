@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +12,22 @@ import pytest
 import torch
 from pydantic import SecretStr
 
+from services.trainer.learner.batch_trainer import BatchTrainer
+from services.trainer.learner.checkpoint import CheckpointStore
+from services.trainer.learner.learner import Learner
 from services.trainer.learner.parallel.broadcast import broadcasts
+from services.trainer.learner.process import LearnerProcess
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.learners import Learners
 from tests.batches import train_batch
+from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Service
 from triforge import __version__
 from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import ConfigError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
-from triforge.types import TrainBatch, WeightsReady
+from triforge.types import TrainBatch, TrainRow, WeightsReady
 
 BATCH = train_batch("m", batch_id="b", version=3, uri="rows")  # fmt: skip
 OFFER = ("http://learner-0:40331", "http://learner-1:37217")
@@ -58,6 +65,34 @@ async def test_the_service_hears_of_the_learners_api_with_the_new_version_only()
     assert await engines.update_weights(trained) == {"policy": 4}
     assert [update.handover for update in service.served] == [OFFER]
     assert recorded[0] == ("run", "policy", 4, "/w/v000004", "d")
+
+
+class OneAnswer:
+    """A wire that remembers what is announced."""
+
+    def __init__(self) -> None:
+        self.announced: list[WeightsReady] = []
+
+    @contextlib.asynccontextmanager
+    async def lease(self, _: str) -> AsyncIterator[bool]:
+        yield True
+
+    async def announce(self, ready: WeightsReady) -> None:
+        self.announced.append(ready)
+
+
+async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announces(
+    tmp_path: Path, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+) -> None:
+    store = ArtifactStore(str(tmp_path / "artifacts"))
+    learner, batch = Learner.fresh(model_folder), make_batch(step=1, version=VERSION)
+    checkpoints = CheckpointStore(store, batch.run_id, "policy")
+    checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
+    broker: Any = OneAnswer()
+    loop = LearnerProcess(broker, store, "policy", BatchTrainer(store), handover=OFFER)
+    await loop._serve(batch, "")  # it is published already, and announced again
+    (ready,) = broker.announced
+    assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)
 
 
 async def test_a_learners_api_is_open_while_it_trains_and_closed_afterwards(
