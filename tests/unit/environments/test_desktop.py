@@ -15,13 +15,14 @@ from environments.desktop.session import COOKIE, PROCESSES, Desktop, bounded
 from environments.desktop.tasks import MAX_FILE, SORTS, exists_in, names_in, read_file, size_of
 from environments.gui import png
 from environments.gui.actions import Action
+from tests.unit.environments.tasks import task_of
 from tests.unit.environments.test_gui_processes import expect_gone
 from triforge.environments.registry import expect_installed
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import StepResult
 from triforge.sandbox import jail
 from triforge.testing.check_environment import check_environment, require
-from triforge.types import Params, Task
+from triforge.types import Params
 
 SETTLE_S = 60.0  # a loaded machine answers late; what is waited for ends the wait
 TERSE: Params = {"observe": "files", "actions": "command", "settle_s": SETTLE_S, "verify_s": 30.0}
@@ -53,18 +54,10 @@ CREATE: dict[str, Any] = {
 INFEASIBLE: dict[str, Any] = {**CREATE, "id": "never-1", "evaluator": {"func": "infeasible"}}
 
 
-def stored(params: dict[str, Any]) -> Task:
-    draft = FAMILY.validate(params)
-    return Task(
-        id="t", pool_id="p", slot="t", family="desktop", instruction=draft.instruction,
-        params=draft.params,
-    )  # fmt: skip
-
-
 async def play(params: dict[str, Any], responses: list[str], **options: Any) -> list[StepResult]:
     environment = FAMILY.make({**TERSE, **options})
     try:
-        await environment.reset(stored(params), seed=0)
+        await environment.reset(task_of(FAMILY, params), seed=0)
         return [await environment.step(response) for response in responses]
     finally:
         await environment.close()
@@ -157,7 +150,7 @@ async def test_the_family_keeps_the_contract() -> None:
 @needs_a_screen
 async def test_pixels_and_calls_play_an_episode_too() -> None:
     options: Params = {"settle_s": SETTLE_S, "verify_s": 30.0, "width": 400, "height": 300}
-    task = stored(CREATE)
+    task = task_of(FAMILY, CREATE)
     gold = FAMILY.gold(task, options)
     assert gold is not None
     environment = FAMILY.make(options)

@@ -269,18 +269,6 @@ async def test_a_level_that_cannot_be_made_leaves_the_slot_with_the_reason(
     assert kitchen.active() == before
 
 
-async def test_options_that_the_generator_refuses_leave_the_slot_with_the_reason(
-    database: Database,
-) -> None:
-    kitchen = Kitchen(database, slots=1, environment="puzzles")
-    wrong = RlveOptions(options={"puzzles": ["sudoku"]})
-    (made,) = await kitchen.play(
-        kitchen.active()[0], 16, adapt_settings(controller="rlve", controller_options=wrong)
-    )
-    assert (made.state, made.candidate_id) == ("invalid", None)
-    assert "unknown sudoku" in made.reason
-
-
 # ---- a window a kind ----
 
 KINDS = adapt_settings(

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from environments.household.catalogue import (
     ALFWORLD,
@@ -25,7 +23,6 @@ from environments.household.generator import generate
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import Expert, plan
 from environments.household.wording import announce
-from environments.household.world import NOWHERE, Command, World
 from scripts.real_alfworld.play import MADE
 from tests.unit.environments.household.announcements import read_announcement
 from triforge.errors import InputError
@@ -299,26 +296,3 @@ def test_single_words_are_refused_for_games_that_have_none() -> None:
     world = world_of(ROOM)
     with pytest.raises(InputError, match="field wording"):
         Episode(world, PlayOptions(wording="terse"), announce(world))
-
-
-@given(st.sampled_from(GAMES), st.lists(st.integers(0, 500), max_size=25))
-def test_exactly_the_listed_commands_do_something(world: World, presses: list[int]) -> None:
-    state = world.start()
-    for press in presses:
-        offered = world.admissible(state)
-        following = world.apply(state, offered[press % len(offered)])
-        assert following is not None
-        state = following
-    offered_now = set(world.admissible(state))
-    assert state.held == NOWHERE or state.where[state.held] == NOWHERE
-    things = range(len(world.objects))
-    for rec in range(len(world.receptacles)):
-        for verb in ("take", "put", "clean", "heat", "cool"):
-            for obj in things:
-                command = Command(verb, obj, rec)
-                assert (world.apply(state, command) is not None) == (command in offered_now), (
-                    command
-                )
-    for obj in things:
-        for command in (Command("examine", obj), Command("slice", obj), Command("use", obj)):
-            assert (world.apply(state, command) is not None) == (command in offered_now), command
