@@ -11,12 +11,13 @@ import pytest
 
 from environments.prompts.family import FAMILY
 from services.env_adapter.pools.creation import PoolMaker
+from tests.unit.environments.tasks import task_of
 from triforge.environments import plugins
 from triforge.environments.tasks import CheckedTasks, generate
 from triforge.errors import EnvError, InputError
 from triforge.store.database import open_database
 from triforge.testing.check_environment import check_environment, require
-from triforge.types import GenerateSpec, Params, PoolRequest, Task
+from triforge.types import GenerateSpec, Params, PoolRequest
 
 MODULE = """
 CALLS = []
@@ -45,10 +46,7 @@ def options(reward: str) -> Params:
 
 
 async def play(reward: str, response: str, **changed: Any) -> Any:
-    draft = FAMILY.validate({**ROW, **changed})
-    task = Task(
-        id="t", pool_id="p", slot="t", family="prompts", instruction=draft.instruction, params=draft.params
-    )  # fmt: skip
+    task = task_of(FAMILY, {**ROW, **changed})
     environment = FAMILY.make(options(reward))
     reset = await environment.reset(task, seed=0)
     return reset, await environment.step(response)

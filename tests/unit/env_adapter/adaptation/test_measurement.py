@@ -188,28 +188,6 @@ def test_the_published_rule_compares_with_the_accuracy_that_asked(service: Servi
     assert decided.state == "accepted"
 
 
-def test_the_confident_test_waits_for_pairs_and_then_accepts(service: Service) -> None:
-    made = service.pending(service.first)
-    settings = adapt_settings(max_rollouts=32)
-    decided = None
-    steps = 0
-    while decided is None:
-        steps += 1
-        decided = service.measure(made, steps, 8, 3, settings)
-    assert decided.state == "accepted"
-    assert 1 <= steps <= 4
-    assert decided.candidate_counts == ((3, 8),) * steps
-
-
-def test_the_confident_test_rejects_what_changed_nothing(service: Service) -> None:
-    made = service.pending(service.first)
-    settings = adapt_settings(max_rollouts=16)
-    decided = [service.measure(made, step, 7, 7, settings) for step in (1, 2)]
-    last = next(found for found in decided if found is not None)
-    assert last.state == "rejected"
-    assert service.states()["v0"] == "active"
-
-
 def test_a_pair_needs_both_groups_of_one_step_and_one_policy_version(service: Service) -> None:
     made = service.pending(service.first)
     common: dict[str, Any] = {"proposal_id": made.id, "settings": PAPER}

@@ -315,7 +315,3 @@ def test_any_other_json_is_refused_or_playable(name: str, value: Any) -> None:
     except InputError:
         return
     assert plan(world_of(draft.params))
-
-
-def test_whole_numbers_are_fine_as_shares() -> None:
-    assert generate(count=1, seed=0, options={"closed": 1, "hint": 0})

@@ -25,10 +25,9 @@ from environments.household.planner import Expert, plan
 from environments.household.wording import announce
 from scripts.real_alfworld.play import MADE
 from tests.unit.environments.household.announcements import read_announcement
+from tests.unit.environments.tasks import task_of
 from triforge.errors import InputError
-from triforge.rollout.protocols import TaskDraft
 from triforge.testing import check_environment, require
-from triforge.types import Task
 
 GAMES = generate(count=90, seed=3, options={"rules": "alfworld"})
 ROOM: dict[str, Any] = {
@@ -55,12 +54,6 @@ ROOM: dict[str, Any] = {
     "phrase": 1,
     "horizon": 60,
 }
-
-
-def parent(draft: TaskDraft) -> Task:
-    return Task(
-        id="t", pool_id="p", slot="t", family="household", instruction=draft.instruction, params=draft.params
-    )  # fmt: skip
 
 
 def play(*commands: str, **more: Any) -> list[Any]:
@@ -148,7 +141,7 @@ def test_a_room_may_have_a_toaster_a_plunger_a_laptop_on_a_sidetable_and_a_floor
     world = world_of(draft.params)
     assert read_announcement(draft.instruction, world) == (world.goal, None)
     assert params_of(world) == draft.params
-    menu = FAMILY.rewrite_menu(parent(draft), "easier")
+    menu = FAMILY.rewrite_menu(task_of(FAMILY, draft.params), "easier")
     looked = {answer["target"] for answer in menu.combinations if answer["goal"] == "look"}
     assert looked >= {"desklamp"}
 

@@ -263,8 +263,11 @@ def test_an_impossible_answer_is_refused(change: dict[str, str]) -> None:
 
 async def test_a_task_that_announces_something_else_does_not_start() -> None:
     environment = FAMILY.make({})
-    with pytest.raises(EnvError, match=r"announces 'put two mug in shelf'.*'put clean mug"):
+    with pytest.raises(
+        EnvError, match=r"announces 'put two mug in shelf'.*'put clean mug"
+    ) as caught:
         await environment.reset(task_of(FAMILY, ROOM, "put two mug in shelf"), seed=0)
+    assert not caught.value.retryable
 
 
 def test_what_plays_no_part_is_removed_at_once() -> None:
