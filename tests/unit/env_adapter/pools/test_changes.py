@@ -45,15 +45,6 @@ def current(service: Service) -> Any:
 # ---- pools ----
 
 
-def test_a_pool_is_paused_resumed_and_retired_for_good(service: Service, changes: Changes) -> None:
-    assert changes.set_pool("p", "pause", DANA).state == "paused"
-    assert changes.set_pool("p", "pause", DANA).state == "paused"
-    assert changes.set_pool("p", "resume", DANA).state == "active"
-    assert changes.set_pool("p", "retire", DANA).state == "retired"
-    with pytest.raises(ConflictError, match="final"):
-        changes.set_pool("p", "resume", DANA)
-
-
 def test_retiring_a_pool_withdraws_what_is_open(service: Service, changes: Changes) -> None:
     proposal = service.pending(service.first)
     changes.set_pool("p", "retire", DANA)
