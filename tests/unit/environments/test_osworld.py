@@ -228,21 +228,29 @@ import sys
 with open({log!r}, "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 if sys.argv[1] == "run":
-    print("c0ffee")
+    {started}
 elif sys.argv[1] == "port":
     print({address!r})
 """
 
 
+def fake_docker(
+    folder: Path, patch: pytest.MonkeyPatch, machine: FakeControlServer, started: str
+) -> Path:
+    """Put a program `docker` first on PATH and return its log; `started` is its reaction to `run`."""
+    log, script = folder / "log", folder / "docker"
+    address = machine.url.removeprefix("http://")
+    text = DOCKER.format(python=sys.executable, log=str(log), address=address, started=started)
+    script.write_text(text)
+    script.chmod(0o755)
+    patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return log
+
+
 async def test_a_container_is_started_for_an_episode_and_removed_after_it(
     machine: FakeControlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "log"
-    script = tmp_path / "docker"
-    address = machine.url.removeprefix("http://")
-    script.write_text(DOCKER.format(python=sys.executable, log=str(log), address=address))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    log = fake_docker(tmp_path, monkeypatch, machine, 'print("c0ffee")')
     docker: Params = {"image": "osworld-docker", "arguments": ["--device", "/dev/kvm"]}
     environment = FAMILY.make({"docker": docker, "pause_s": 0.0, "start_s": 20.0})
     await environment.reset(task_of(FAMILY, TASK), seed=0)
@@ -260,17 +268,9 @@ async def test_a_container_is_started_for_an_episode_and_removed_after_it(
 
 
 async def test_a_container_is_removed_when_docker_failed_to_say_that_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: FakeControlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "log"
-    script = tmp_path / "docker"
-    script.write_text(
-        DOCKER.format(python=sys.executable, log=str(log), address="").replace(
-            'print("c0ffee")', "sys.exit(125)"
-        )
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    log = fake_docker(tmp_path, monkeypatch, machine, "sys.exit(125)")
     environment = FAMILY.make({"docker": {"image": "osworld-docker"}})
     with pytest.raises(EnvError, match="docker run failed"):
         await environment.reset(task_of(FAMILY, TASK), seed=0)
