@@ -266,6 +266,11 @@ def test_a_malformed_task_is_refused_with_a_sentence(
         FAMILY.validate({**CREATE, **changes})
 
 
+def test_a_task_that_cannot_be_done_is_solved_by_giving_it_up() -> None:
+    task = task_of(FAMILY, {**CREATE, "evaluator": {"func": "infeasible"}})
+    assert (FAMILY.gold(task, TERSE) or ())[-1] == "fail"
+
+
 def test_links_pipes_and_giants_in_the_home_folder_count_as_absent(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -125,9 +125,8 @@ def test_easier_reads_the_most_condemned_failures_harder_the_shortest_successes(
 
 
 def test_a_long_trajectory_is_shown_by_its_beginning_and_its_end() -> None:
-    steps = [(f"act{i}", "seen", (1,)) for i in range(200)]
-    steps[1] = ("act1", "seen", (-1, -1))
-    content = build_prompt(note("t", *steps), "Do it.", "harder")[0].content
+    steps = [(f"act{i}", "seen", (-1 if i == 1 else 1,)) for i in range(200)]
+    content = build_prompt(note("t", *steps), "Do it.", "harder")[0].text
     assert "«act0»" in content
     marked = [line for line in content.splitlines() if line.endswith("[all judges: bad]")]
     assert marked == ["2. «act1» -> «seen» [all judges: bad]"]

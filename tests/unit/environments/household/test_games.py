@@ -262,6 +262,13 @@ def test_a_bad_task_is_refused_and_the_field_is_named(
         FAMILY.validate({**GOOD, **change})
 
 
+def test_all_bad_fields_are_named_at_once() -> None:
+    bad = {**GOOD, "objects": {"apple 1": "x", "mug 1": "y"}}
+    with pytest.raises(InputError) as caught:
+        FAMILY.validate(bad)
+    assert len(caught.value.problems) == 2
+
+
 def test_every_instruction_reads_back_to_its_goal() -> None:
     for world in GAMES:
         assert read_announcement(f"{announce(world)}.") == (world.goal, None)
