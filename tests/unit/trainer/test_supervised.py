@@ -146,9 +146,12 @@ def test_a_bad_line_is_named_and_nothing_is_trained(
     assert caught.value.problems[0].startswith("line 2: ")
 
 
-def test_an_empty_file_is_refused(model_folder: Path, tmp_path: Path):
+def test_files_without_conversations_are_refused(model_folder: Path, tmp_path: Path):
+    renderer = Renderer.from_folder(model_folder)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_items(tmp_path / "none", renderer, max_tokens=64)
     with pytest.raises(InputError, match="no conversation in it"):
-        read_items(lines(tmp_path / "d", ""), Renderer.from_folder(model_folder), max_tokens=64)
+        read_items(lines(tmp_path / "d", ""), renderer, max_tokens=64)
 
 
 def test_impossible_options_are_refused(model_folder: Path, tmp_path: Path):
