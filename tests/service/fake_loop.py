@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from services.trainer.loop.orchestrator import Orchestrator
 from services.trainer.loop.parts import Parts
-from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
+from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Killed, Troubles
 from tests.unit.trainer.played import in_turns, judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
@@ -49,6 +49,7 @@ from triforge.types import (
 )
 
 PAIR: tuple[Purpose, Purpose] = ("measure_parent", "measure_candidate")
+NEVER = 1_000_000
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 CONFIG: dict[str, Any] = {
     "run": {"steps": 2, "groups_per_step": 2, "eval_every": 2, "eval_tasks": 1},
@@ -330,8 +331,11 @@ class Loop:
 
     def submit(self, **run: Any) -> RunState:
         """Queue a run of `config`, with fields of its section `run` changed."""
-        given = self.config | {"run": self.config["run"] | run}
-        config = parse(given).model_dump(mode="json")
+        return self.submit_with({"run": self.config["run"] | run})
+
+    def submit_with(self, changes: dict[str, Any]) -> RunState:
+        """Queue a run of `config`, with these sections in place of its own."""
+        config = parse(self.config | changes).model_dump(mode="json")
         return self.store.create(name="run", pool_id="pool", config=config)
 
     async def conduct(self, run: RunState) -> RunState:
@@ -341,6 +345,17 @@ class Loop:
             with contextlib.suppress(UnavailableError):
                 await orchestrator.work_on(self.store.get(run.id))
                 return self.store.get(run.id)
+
+    async def killed(self, run: RunState, place: int) -> bool:
+        """Let an orchestrator take the run up and die at its `place`-th place; False if it came to the end before."""
+        self.troubles.kill_at(place)
+        try:
+            await self.conduct(run)
+        except Killed:
+            return True
+        finally:
+            self.troubles.kill_at(NEVER)
+        return False
 
     def start(self) -> None:
         """Start workers and learners."""
@@ -403,6 +418,13 @@ class Loop:
             for vote in row["votes"]:
                 vote["versions"] = [v - base[judge] for v in vote["versions"]]
         return rows
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what other tasks bring about; there is no event to wait for."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

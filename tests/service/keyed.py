@@ -14,6 +14,16 @@ from triforge.web.guard import Entrance
 SECRET = "known-to-the-services-and-to-no-client"
 
 
+ORDER = ("none", "read", "submit", "admin")
+
+
+def opens(scope: str, required: str) -> bool:
+    """Whether a key of a scope opens what requires one; the services' secret opens everything."""
+    if scope == "service":
+        return True
+    return required in ORDER and 0 < ORDER.index(required) <= ORDER.index(scope)
+
+
 def fresh(folder: Path) -> Database:
     """Return an empty database in a folder."""
     return open_database(f"sqlite:///{folder}/store.sqlite")

@@ -9,25 +9,17 @@ import httpx
 import pytest
 
 from services.env_adapter.app import RULES
-from tests.service.env_service import api, game, rewrite
-from tests.service.keyed import Locks
-from triforge.store.database import Database
+from tests.service.env_service import api, client_of, game, rewrite
+from tests.service.keyed import ORDER, Locks, opens
 
-ORDER = ("none", "read", "submit", "admin")
 BODY = {"name": "kitchen", "environment": "household", "tasks": [{"params": game(h)} for h in (20, 30)]}  # fmt: skip
-
-
-@pytest.fixture
-def locks(database: Database) -> Locks:
-    return Locks(database)
 
 
 @pytest.fixture
 async def http(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
     entrance = locks.entrance()
     app = api(locks.database, entrance=entrance)
-    transport = httpx.ASGITransport(app=app, client=("10.0.3.7", 4711))
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+    async with client_of(app) as client:
         yield client
     await entrance.gate.drain()
 
@@ -50,9 +42,7 @@ async def test_every_route_asks_for_its_scope_and_no_less(
         if scope == "none":
             assert reply.status_code == 401
             assert reply.headers["www-authenticate"] == "Bearer"
-        elif scope == "service" or (
-            rule.requires in ORDER and ORDER.index(scope) >= ORDER.index(rule.requires)
-        ):
+        elif opens(scope, rule.requires):
             assert reply.status_code not in (401, 403), reply.text
         else:
             assert reply.status_code == 403, reply.text
@@ -170,9 +160,7 @@ async def test_the_body_of_a_request_without_a_key_is_not_read(
             read += 1
             yield b"x" * 10_000
 
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app), base_url="http://env"
-    ) as http:
+    async with client_of(app) as http:
         path = "/v1/pools/p/pause"
         stranger = await http.post(path, content=chunks())
         assert read == 0

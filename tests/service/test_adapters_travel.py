@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
-from starlette.applications import Starlette
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
 from services.local_engine.app import create_app as create_engine_app
@@ -66,22 +65,31 @@ def update_of(ready: WeightsReady) -> WeightsUpdate:
     return WeightsUpdate(version=ready.version, uri=ready.uri, digest=ready.digest)
 
 
-@pytest.fixture
-async def service(base: Path) -> AsyncIterator[tuple[Gateway, Engine]]:
-    engine = new_engine(base)
-    engine.start()
+async def service_of(
+    engine: Engine, base: Path, role: str = "policy", *, shared: bool = False
+) -> Gateway:
+    """A service before an engine, which it may share with others."""
     app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
-    client = SGLangEngine(
-        "http://engine", admin_api_key="admin", transport=httpx.ASGITransport(app)
-    )
-    pool = Pool([client])
-    weights = WeightSync(pool, role="policy", model_path=str(base))
-    try:
-        await weights.look()
-        yield Gateway(pool, weights), engine
-    finally:
-        await pool.close()
-        engine.stop()
+    transport = httpx.ASGITransport(app)
+    pool = Pool([SGLangEngine("http://engine", admin_api_key="admin", transport=transport)])
+    weights = WeightSync(pool, role=role, model_path=str(base), shared=shared)
+    await weights.look()
+    return Gateway(pool, weights)
+
+
+@pytest.fixture
+def engine(base: Path) -> Iterator[Engine]:
+    made = new_engine(base)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def gateway(engine: Engine, base: Path) -> AsyncIterator[Gateway]:
+    made = await service_of(engine, base)
+    yield made
+    await made.pool.close()
 
 
 def check(reply: GenerateReply, models: dict[int, AdaptedModel]) -> int:
@@ -95,9 +103,8 @@ def check(reply: GenerateReply, models: dict[int, AdaptedModel]) -> int:
 
 
 async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_its_version(
-    service: tuple[Gateway, Engine], checkpoints: CheckpointStore, base: Path
+    gateway: Gateway, engine: Engine, checkpoints: CheckpointStore, base: Path
 ) -> None:
-    gateway, engine = service
     learner = Learner.fresh(base, shape=SHAPE)
     models = {0: AdaptedModel.over(base, SHAPE)}
     replies: list[GenerateReply] = []
@@ -136,9 +143,8 @@ def _model(checkpoints: CheckpointStore, base: Path, version: int) -> AdaptedMod
 
 
 async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_out(
-    service: tuple[Gateway, Engine], checkpoints: CheckpointStore, base: Path
+    gateway: Gateway, checkpoints: CheckpointStore, base: Path
 ) -> None:
-    gateway, _ = service
     learner = Learner.fresh(base, shape=SHAPE)
     ready = await asyncio.to_thread(step, checkpoints, learner, base, 1)
     await gateway.weights.update(update_of(ready))
@@ -160,9 +166,8 @@ async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_ou
 
 
 async def test_what_the_engine_refuses_leaves_the_old_version_serving(
-    service: tuple[Gateway, Engine], checkpoints: CheckpointStore, base: Path
+    gateway: Gateway, checkpoints: CheckpointStore, base: Path
 ) -> None:
-    gateway, _ = service
     ready = await asyncio.to_thread(step, checkpoints, Learner.fresh(base, shape=SHAPE), base, 1)
     settings = Path(ready.uri) / "adapter_config.json"
     settings.write_text(settings.read_text().replace('"use_dora": false', '"use_dora": true'))
@@ -172,38 +177,19 @@ async def test_what_the_engine_refuses_leaves_the_old_version_serving(
 
 
 @pytest.fixture
-async def two(base: Path) -> AsyncIterator[tuple[Gateway, Gateway, Engine]]:
+async def two(engine: Engine, base: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
     """The services of two models in front of one engine."""
-    engine = new_engine(base)
-    engine.start()
-    app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
-    made: list[Gateway] = []
-    try:
-        for role in ("policy", "mover"):
-            made.append(await _service_of(app, role, base))
-        yield made[0], made[1], engine
-    finally:
-        for gateway in made:
-            await gateway.pool.close()
-        engine.stop()
-
-
-async def _service_of(app: Starlette, role: str, base: Path) -> Gateway:
-    client = SGLangEngine(
-        "http://engine", admin_api_key="admin", transport=httpx.ASGITransport(app)
-    )
-    pool = Pool([client])
-    weights = WeightSync(pool, role=role, model_path=str(base), shared=True)
-    await weights.look()
-    return Gateway(pool, weights)
+    policy, mover = [await service_of(engine, base, r, shared=True) for r in ("policy", "mover")]
+    yield policy, mover
+    for gateway in (policy, mover):
+        await gateway.pool.close()
 
 
 async def test_two_models_are_adapters_over_the_base_of_one_engine(
-    two: tuple[Gateway, Gateway, Engine], tmp_path: Path, base: Path
+    two: tuple[Gateway, Gateway], engine: Engine, tmp_path: Path, base: Path
 ) -> None:
     """Each has versions, trained weights and a way back of its own, and neither disturbs the other."""
-    *services, engine = two
-    policy, mover = services
+    services = policy, mover = two
     stores = [
         CheckpointStore(ArtifactStore(str(tmp_path / r)), "run", r) for r in ("policy", "mover")
     ]
@@ -234,16 +220,15 @@ async def test_two_models_are_adapters_over_the_base_of_one_engine(
 
 
 async def test_a_service_of_two_that_starts_again_finds_its_own_adapter_and_leaves_the_others(
-    two: tuple[Gateway, Gateway, Engine], tmp_path: Path, base: Path
+    two: tuple[Gateway, Gateway], engine: Engine, tmp_path: Path, base: Path
 ) -> None:
-    policy, mover, engine = two
+    policy, mover = two
     stores = {n: CheckpointStore(ArtifactStore(str(tmp_path / str(n))), "run", "r") for n in (7, 2)}
     for service, (number, store) in zip((policy, mover), stores.items(), strict=True):
         ready = await asyncio.to_thread(step, store, Learner.fresh(base, shape=SHAPE), base, number)
         await service.weights.update(update_of(ready))
-    app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
     engine.adapters["mover-v000001"] = engine.adapters["mover-v000002"]
-    again = await _service_of(app, "mover", base)
+    again = await service_of(engine, base, "mover", shared=True)
     assert again.weights.version == 2
     await again.weights.look()
     assert set(engine.adapters) == {"policy-v000007", "mover-v000002"}

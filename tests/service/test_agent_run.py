@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -64,6 +65,17 @@ class Trainer:
         async with serving(app) as (url, _):
             yield Settings(trainer_url=url, env_adapter_url=run.both.env_url)
 
+    async def plays(
+        self, run: Run, code: list[str], parallel: int, *, keep: bool = False, **group: Any
+    ) -> RunState:
+        """Let agents play a group; return the run as it ended."""
+        async with self.of(run) as settings:
+            agents = Agents(settings, code, parallel=parallel, keep=keep)
+            serve = asyncio.create_task(agents.serve("", RUN, "", {}))
+            await asyncio.wait_for(run.play(run.group(retries=0, **group)), 30)
+            self.status = "finished"
+            return await asyncio.wait_for(serve, 10)
+
 
 # What each copy does in the end, and what becomes of it: success and score, or the reason why nothing was measured.
 ENDINGS: list[tuple[str, object]] = [
@@ -95,17 +107,11 @@ exec(sys.argv[2 + number])
 async def test_the_reward_is_posted_written_or_the_exit_status_and_else_nothing_is_measured(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = Trainer()
-
     run.both.says("left")
     (folder := tmp_path / "taken").mkdir()
     code = [sys.executable, "-c", ASKS + ENDS, str(folder), *(code for code, _ in ENDINGS), ""]
-    group = run.group(rollouts=len(ENDINGS), retries=0)
-    async with trainer.of(run) as settings:
-        serve = asyncio.create_task(Agents(settings, code, parallel=3).serve("", RUN, "", {}))
-        await asyncio.wait_for(run.play(group), 30)
-        trainer.status = "finished"
-        assert (await asyncio.wait_for(serve, 10)).status == "finished"
+    ended = await Trainer().plays(run, code, 3, rollouts=len(ENDINGS))
+    assert ended.status == "finished"
     with run.both.database.read() as session:
         ids = {row.index: row.id for row in session.scalars(select(SessionRow))}
     for trajectory in (await run.played()).trajectories:
@@ -148,18 +154,11 @@ NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the J
 async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_again(
     run: Run, agent: str, scores: list[float], reasons: list[str]
 ) -> None:
-    trainer = Trainer()
-
     run.both.says("left")
     asks, _, post = ASKS.partition("body =")
     body = "".join(f"    {line}\n" for line in f"body ={post}".strip().splitlines())
     code = [sys.executable, "-c", f"{asks}def ask():\n{body}{agent}"]
-    async with trainer.of(run) as settings:
-        agents = Agents(settings, code, parallel=1, keep=True)
-        serve = asyncio.create_task(agents.serve("", RUN, "", {}))
-        await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
-        trainer.status = "finished"
-        await asyncio.wait_for(serve, 10)
+    await Trainer().plays(run, code, 1, keep=True, rollouts=5)
     played = (await run.played()).trajectories
     assert sorted(t.outcome.score for t in played if t.outcome.score is not None) == scores
     unmeasured = [t.outcome.error.detail for t in played if t.outcome.error]
@@ -169,14 +168,9 @@ async def test_a_copy_that_is_kept_plays_session_after_session_and_is_started_ag
 async def test_an_agent_that_breaks_before_it_asks_is_shown_with_its_error_a_few_times(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = Trainer()
-
     code = [sys.executable, "-c", "import nosuch_agent"]
-    async with trainer.of(run) as settings:
-        serve = asyncio.create_task(Agents(settings, code, parallel=3).serve("", RUN, "", {}))
-        await asyncio.wait_for(run.play(run.group(rollouts=5, retries=0)), 30)
-        trainer.status = "finished"
-        await asyncio.wait_for(serve, 10)
+    await Trainer().plays(run, code, 3, rollouts=5)
+    assert not any(t.measured for t in (await run.played()).trajectories)
     printed = " ".join(capsys.readouterr().out.split())
     assert (
         printed.count("the agent ended with 1: ModuleNotFoundError: No module named 'nosuch_agent'")
@@ -204,17 +198,6 @@ async def test_a_family_that_verifies_no_answer_alone_ends_the_run(run: Run) -> 
             await asyncio.wait_for(agents.serve("pool", "", "", {}), 30)
     assert trainer.stopped == [RUN]
     playing.cancel()
-
-
-async def test_an_agent_that_asks_nothing_measures_nothing(run: Run) -> None:
-    playing = run.play(run.group(retries=0))
-    for _ in range(2):
-        made = await run.begin()
-        refused = await run.both.tell(made, "reward", success=True)
-        assert "has sampled nothing" in refused.json()["detail"]
-        await run.both.tell(made, "end", error=refused.json()["detail"])
-    await asyncio.wait_for(playing, 5)
-    assert not any(t.measured for t in (await run.played()).trajectories)
 
 
 async def test_who_interrupts_gives_the_places_back(run: Run, tmp_path: Path) -> None:

@@ -56,13 +56,17 @@ async def any_broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
 GROUP = judged(group_task(), [1, -1], [[[1, 1]], [[-1, 1]]])
 
 
-async def put(broker: Broker, group: JudgedGroup) -> None:
+async def put(broker: Broker, group: JudgedGroup, *, votes: bool = True) -> None:
     for found in group.played.trajectories:
         await broker.put_payload(found)
     await broker.put_payload(group.played)
-    for votes in group.votes:
-        if votes is not None:
-            await broker.put_payload(votes)
+    for row in group.votes if votes else ():
+        if row is not None:
+            await broker.put_payload(row)
+
+
+async def announced(broker: Broker) -> list[str]:
+    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
 
 
 def outcome(group_id: str = "g") -> TaskOutcome:
@@ -135,7 +139,7 @@ async def test_a_group_is_announced_once_and_only_when_nothing_of_it_is_missing(
     assert all(complete)
     assert await any_broker.announced(["f", "g"]) == {"g"}
     assert await read(any_broker, JUDGED_STREAM) == [{"group_id": "g", "run_id": "run"}]
-    assert [name for _, name in await any_broker.read_judged("0", block_s=0.01)] == ["g"]
+    assert await announced(any_broker) == ["g"]
     assert await any_broker.judged_group("g") == GROUP
 
 
@@ -245,7 +249,7 @@ async def test_garbage_in_a_stream_is_passed_over(any_broker: Broker) -> None:
     assert await any_broker.read_weights(weights[-1][0], block_s=0.01) == []
     batches = await any_broker.read_batches("policy", "0", block_s=0.01)
     assert [found for _, found, _ in batches] == lost
-    assert [name for _, name in await any_broker.read_judged("0", block_s=0.01)] == [""] * 3
+    assert await announced(any_broker) == [""] * 3
     (event,) = await any_broker.read_events("0", block_s=0.01)
     assert event[1].step == 3
 

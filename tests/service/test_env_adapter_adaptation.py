@@ -18,7 +18,6 @@ from tests.sections import adapt_settings
 from triforge.broker import Broker
 from triforge.environments import registry
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.prompt_escaping import quote
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database
 from triforge.testing.fakes import FakeGenerate
@@ -142,19 +141,6 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
     assert event.data["instruction_after"] == candidate.instruction
 
 
-async def test_by_default_the_missed_sub_goal_and_the_judged_step_are_named_without_a_model(
-    service: Service,
-) -> None:
-    model, task = FakeGenerate(first_choice), service.tasks[0]
-    notes = (failed("look", "wait"),)
-    await service.worker(model).handle(service.outcome(task, 0, notes=notes))
-    (proposal,) = service.proposals()
-    assert proposal.diagnosis.startswith("Missed sub-goal 1 of 4, 'find ")
-    assert "'look' -> 'nothing happens', is judged bad by 2 of 2 votes." in proposal.diagnosis
-    (rewrite,) = model.requests
-    assert quote(proposal.diagnosis, limit=400) in rewrite.messages[0].content
-
-
 @pytest.mark.parametrize(("keep", "kinds"), [(True, 1), (False, 2)])
 async def test_the_goal_stays_unless_the_run_says_otherwise(
     service: Service, keep: bool, kinds: int
@@ -164,18 +150,6 @@ async def test_the_goal_stays_unless_the_run_says_otherwise(
     await service.worker(model).handle(service.outcome(task, 0, settings=settings))
     (line,) = [x for x in service.proposals()[0].prompt.split("\n") if x.startswith("goal: ")]
     assert min(2, len(line.split(" | "))) == kinds
-
-
-async def test_after_three_rejected_rewrites_of_a_goal_another_may_follow(service: Service) -> None:
-    worker, task = service.worker(FakeGenerate(first_choice)), service.tasks[0]
-    offered = []
-    for step in range(4):
-        await worker.handle(service.outcome(task, 0, f"g{step}"))
-        proposal = service.proposals()[-1]
-        offered.append("goal: place |" in proposal.prompt)
-        for outcome in service.pair(proposal, 10 + step, parent=4, candidate=0):
-            await worker.handle(outcome)
-    assert offered == [False, False, False, True]
 
 
 async def test_inside_the_band_nothing_is_asked_and_nothing_proposed(service: Service) -> None:
@@ -234,17 +208,22 @@ async def test_a_pair_is_measured_and_decides_once_however_often_it_arrives(
     assert (await service.events())[1].data["reason"] == decided.reason
 
 
-async def test_a_rejected_slot_is_offered_nothing_that_it_has_had(service: Service) -> None:
+async def test_a_rejected_slot_is_offered_nothing_that_it_has_had_and_another_goal_at_last(
+    service: Service,
+) -> None:
     worker, task = service.worker(FakeGenerate(first_choice)), service.tasks[0]
     played: list[str] = []
-    for step in range(3):
+    offered: list[bool] = []
+    for step in range(4):
         await worker.handle(service.outcome(task, 0, f"g{step}"))
         proposal = service.proposals()[-1]
+        offered.append("goal: place |" in proposal.prompt)
         played.append(repr(service.store.task(proposal.candidate_id or "").params))
         for outcome in service.pair(proposal, 10 + step, parent=4, candidate=0):
             await worker.handle(outcome)
-    assert [p.state for p in service.proposals()] == ["rejected"] * 3
-    assert len(set(played)) == 3
+    assert [p.state for p in service.proposals()] == ["rejected"] * 4
+    assert len(set(played)) == 4
+    assert offered == [False, False, False, True]
 
 
 @pytest.mark.parametrize("answer", ["I would rather not.", "goal: ", "", HOSTILE])
@@ -263,9 +242,16 @@ async def test_a_rewriter_that_answers_nonsense_makes_an_invalid_proposal(
     ] == ["active"]
 
 
-@pytest.mark.parametrize("error", [UnavailableError("away", retry_after_s=0.0), PolicyError("x")])
-async def test_a_rewriter_that_is_down_is_asked_again_and_then_given_up_on_record(
-    service: Service, error: Exception
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (UnavailableError("away", retry_after_s=0.0), 3),
+        (PolicyError("x"), 3),
+        (InputError("the prompt is too long"), 1),
+    ],
+)
+async def test_a_rewriter_that_does_not_answer_is_given_up_on_record(
+    service: Service, error: Exception, asked: int
 ) -> None:
     tries = 0
 
@@ -276,16 +262,9 @@ async def test_a_rewriter_that_is_down_is_asked_again_and_then_given_up_on_recor
 
     await service.worker(down).handle(service.outcome(service.tasks[0], 0))
     (proposal,) = service.proposals()
-    assert tries == 3
+    assert tries == asked
     assert proposal.state == "invalid"
-    assert "no answer" in proposal.reason
-
-
-async def test_a_request_that_the_model_refuses_is_not_repeated(service: Service) -> None:
-    model = FakeGenerate([InputError("the prompt is too long")])
-    await service.worker(model).handle(service.outcome(service.tasks[0], 0))
-    assert len(model.requests) == 1
-    assert "too long" in service.proposals()[0].reason
+    assert ("too long" if asked == 1 else "no answer") in proposal.reason
 
 
 async def test_hostile_trajectories_reach_no_prompt_as_anything_but_quotes(
@@ -312,23 +291,6 @@ async def test_hostile_trajectories_reach_no_prompt_as_anything_but_quotes(
         assert "|>" not in prompt
         assert "SYSTEM:" not in prompt
     assert service.proposals()[0].state == "pending"
-
-
-async def test_a_null_control_is_the_unchanged_task_and_asks_no_model(service: Service) -> None:
-    model = FakeGenerate(first_choice)
-    worker, task = service.worker(model), service.tasks[0]
-    settings = adapt_settings(null_control=1.0)
-    await worker.handle(service.outcome(task, 0, settings=settings))
-    (proposal,) = service.proposals()
-    assert (proposal.state, proposal.null_control) == ("pending", True)
-    assert service.store.task(f"{task.id}-v1").params == task.params
-    assert model.requests == []
-    for outcome in service.pair(proposal, 4, parent=0, candidate=4):
-        await worker.handle(outcome)
-    (decided,) = service.proposals()
-    assert (decided.state, decided.verdict) == ("rejected", "accepted")
-    assert service.store.lineage(task.id).active_id == task.id
-    assert service.store.pool("kitchen").null_control == {"accepted": 1}
 
 
 async def test_a_worker_that_dies_after_counting_is_followed_by_one_that_proposes(

@@ -13,11 +13,19 @@ from fastapi import FastAPI
 
 from services.env_adapter.pools.rows import new_row
 from tests.sections import plain_proposal
-from tests.service.env_service import GAME, api, game
+from tests.service.env_service import GAME, api, client_of, game
+from triforge.cli.pools import read_pool, send_pool
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import InputError, NotFoundError
 from triforge.store.database import Database
-from triforge.types import GenerateSpec, PlanRequest, PoolRequest, Proposal, TaskUpload
+from triforge.types import (
+    GenerateSpec,
+    PlanRequest,
+    PoolRequest,
+    PoolState,
+    Proposal,
+    TaskUpload,
+)
 
 
 @pytest.fixture
@@ -27,8 +35,7 @@ def app(database: Database) -> FastAPI:
 
 @pytest.fixture
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+    async with client_of(app, raises=False) as client:
         yield client
 
 
@@ -73,21 +80,15 @@ async def test_a_pool_is_checked_against_the_options_of_a_run(client: EnvAdapter
         await client.check_pool("kitchen", {"colour": "blue"})
     with pytest.raises(NotFoundError):
         await client.check_pool("cellar", {})
-
-
-async def test_a_pool_is_checked_with_its_own_options_and_those_asked_for_over_them(
-    client: EnvAdapterClient,
-) -> None:
     rewards = "environments.prompts.rewards"
-    made = await client.create_pool(
-        PoolRequest(
-            name="sums",
-            environment="prompts",
-            options={"reward": f"{rewards}:exact"},
-            tasks=(TaskUpload(params={"prompt": "2 + 2?", "columns": {"answer": "4"}}),),
-        )
+    own = PoolRequest(
+        name="sums",
+        environment="prompts",
+        options={"reward": f"{rewards}:exact"},
+        tasks=(TaskUpload(params={"prompt": "2 + 2?", "columns": {"answer": "4"}}),),
     )
-    assert await client.check_pool("sums", {}) == made
+    sums = await client.create_pool(own)
+    assert await client.check_pool("sums", {}) == sums
     with pytest.raises(InputError, match="no_such"):
         await client.check_pool("sums", {"reward": f"{rewards}:no_such"})
 
@@ -103,15 +104,6 @@ async def test_a_pool_names_a_family_by_its_path(client: EnvAdapterClient) -> No
         await client.create_pool(
             request("other").model_copy(update={"environment": "no_such_module:FAMILY"})
         )
-
-
-async def test_generated_tasks_differ_and_no_heldout_one_is_trained_on(
-    client: EnvAdapterClient,
-) -> None:
-    await client.create_pool(request(generate=generated(count=30, heldout=20)))
-    tasks = [task async for task in client.tasks("kitchen")]
-    assert [task.split for task in tasks] == ["heldout"] * 20 + ["train"] * 30
-    assert len({json.dumps(task.params, sort_keys=True) for task in tasks}) == 50
 
 
 async def test_every_bad_row_is_named_and_nothing_is_stored(client: EnvAdapterClient) -> None:
@@ -178,30 +170,20 @@ async def test_a_heldout_row_that_is_also_trained_on_is_named(client: EnvAdapter
     upload = request(tasks=(TaskUpload(params=game()), TaskUpload(params=game(), split="heldout")))
     with pytest.raises(InputError, match=r"tasks\[1\]: the same task as tasks\[0\]"):
         await client.create_pool(upload)
-
-
-async def test_options_that_no_episode_could_be_played_with_are_refused(
-    client: EnvAdapterClient,
-) -> None:
-    request = PoolRequest(
-        name="loud",
-        environment="household",
-        options={"wording": "loud"},
-        generate=GenerateSpec(count=1),
-    )
-    with pytest.raises(InputError, match="wording"):
-        await client.create_pool(request)
-    assert await client.pools() == []
-
-
-async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient) -> None:
     lines = b"\n".join(json.dumps({"params": game()}).encode() for _ in range(2))
-    with pytest.raises(InputError, match="no_such_option"):
-        await client.create_pool(
-            request(generate=GenerateSpec(count=1, options={"no_such_option": 1}))
-        )
     # Equal rows of one split are the uploader's business.
     assert (await client.upload_pool("twice", "household", lines)).tasks["train"] == {"active": 2}
+
+
+async def test_options_that_a_family_does_not_take_are_refused(client: EnvAdapterClient) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("wording", {"options": {"wording": "loud"}, "generate": generated()}),
+        ("no_such_option", {"generate": GenerateSpec(count=1, options={"no_such_option": 1})}),
+    ]
+    for field, fields in cases:
+        with pytest.raises(InputError, match=field):
+            await client.create_pool(request(**fields))
+    assert await client.pools() == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +193,6 @@ async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient)
         (b"[1]", "expected a JSON object"),
         (b'{"name": "x", "environment": "household", "tasks": 3}', "tasks: given int"),
         (b'{"name": "x", "environment": "household"}', "tasks: given 0"),
-        (b'{"environment": "household"}', "name"),
         (b'{"name": "a/b", "environment": "household"}', "name"),
         (b'{"name": "x", "environment": "household", "colour": 1}', "colour"),
     ],
@@ -226,21 +207,9 @@ async def test_a_malformed_request_is_a_problem_document(
     assert phrase in reply.json()["detail"]
 
 
-async def test_the_same_key_and_request_return_the_same_pool(http: httpx.AsyncClient) -> None:
-    body = request(generate=generated()).model_dump(mode="json")
-    headers = {"Idempotency-Key": "k-1"}
-    first = await http.post("/v1/pools", json=body, headers=headers)
-    again = await http.post("/v1/pools", json=body, headers=headers)
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert first.json() == again.json()
-    assert first.headers["location"] == f"/v1/pools/{first.json()['id']}"
-    body["name"] = "other"
-    other = await http.post("/v1/pools", json=body, headers=headers)
-    assert other.status_code == 409
-    assert "k-1" in other.json()["detail"]
-
-
-async def test_tasks_come_in_pages_and_by_filter(http: httpx.AsyncClient) -> None:
+async def test_tasks_come_in_pages_and_a_malformed_query_is_refused(
+    http: httpx.AsyncClient,
+) -> None:
     body = request(generate=generated(count=5, heldout=2)).model_dump(mode="json")
     await http.post("/v1/pools", json=body)
     seen: list[str] = []
@@ -252,18 +221,9 @@ async def test_tasks_come_in_pages_and_by_filter(http: httpx.AsyncClient) -> Non
         seen += [task["id"] for task in page.json()["items"]]
         cursor = page.json()["next_cursor"]
     assert len(seen) == len(set(seen)) == 7
-    trained = await http.get("/v1/pools/kitchen/tasks", params={"split": "train"})
-    assert [task["id"] for task in trained.json()["items"]] == seen[2:]
-    assert (await http.get("/v1/pools/kitchen/tasks?state=pending")).json()["items"] == []
-
-
-@pytest.mark.parametrize(
-    "query", ["cursor=nonsense", "cursor=train.1.99999999999", "limit=0", "limit=x", "state=odd"]
-)
-async def test_a_malformed_query_is_refused(http: httpx.AsyncClient, query: str) -> None:
-    await http.post("/v1/pools", json=request(generate=generated()).model_dump(mode="json"))
-    reply = await http.get(f"/v1/pools/kitchen/tasks?{query}")
-    assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input")
+    for query in ("cursor=nonsense", "cursor=train.1.99999999999", "limit=0", "state=odd"):
+        reply = await http.get(f"/v1/pools/kitchen/tasks?{query}")
+        assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input")
 
 
 async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient) -> None:
@@ -282,8 +242,7 @@ async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient
 
 async def test_a_database_that_is_away_is_a_503_with_retry_after(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/no/such/folder/store.sqlite")
-    transport = httpx.ASGITransport(app=api(database), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
+    async with client_of(api(database), raises=False) as http:
         plan = {"run_id": "r", "step": 0, "kind": "train", "groups": 1}
         replies = [
             await http.get("/v1/pools"),
@@ -322,3 +281,38 @@ async def test_proposals_are_listed_counted_and_shown_as_metrics(
     assert (await http.get(f"/v1/pools/{pool.id}/proposals?state=odd")).status_code == 422
     text = (await http.get("/metrics")).text
     assert 'triforge_env_adapter_proposals{pool="kitchen",state="rejected"} 1.0' in text
+
+
+# ---- `triforge pool create` sends a file ----
+
+
+async def create_from(client: EnvAdapterClient, file: Path) -> PoolState:
+    return await send_pool(client, "kitchen", read_pool(file), environment="household")
+
+
+async def test_json_and_jsonl_make_the_same_pool(client: EnvAdapterClient, tmp_path: Path) -> None:
+    lines, body = tmp_path / "a.jsonl", tmp_path / "b.json"
+    lines.write_text(json.dumps({"params": game()}))
+    body.write_text(json.dumps({"tasks": [{"params": game()}]}))
+    first = await create_from(client, lines)
+    second = await send_pool(client, "other", read_pool(body), environment="household")
+    assert first.tasks == second.tasks == {"train": {"active": 1}, "heldout": {}}
+    assert first.environment == second.environment == "household"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("a.jsonl", '{"params": 1}\n{oops\n\n{"params": {}}', ["line 1", "line 2", "line 4"]),
+        ("a.jsonl", '{"params": 1}\n\n{"params": {}}', ["line 1", "line 3"]),
+        ("a.json", '{"tasks": [{"params": 1}, {"params": {}}]}', ["tasks[0]", "tasks[1]"]),
+    ],
+)
+async def test_every_bad_row_of_a_file_is_named_and_nothing_is_stored(
+    client: EnvAdapterClient, tmp_path: Path, name: str, text: str, named: list[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="rows are malformed, nothing was stored") as caught:
+        await create_from(client, tmp_path / name)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == named
+    assert await client.pools() == []

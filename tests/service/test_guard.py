@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import httpx
 import pytest
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 
-from tests.service.keyed import Locks, fresh
+from tests.service.env_service import client_of
+from tests.service.keyed import Locks
 from triforge.access.callers import Rule
 from triforge.access.gate import Gate
 from triforge.config import Settings
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.origins import policy_of
-
-
-@pytest.fixture
-def locks(tmp_path: Path) -> Iterator[Locks]:
-    database = fresh(tmp_path)
-    yield Locks(database)
-    database.close()
 
 
 def app_with(rules: dict[str, Rule], entrance: Entrance) -> FastAPI:
@@ -45,9 +35,7 @@ def app_with(rules: dict[str, Rule], entrance: Entrance) -> FastAPI:
 
 async def test_an_undeclared_route_is_open_to_services_only(locks: Locks) -> None:
     app = app_with({"GET /declared": Rule(requires="read")}, locks.entrance())
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app), base_url="http://r"
-    ) as http:
+    async with client_of(app) as http:
         for scope, declared, forgotten in (("admin", 200, 404), ("service", 200, 200)):
             headers = locks.headers(scope)
             assert (await http.get("/declared", headers=headers)).status_code == declared
@@ -64,8 +52,7 @@ async def test_ids_and_traces_are_read_from_services_and_where_no_keys_are_requi
         (locks.entrance(), "service", list(sent)),
         (Entrance(), "none", list(sent)),
     ):
-        transport = httpx.ASGITransport(app=app_with(rules, entrance))
-        async with httpx.AsyncClient(transport=transport, base_url="http://r") as http:
+        async with client_of(app_with(rules, entrance)) as http:
             reply = await http.get("/heard", headers={**locks.headers(scope), **sent})
             assert reply.json() == heard, scope
         await entrance.gate.drain()
@@ -77,9 +64,7 @@ async def test_pages_of_other_origins_are_served_only_if_they_are_named(
 ) -> None:
     settings = Settings(cors_origins=origins)
     app = app_with({}, Entrance(gate=Gate(None), origins=policy_of(settings)))
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app), base_url="http://r"
-    ) as http:
+    async with client_of(app) as http:
         sent = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
         assert (await http.options("/declared", headers=sent)).headers.get("access-control-allow-origin") == allowed  # fmt: skip
         sent["Origin"] = "https://evil.example"

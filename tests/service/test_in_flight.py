@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from services.trainer.loop.in_flight import InFlight
-from services.trainer.loop.parts import StopRequested
+from tests.service.keyed import Clock
+from tests.service.test_broker import put
 from tests.unit.trainer.played import group_task, judged
 from triforge.broker import ROLLOUT_QUEUE, Queued, RedisBroker
 from triforge.errors import TrainerError
@@ -20,18 +21,17 @@ VERSIONS = {"policy": 1, "reward": 1}
 
 
 class Sent(RedisBroker):
-    """A wire that keeps rollout jobs in a list instead of the queue; `react` is called with each."""
+    """A broker that keeps rollout jobs in a list instead of the queue."""
 
     def __init__(self, redis_url: str) -> None:
         super().__init__(redis_url, lease_s=30.0)
         self.sent: list[str] = []
         self.others: list[JudgeTask] = []
-        self.react: Callable[[GroupTask], None] = lambda _: None
 
     async def send(self, job: Queued) -> None:
         if isinstance(job, GroupTask):
+            assert job.oldest == VERSIONS
             self.sent.append(job.group_id)
-            self.react(job)
         else:
             assert isinstance(job, JudgeTask)
             self.others.append(job)
@@ -41,22 +41,12 @@ class Sent(RedisBroker):
         return await super().read_judged(after, block_s=min(block_s, 0.001))
 
 
-class Clock:
-    """A clock that only tests advance."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Scene:
     """Groups in flight, their clock and what it sent."""
 
     def __init__(self, broker: Sent) -> None:
-        self.broker, self.clock = broker, Clock()
-        self.stopping = False
+        self.broker, self.clock = broker, Clock(0.0)
+
         self.in_flight = InFlight(
             broker, resend_s=RESEND_S, lease_s=LEASE_S, check=self._check, sweep_s=1.0, clock=self.clock
         )  # fmt: skip
@@ -64,8 +54,6 @@ class Scene:
 
     async def _check(self) -> None:
         self._rounds += 1
-        if self.stopping:
-            raise StopRequested
 
     def play(self, *tasks: GroupTask) -> asyncio.Task[list[JudgedGroup]]:
         work = self.in_flight.play(list(tasks), deadline_s=DEADLINE_S, versions=VERSIONS)
@@ -102,15 +90,6 @@ def complete(name: str = "g", **changes: int) -> JudgedGroup:
     return judged(group_task(name), [1, -1], [[[1, 1]], [[1, -1]]], **changes)
 
 
-async def put(broker: RedisBroker, group: JudgedGroup, *, votes: bool = True) -> None:
-    for trajectory in group.played.trajectories:
-        await broker.put_payload(trajectory)
-    await broker.put_payload(group.played)
-    for given in group.votes if votes else ():
-        assert given is not None
-        await broker.put_payload(given)
-
-
 async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:
     return await asyncio.wait_for(work, 20)
 
@@ -136,18 +115,6 @@ async def test_a_group_that_is_complete_already_is_not_played_again(scene: Scene
     work = scene.play(group_task("a"))
     assert await done(work) == [complete("a")]
     assert scene.broker.sent == []
-
-
-async def test_groups_of_others_on_the_stream_are_passed_over(
-    scene: Scene, waiting: Playing
-) -> None:
-    await put(scene.broker, complete("other"))
-    await scene.broker.announce_if_complete("other")
-    await scene.pass_time(0.0)
-    assert not waiting.done()
-    await put(scene.broker, complete())
-    await scene.broker.announce_if_complete("g")
-    assert await done(waiting) == [complete()]
 
 
 # ---- what is lost ----
@@ -196,23 +163,6 @@ async def test_an_job_whose_worker_died_is_sent_again_when_its_lease_is_gone(
     assert scene.broker.sent == ["g"]
     await scene.pass_time(2.0)
     assert scene.broker.sent == ["g", "g"]
-
-
-async def test_an_job_that_is_put_off_again_and_again_is_sent_again_ever_more_rarely(
-    scene: Scene, waiting: Playing
-) -> None:
-    async with scene.broker.lease("g"):
-        pass  # its worker met a service that is away, and tries again later
-    times = []
-    for second in range(5, 80, 5):
-        await scene.pass_time(5.0)
-        if len(scene.broker.sent) > len(times) + 1:
-            times.append(second)
-    assert times == [10, 30, 70]
-    async with scene.broker.lease("g"):
-        await scene.pass_time(8 * LEASE_S)
-    await scene.pass_time(2.0)
-    assert len(scene.broker.sent) == 5, "a worker held it, so the waits begin anew"
 
 
 async def test_an_job_is_never_sent_again_while_a_worker_holds_it(
@@ -303,38 +253,7 @@ async def test_a_group_of_foreign_weights_is_forgotten_and_played_again(
     assert scene.in_flight.replayed == 1
 
 
-async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Scene) -> None:
-    foreign = complete(version=0)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def play() -> None:
-        await put(scene.broker, foreign)
-        await scene.broker.announce_if_complete("g")
-
-    def react(task: GroupTask) -> None:
-        assert task.oldest == VERSIONS
-        tasks.add(asyncio.create_task(play()))
-
-    scene.broker.react = react
-    assert await done(scene.play(group_task("g"))) == [foreign]
-    assert scene.broker.sent == ["g"] * 3
-    assert scene.in_flight.replayed == 2
-
-
 # ---- the end ----
-
-
-async def test_the_deadline_names_what_is_missing(scene: Scene) -> None:
-    work = scene.play(*(group_task(f"g{n}") for n in range(7)))
-    await scene.pass_time(0.0)
-    await put(scene.broker, complete("g0"))
-    await scene.broker.announce_if_complete("g0")
-    await scene.pass_time(0.0)
-    scene.clock.now += DEADLINE_S + 1
-    with pytest.raises(
-        TrainerError, match=r"6 groups are not played and judged: g1, g2.* and 1 more"
-    ):
-        await done(work)
 
 
 async def test_a_group_list_of_which_nothing_could_be_measured_fails_with_the_first_reason(
@@ -345,9 +264,3 @@ async def test_a_group_list_of_which_nothing_could_be_measured_fails_with_the_fi
     with pytest.raises(TrainerError, match=r"none of 2 episodes could be measured.*it broke"):
         await done(scene.play(group_task("g")))
     assert await scene.broker.group("g") is None, "it is played afresh when the run is resumed"
-
-
-async def test_a_stop_is_heard_while_nothing_comes_in(scene: Scene, waiting: Playing) -> None:
-    scene.stopping = True
-    with pytest.raises(StopRequested):
-        await done(waiting)

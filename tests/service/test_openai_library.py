@@ -17,124 +17,16 @@ from services.policy.engines.pool import Pool
 from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
-from tests.fake_engine import FakeEngine
 from tests.service.test_policy_http import serving
 from tests.unit.local_engine.models import build_folder, byte_tokenizer, new_engine
-from triforge.rendering import Renderer
-from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
+from triforge.testing.model_folders import TOOLS_TEMPLATE
 
-END = 2
 ASK: list[Any] = [{"role": "user", "content": "What is in the fridge?"}]
-LOOK: Any = {
-    "type": "function",
-    "function": {"name": "look", "description": "Look inside.", "parameters": {"type": "object"}},
-}
-CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fridge"}}\n</tool_call>'
-
-
-class Deployment:
-    """A service before one fake engine, and a client of OpenAI's."""
-
-    def __init__(self, engine: FakeEngine, renderer: Renderer, url: str) -> None:
-        self.engine, self._renderer, self._url = engine, renderer, url
-        engine.decode = renderer.decode
-
-    def says(self, text: str) -> None:
-        """Set the engine's answer."""
-        self.engine.answer = lambda *_: [*self._renderer.encode_text(text), END]
-
-    def client(self, key: str = "user") -> openai.AsyncOpenAI:
-        """OpenAI's client; it repeats nothing."""
-        return openai.AsyncOpenAI(base_url=f"{self._url}/v1", api_key=key, max_retries=0)
-
-
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Deployment]:
-    model = chatml_folder(tmp_path / "model")
-    (model / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
-    engine = FakeEngine(model_path=str(model), version="4")
-    async with contextlib.AsyncExitStack() as stack:
-        deep, _ = await stack.enter_async_context(serving(engine))
-        pool = Pool([SGLangEngine(deep)], wait_s=0.2)
-        weights = WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
-        await weights.look()
-        app = create_app(gateway=Gateway(pool, weights), role="policy", api_key="user")
-        url, _ = await stack.enter_async_context(serving(app))
-        yield Deployment(engine, weights.renderer, url)
-
-
-async def test_models_and_answers_name_role_and_version(service: Deployment) -> None:
-    service.says("A cup and a table.")
-    async with service.client() as client:
-        (model,) = [found async for found in client.models.list()]
-        assert (model.id, model.owned_by) == ("policy", "triforge")
-        assert getattr(model, "metadata") == {"weight_version": "4"}  # noqa: B009 - not of OpenAI's type
-        answer = await client.chat.completions.create(
-            model="policy", messages=ASK, n=2, logprobs=True, stop=["END"], max_tokens=50, temperature=0.5
-        )  # fmt: skip
-    assert [choice.message.content for choice in answer.choices] == ["A cup and a table."] * 2
-    assert {choice.finish_reason for choice in answer.choices} == {"stop"}
-    assert answer.usage is not None
-    for choice in answer.choices:
-        assert choice.logprobs is not None
-        assert choice.logprobs.content is not None
-        tokens = [token.token for token in choice.logprobs.content]
-        assert "".join(tokens) == "A cup and a table.<|im_end|>"
-        assert 2 * len(tokens) == answer.usage.completion_tokens
-    (body,) = [body for path, body in service.engine.calls if path == "/generate"]
-    assert body["sampling_params"][0]["stop"] == ["END"]
-
-
-async def test_an_answer_is_streamed_with_its_usage(service: Deployment) -> None:
-    service.says("A cup.")
-    async with service.client() as client:
-        chunks = [
-            chunk
-            async for chunk in await client.chat.completions.create(
-                model="policy",
-                messages=ASK,
-                n=2,
-                stream=True,
-                stream_options={"include_usage": True},
-            )
-        ]
-    for number in range(2):
-        choices = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == number]
-        assert "".join(choice.delta.content or "" for choice in choices) == "A cup."
-        assert choices[-1].finish_reason == "stop"
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 2 * len(
-        [*service._renderer.encode_text("A cup."), END]
-    )
-
-
-async def test_errors_are_those_the_library_knows(service: Deployment) -> None:
-    service.says("A cup.")
-    async with service.client("other") as stranger:
-        with pytest.raises(openai.AuthenticationError, match="TRIFORGE_API_KEY"):
-            await stranger.models.list()
-    async with service.client() as client:
-        with pytest.raises(openai.UnprocessableEntityError, match=r"given 99999, expected ids"):
-            await client.chat.completions.create(
-                model="policy", messages=ASK, extra_body={"stop_token_ids": [99999]}
-            )
-        service.engine.fail_next, service.engine.fail_status = 9, 500
-        with pytest.raises(openai.InternalServerError, match="the fake engine is set to fail"):
-            await client.chat.completions.create(model="policy", messages=ASK)
-        service.engine.fail_next = 0
-        service.engine.fail_next, service.engine.fail_status = 1, 429
-        with pytest.raises(openai.RateLimitError) as busy:
-            await client.chat.completions.create(model="policy", messages=ASK)
-        assert int(busy.value.response.headers["retry-after"]) >= 1
-    async with service.client() as client:
-        assert [model.id async for model in client.models.list()] == ["policy"]
-
-
-# ---- a real engine: a small random model whose tokens are bytes ----
 
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A client of a policy service before a local engine: a small random model whose tokens are bytes."""
     folder = build_folder(
         tmp_path / "model", tokenizer=byte_tokenizer(), max_position_embeddings=4096
     )
@@ -158,6 +50,7 @@ async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
 
 async def test_the_model_is_retrieved_and_another_is_not_found(client: openai.AsyncOpenAI) -> None:
     assert (await client.models.retrieve("policy")).id == "policy"
+    assert [model.id async for model in client.models.list()] == ["policy"]
     with pytest.raises(openai.NotFoundError, match="expected 'policy'"):
         await client.models.retrieve("gpt-4")
     with pytest.raises(openai.NotFoundError, match="expected 'policy'"):
@@ -170,6 +63,27 @@ async def test_the_model_is_retrieved_and_another_is_not_found(client: openai.As
         await client.chat.completions.create(
             model="policy", messages=ASK, extra_body={"colour": "red"}
         )
+
+
+async def test_chat_is_the_same_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "policy", "messages": ASK, "n": 2, "seed": 3, "max_tokens": 5}
+    whole = await client.chat.completions.create(**asked, logprobs=True)
+    assert whole.usage is not None
+    shown = [choice.logprobs.content or [] for choice in whole.choices if choice.logprobs]
+    assert sum(len(tokens) for tokens in shown) == whole.usage.completion_tokens
+    usage = {"include_usage": True}
+    pieces = [
+        piece
+        async for piece in await client.chat.completions.create(
+            **asked, stream=True, stream_options=usage
+        )
+    ]
+    for number, choice in enumerate(whole.choices):
+        parts = [p.choices[0] for p in pieces if p.choices and p.choices[0].index == number]
+        assert "".join(part.delta.content or "" for part in parts) == choice.message.content
+        assert parts[-1].finish_reason == choice.finish_reason
+    assert pieces[-1].usage is not None
+    assert pieces[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
 async def test_plain_completions_are_those_of_their_prompts(client: openai.AsyncOpenAI) -> None:

@@ -19,6 +19,7 @@ from environments.openenv.family import FAMILY, action_of
 from environments.sokoban.family import SokobanFamily
 from services.env_adapter.openenv.server import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
+from tests.service.env_service import client_of
 from triforge.environments import registry
 from triforge.errors import ConflictError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, StepResult
@@ -53,8 +54,7 @@ async def running(what: Served) -> AsyncIterator[str]:
 
 @pytest.fixture
 def http() -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=create_app(served=served()))
-    return httpx.AsyncClient(transport=transport, base_url="http://server")
+    return client_of(create_app(served=served()))
 
 
 async def test_the_apis_answer_as_openenv_words_it(http: httpx.AsyncClient) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from services.trainer.loop.learners import Learners
 from services.trainer.loop.untrained import untrained
 from tests.batches import train_batch
-from tests.service.fake_loop import CONFIG, Loop
+from tests.service.fake_loop import CONFIG, Loop, until
 from tests.service.fragile import Killed
 from triforge.broker.protocol import key
 from triforge.config import parse
@@ -37,13 +37,6 @@ async def conducting(loop: Loop) -> AsyncIterator[None]:
         await end_task(work)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what other tasks bring about; there is no event to wait for."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 def versions(loop: Loop, run: RunState) -> list[tuple[int, int, int]]:
     return [(s.step, s.policy_version, s.reward_version) for s in loop.store.steps(run.id)]
 
@@ -61,7 +54,7 @@ async def events(loop: Loop, run: RunState) -> list[tuple[str, Any]]:
 
 
 async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loop) -> None:
-    run = loop.submit()
+    run = loop.submit(seed=9)
     assert (await loop.conduct(run)).status == "finished"
     assert versions(loop, run) == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
     first, second, third = (step.metrics for step in loop.store.steps(run.id))
@@ -78,12 +71,30 @@ async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loo
     ]  # fmt: skip
     assert await loop.keys() == set()
     assert not any(loop.artifacts.exists(b.uri) for b in loop.learners["policy"].batches)
+    expect_batches(loop, run)
+    jobs = [e for e in loop.workers.jobs if e.purpose == "evaluate"]
+    assert sorted((e.step, e.sampling.temperature) for e in jobs) == [
+        (0, 0.0), (0, 1.0), (2, 0.0), (2, 1.0),
+    ]  # fmt: skip
+    assert len({e.seed for e in jobs}) == 1, "every evaluation plays the same seeds"
+    assert {(e.votes, e.rollouts) for e in jobs} == {(0, 1)}
+
+
+def expect_batches(loop: Loop, run: RunState) -> None:
+    """A batch carries what the learner has to know."""
+    [first, second] = loop.learners["reward"].batches
+    assert (first.step, first.version, second.step, second.version) == (1, 1, 2, 2)
+    initial = WeightVersion(number=1, folder="/models/reward")
+    assert (first.initial, first.start) == (initial, initial)
+    assert second.initial == initial
+    assert (second.start.number, Path(second.start.folder).name) == (2, "v000002")
+    assert (first.seed, first.temperature) == (9, 1.0)
+    assert (first.num_rows, first.batch_id) == (8, f"{run.id}-00001-reward")
 
 
 async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(loop: Loop) -> None:
     algorithm = CONFIG["algorithm"]["overrides"] | {"vote_weight": "trust"}
-    config = parse(CONFIG | {"algorithm": {"overrides": algorithm}}).model_dump(mode="json")
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with({"algorithm": {"overrides": algorithm}})
     await loop.conduct(run)
     _, _, last = (step.metrics for step in loop.store.steps(run.id))
     # Every rollout gets one +1 and one -1, so the votes say nothing of the outcome.
@@ -97,8 +108,7 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(lo
 async def test_scores_without_votes_have_no_measures_of_votes(loop: Loop) -> None:
     goals = {"positive": ["a green box"], "negative": ["a red box"], "encoder": "colours"}
     scores = {"reward": {"kind": "vlm_rl"}, "methods": {"vlm_rl": goals}, "algorithm": {"preset": "vlm_rl"}}  # fmt: skip
-    config = parse(CONFIG | scores | {"adaptation": {"controller": "none"}}).model_dump(mode="json")
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with(scores | {"adaptation": {"controller": "none"}})
     assert (await loop.conduct(run)).status == "finished"
     found = loop.store.steps(run.id)[-1].metrics
     assert not {"judge/alarm", "votes/trust", "votes/weight", "theory/groups"} & found.keys()
@@ -109,10 +119,7 @@ async def test_a_run_on_scores_without_a_threshold_trains_where_nothing_needs_su
 ) -> None:
     loop.workers.scores = (0.2, 0.7, 0.7, 1.0)
     alone = {"algorithm": {"preset": "rloo"}, "adaptation": {"controller": "none"}}
-    config = CONFIG | {"env_adapter": {"rollouts": 4}} | alone
-    run = loop.store.create(
-        name="run", pool_id="pool", config=parse(config).model_dump(mode="json")
-    )
+    run = loop.submit_with({"env_adapter": {"rollouts": 4}} | alone)
     assert (await loop.conduct(run)).status == "finished"
     _, _, last = (step.metrics for step in loop.store.steps(run.id))
     assert (last["score"], last["eval/sampled_score"]) == (pytest.approx(0.65), 0.2)
@@ -126,31 +133,6 @@ async def test_a_run_on_scores_without_a_threshold_trains_where_nothing_needs_su
     assert [r["advantage"] for r in rows[:4]] == pytest.approx([-0.6, 1 / 15, 1 / 15, 7 / 15])
     refused = loop.submit()
     assert "train_reward_model = true" in (await loop.conduct(refused)).reason
-
-
-async def test_a_batch_carries_what_the_learner_has_to_know(loop: Loop) -> None:
-    run = loop.submit(seed=9)
-    await loop.conduct(run)
-    [first, second] = loop.learners["reward"].batches
-    assert (first.step, first.version, second.step, second.version) == (1, 1, 2, 2)
-    initial = WeightVersion(number=1, folder="/models/reward")
-    assert (first.initial, first.start) == (initial, initial)
-    assert second.initial == initial
-    assert (second.start.number, Path(second.start.folder).name) == (2, "v000002")
-    assert (first.seed, first.temperature) == (9, 1.0)
-    assert (first.num_rows, first.batch_id) == (8, f"{run.id}-00001-reward")
-
-
-async def test_every_evaluation_plays_the_same_seeds_greedily_with_temperature_zero(
-    loop: Loop,
-) -> None:
-    await loop.conduct(loop.submit())
-    jobs = [e for e in loop.workers.jobs if e.purpose == "evaluate"]
-    assert sorted((e.step, e.sampling.temperature) for e in jobs) == [
-        (0, 0.0), (0, 1.0), (2, 0.0), (2, 1.0),
-    ]  # fmt: skip
-    assert len({e.seed for e in jobs}) == 1
-    assert {(e.votes, e.rollouts) for e in jobs} == {(0, 1)}
 
 
 async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(loop: Loop) -> None:
@@ -167,8 +149,7 @@ async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_
     loop: Loop,
 ) -> None:
     dropped = {"preset": "grpo", "overrides": {"policy_band": [0.9, 1.0]}}
-    config = parse(CONFIG | {"algorithm": dropped}).model_dump(mode="json")
-    run = await loop.conduct(loop.store.create(name="run", pool_id="pool", config=config))
+    run = await loop.conduct(loop.submit_with({"algorithm": dropped}))
     assert (run.status, run.step, run.policy_version) == ("finished", 2, 1)
     parts = run.reason.split("; ")
     assert parts[0] == "finished without training: trained on 0 of 4 groups (success 0.50)"
@@ -204,11 +185,9 @@ async def test_a_pair_is_measured_with_the_groups_of_a_step_and_trained_on_by_it
     loop: Loop, pairs: str, reason: str
 ) -> None:
     loop.plans.proposal = "proposal-1"
-    changes = {
-        "algorithm": {"overrides": CONFIG["algorithm"]["overrides"] | {"train_on_pairs": pairs}}
-    }
-    config = parse(CONFIG | changes | {"run": CONFIG["run"] | {"steps": 1}}).model_dump(mode="json")
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    overrides = CONFIG["algorithm"]["overrides"] | {"train_on_pairs": pairs}
+    changes = {"algorithm": {"overrides": overrides}, "run": CONFIG["run"] | {"steps": 1}}
+    run = loop.submit_with(changes)
     await loop.conduct(run)
     reasons = {row["purpose"]: row["reason"] for row in loop.records(run)}
     assert reasons == {"train": "", "measure_parent": reason, "measure_candidate": reason}
@@ -233,8 +212,7 @@ async def test_a_run_with_votes_fails_where_there_is_no_reward_model(loop: Loop)
 
 async def test_a_run_without_votes_needs_no_reward_model(loop: Loop) -> None:
     loop.settings = loop.settings.model_copy(update={"reward_model_url": "none"})
-    config = parse(CONFIG | {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}})
-    run = loop.store.create(name="r", pool_id="p", config=config.model_dump(mode="json"))
+    run = loop.submit_with({"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}})
     assert (await loop.conduct(run)).status == "finished"
     assert versions(loop, run) == [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
     assert loop.learners["reward"].batches == []
@@ -248,7 +226,7 @@ async def test_a_run_without_votes_needs_no_reward_model(loop: Loop) -> None:
     assert all(row.score == row.successes / row.measured for row in counted.values())
     columns = MeasurementRow.__table__.columns.keys()
     again = [
-        TaskOutcome(pool_id="p", **{n: getattr(row, n) for n in columns})
+        TaskOutcome(pool_id="pool", **{n: getattr(row, n) for n in columns})
         for row in counted.values()
     ]
     loop.store.measure(again)  # as after a crash: nothing is counted twice, and nothing fails
@@ -384,9 +362,7 @@ async def test_leftovers_that_cannot_be_deleted_do_not_cost_the_run(loop: Loop) 
 
 
 async def test_a_run_without_a_model_folder_fails_with_the_field(loop: Loop) -> None:
-    config = parse(CONFIG | {"models": {"policy": {"path": "/m"}}}).model_dump(mode="json")
-    run = loop.store.create(name="r", pool_id="p", config=config)
-    state = await loop.conduct(run)
+    state = await loop.conduct(loop.submit_with({"models": {"policy": {"path": "/m"}}}))
     assert (state.status, state.reason.split(":")[1]) == ("failed", " models.reward.path")
 
 
@@ -579,19 +555,9 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     run = loop.submit(steps=1, eval_every=0)
     assert (await loop.conduct(run)).status == "finished"
     heard = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
+    group = {"purpose": "train", "successes": 1, "score": 0.5, "measured": 2, "total": 2}
     assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
-        (
-            1,
-            {
-                "purpose": "train",
-                "successes": 1,
-                "score": 0.5,
-                "measured": 2,
-                "done": n,
-                "total": 2,
-            },
-        )
-        for n in (1, 2)
+        (1, group | {"done": n}) for n in (1, 2)
     ]
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.service.fake_loop import Loop
-from tests.service.fragile import Killed
+from tests.service.fake_loop import Loop, until
 from triforge.event_loop import end_task
 from triforge.types import GroupTask, RunState
 
-NEVER = 1_000_000
 AHEAD = {"steps": 4, "groups_per_step": 2, "eval_every": 0, "staleness_bound": 2}
 
 
@@ -62,12 +59,6 @@ async def test_rounds_are_played_ahead_and_every_group_is_trained_on_once(prompt
     assert [m["in_flight"] for m in metrics] == [6, 6, 4, 2]
     assert [m["staleness/policy/max"] for m in metrics] == [0, 1, 2, 2]
     assert await prompt.keys() == set()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_slow_group_does_not_hold_up_the_steps_before_it_is_due(loop: Loop) -> None:
@@ -134,16 +125,6 @@ async def test_votes_of_an_older_judge_than_allowed_may_be_left_out(prompt: Loop
     assert [m["rows/policy"] for m in metrics] == [4, 4, 4, 4]
 
 
-async def test_a_batch_tells_the_learner_to_correct_and_carries_versions(loop: Loop) -> None:
-    await loop.conduct(loop.submit(**AHEAD))
-    batch = loop.learners["policy"].batches[-1]
-    correction = batch.algorithm.correction(batch.staleness_bound)
-    assert (correction.mode, correction.cap) == ("tis", 2.0)
-    await loop.conduct(loop.submit(**(AHEAD | {"staleness_bound": 0})))
-    batch = loop.learners["policy"].batches[-1]
-    assert batch.algorithm.correction(batch.staleness_bound).mode == "none"
-
-
 async def test_a_small_pool_makes_small_steps_and_the_run_ends_all_the_same(loop: Loop) -> None:
     loop.plans.sizes = {1: 1, 2: 0, 3: 2, 4: 1}
     run = loop.submit(**AHEAD)
@@ -157,10 +138,7 @@ async def test_pairs_on_top_are_played_by_one_version_and_trained_on_once_after_
 ) -> None:
     prompt.plans.proposal = "proposal-1"
     run = prompt.submit(**AHEAD)
-    prompt.troubles.kill_at(60)
-    with pytest.raises(Killed):
-        await prompt.conduct(run)
-    prompt.troubles.kill_at(NEVER)
+    assert await prompt.killed(run, 60)
     assert (await prompt.conduct(run)).status == "finished"
     steps = trained_in(prompt, run)
     assert [len(names) for names in steps.values()] == [4] * 4
@@ -228,15 +206,9 @@ async def test_no_death_anywhere_trains_a_group_twice_or_a_token_over_the_bound(
     deaths = 0
     for place in range(5 if restarted else 1, 400, 29 if restarted else 17):
         run = loop.submit(**AHEAD)
-        loop.troubles.kill_at(place)
-        try:
-            await loop.conduct(run)
-        except Killed:
-            deaths += 1
-        else:
+        if not await loop.killed(run, place):
             break
-        finally:
-            loop.troubles.kill_at(NEVER)
+        deaths += 1
         where = loop.troubles.visited[-1]
         for service in loop.services.values() if restarted else ():
             service.restart()

@@ -5,23 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from tests.service.fake_loop import Loop
-from tests.service.fragile import Killed
+from tests.service.fake_loop import NEVER, Loop
 from triforge.types import RunState
 
 SHORT = {"steps": 1, "groups_per_step": 2, "eval_every": 1, "eval_greedy": False}
-NEVER = 1_000_000
-
-
-async def _killed(loop: Loop, run: RunState, place: int) -> bool:
-    """Let an orchestrator take the run up and die at its `place`-th place; False if it came to the end before."""
-    loop.troubles.kill_at(place)
-    try:
-        await loop.conduct(run)
-    except Killed:
-        return True
-    loop.troubles.kill_at(NEVER)
-    return False
 
 
 def _lasting(loop: Loop, run: RunState) -> dict[str, Any]:
@@ -55,7 +42,7 @@ async def test_a_run_whose_orchestrator_dies_anywhere_ends_as_if_it_had_not(loop
     assert {row["reason"] for row in expected["records"]} == {""}
     for place in count(1):
         run = loop.submit(**SHORT)
-        died = await _killed(loop, run, place)
+        died = await loop.killed(run, place)
         where = loop.troubles.visited[-1] if died else "nowhere"
         await loop.conduct(run)
         assert _lasting(loop, run) == expected, where
@@ -73,7 +60,7 @@ async def test_a_run_ends_the_same_when_everything_dies_with_its_orchestrator(lo
     expected = _lasting(loop, clean)
     for place in count(3, 3):
         run = loop.submit(**SHORT)
-        died = await _killed(loop, run, place)
+        died = await loop.killed(run, place)
         where = loop.troubles.visited[-1] if died else "nowhere"
         for service in loop.services.values():
             service.restart()
@@ -91,10 +78,10 @@ async def test_nothing_is_left_in_redis_and_adaptation_hears_of_each_group_alike
 ) -> None:
     run = loop.submit(**SHORT)
     number = loop.troubles.visited
-    assert await _killed(loop, run, NEVER) is False
+    assert await loop.killed(run, NEVER) is False
     at = [i for i, place in enumerate(number, start=1) if place == "commit"]
     again = loop.submit(**SHORT)
-    assert await _killed(loop, again, at[-1])  # before the commit: adaptation has heard already
+    assert await loop.killed(again, at[-1])  # before the commit: adaptation has heard already
     payloads = await loop.keys()
     assert {key.split(":")[2].split("-train-")[0] for key in payloads if ":group:" in key} >= {
         f"{again.id}-00001"
@@ -113,7 +100,7 @@ async def test_a_death_between_commit_and_tidying_costs_space_only(loop: Loop) -
     await loop.conduct(run)
     place = loop.troubles.visited.index("forget") + 1
     again = loop.submit(**SHORT)
-    assert await _killed(loop, again, place)
+    assert await loop.killed(again, place)
     assert loop.store.get(again.id).step == 0
     await loop.conduct(again)
     left = {key for key in await loop.keys() if ":group:" in key}
@@ -128,7 +115,7 @@ async def test_rows_of_a_step_whose_orchestrator_died_before_tidying_are_gone_wi
     await loop.conduct(run)
     place = len(loop.troubles.visited) - loop.troubles.visited[::-1].index("committed")
     again = loop.submit(**SHORT)
-    assert await _killed(loop, again, place)
+    assert await loop.killed(again, place)
     assert loop.store.get(again.id).step == 1
     assert loop.artifacts.exists(f"runs/{again.id}/batches/00001-policy.parquet")
     await loop.conduct(again)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.fake_loop import CONFIG, Loop
-from triforge.config import parse
+from tests.service.fake_loop import Loop
 from triforge.store.rows import read_rows
 
 
@@ -15,12 +14,11 @@ def _keep_rows(loop: Loop) -> None:
 
 
 async def test_rows_and_settings_of_a_run_with_a_critic(loop: Loop) -> None:
-    document = CONFIG | {
+    changes = {
         "algorithm": {"preset": "ppo_bilevel", "overrides": {"value_clip": 0.3}},
         "trainer": {"critic": {"learning_rate": 2e-4, "alone_steps": 1}},
     }
-    config = parse(document).model_dump(mode="json")
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with(changes)
     assert (await loop.conduct(run)).status == "finished"
     batches = loop.learners["policy"].batches
     assert [batch.step for batch in batches] == [1, 2]

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from tests.service.fake_loop import CONFIG, Loop
-from tests.service.fragile import Killed
-from triforge.config import parse
 from triforge.types import RunState
 
 ALIKE = ("00001-train-0000", "00001-refill1-0000")  # groups of step 1 whose rollouts all lose
@@ -22,9 +20,7 @@ def _alike(loop: Loop) -> None:
 def submitted(loop: Loop, refills: int = 5, **run: Any) -> RunState:
     short = {"steps": 1, "groups_per_step": 2, "eval_every": 0} | run
     overrides = CONFIG["algorithm"]["overrides"] | {"refills": refills}
-    changed = {"run": short, "algorithm": {"overrides": overrides}}
-    config = parse(CONFIG | changed).model_dump(mode="json")
-    return loop.store.create(name="run", pool_id="pool", config=config)
+    return loop.submit_with({"run": short, "algorithm": {"overrides": overrides}})
 
 
 async def test_a_group_that_teaches_nothing_is_replaced_until_the_step_has_its_groups(
@@ -82,11 +78,8 @@ async def test_a_refilled_step_is_the_same_wherever_its_orchestrator_dies(loop: 
     assert len(plans) == 3, "of the step, and of two refills"
     for place in (*range(plans[1], plans[1] + 4), plans[2], plans[2] + 3, visited.index("commit")):
         run = submitted(loop)
-        loop.troubles.kill_at(place)
-        with pytest.raises(Killed):
-            await loop.conduct(run)
+        assert await loop.killed(run, place)
         where = loop.troubles.visited[-1]
-        loop.troubles.kill_at(1_000_000)
         await loop.conduct(run)
         assert loop.records(run) == expected, where
         mine = {name: n for name, n in loop.workers.played.items() if name.startswith(run.id)}
@@ -104,8 +97,7 @@ async def test_questions_about_a_step_train_the_policy_with_it_and_count_as_no_t
         "methods": {"spark": {"questions": 1}},
         "algorithm": {"preset": "spark"},
     }
-    config = parse(CONFIG | shared).model_dump(mode="json")
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with(shared)
     assert (await loop.conduct(run)).status == "finished"
     first, step = loop.store.steps(run.id)
     rows = loop.records(run)

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from services.policy.app import create_app
-from services.policy.engines.pool import Limits, Pool
+from services.policy.engines.pool import Pool
 from services.policy.engines.sglang import SGLangEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.sync import WeightSync
@@ -209,18 +209,3 @@ async def test_a_caller_that_hangs_up_ends_the_work_at_the_engine(model: Path) -
         await fake.reached.wait()
         asked.cancel()
         await aborted(fake)
-
-
-async def test_64_callers_of_a_service_that_takes_16_slow_down_and_none_fails(model: Path) -> None:
-    fake = engine(model, pause_s=0.001)
-    async with serving(fake) as (deep, _):
-        limits = Limits(in_flight=8, waiting=8)
-        pool = Pool([SGLangEngine(deep)], limits=limits)
-        gateway = Gateway(
-            pool, WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
-        )
-        app = create_app(gateway=gateway, role="policy")
-        async with serving(app) as (url, _), PolicyClient(url, batch=1) as client:
-            replies = await asyncio.gather(*(client(GO) for _ in range(64)))
-    assert len(replies) == 64
-    assert pool.metrics.turned_away._value.get() > 0

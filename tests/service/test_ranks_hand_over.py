@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +76,19 @@ async def two_ranks(
             watching.cancel()
 
 
-class NoDisk:
-    """An engine that cannot read what the learner writes."""
+class Behind:
+    """An engine behind something that sees each request first."""
 
-    def __init__(self, app: Any, folder: Path) -> None:
-        self._app, self._folder = app, folder
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def meet(self, path: str, body: bytes) -> Any:
+        """Return the app that answers the request."""
+        return self.app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        first, app = await receive(), self._app
-        disk = scope["path"] == "/update_weights_from_disk"
-        if disk and str(self._folder).encode() in first["body"]:
-            app = JSONResponse({"success": False, "message": "no such folder"}, 400)
-        messages = iter([first])
+        first = await receive()
+        app, messages = await self.meet(scope["path"], first["body"]), iter([first])
 
         async def again() -> Any:
             return next(messages, None) or await receive()
@@ -94,19 +96,32 @@ class NoDisk:
         await app(scope, again, send)
 
 
+class NoDisk(Behind):
+    """An engine that cannot read what the learner writes."""
+
+    def __init__(self, folder: Path, app: Any) -> None:
+        super().__init__(app)
+        self._folder = folder
+
+    async def meet(self, path: str, body: bytes) -> Any:
+        if path == "/update_weights_from_disk" and str(self._folder).encode() in body:
+            return JSONResponse({"success": False, "message": "no such folder"}, 400)
+        return self.app
+
+
 @contextmanager
-def engines(folder: Path, *unreadable: Path | None) -> Iterator[tuple[list[Engine], Service]]:
-    """Engines that hold the model, one for each folder that it cannot read, and a policy service before them."""
-    made = [new_engine(folder, version=str(BASE)) for _ in unreadable]
+def engines(
+    folder: Path, *fronts: Callable[[Any], Any], version: str = str(BASE)
+) -> Iterator[tuple[list[Engine], Service]]:
+    """Engines that hold the model, each behind a front of its own, and a policy service before them."""
+    made = [new_engine(folder, version=version) for _ in fronts]
     clients = []
     with ExitStack() as stack:
-        for number, (engine, hidden) in enumerate(zip(made, unreadable, strict=True)):
+        for number, (engine, front) in enumerate(zip(made, fronts, strict=True)):
             engine.start()
             stack.callback(engine.stop)
-            app: Any = create_app(engine=engine, served_name="tiny", admin_api_key=ADMIN)
-            app = app if hidden is None else NoDisk(app, hidden)
-            transport = httpx.ASGITransport(app)
-            url = f"http://engine-{number}"
+            app = front(create_app(engine=engine, served_name="tiny", admin_api_key=ADMIN))
+            transport, url = httpx.ASGITransport(app), f"http://engine-{number}"
             clients.append(SGLangEngine(url, admin_api_key=ADMIN, transport=transport))
         yield made, Service(clients, folder, "distributed")
 
@@ -136,7 +151,7 @@ async def test_what_two_ranks_broadcast_is_what_their_folder_holds(
     async with two_ranks(redis_url, store, tmp_path, *LEARNER):
         await broker.announce(a_batch(store, folder))
         (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
-        with engines(folder, Path(ready.uri)) as ((engine,), service):
+        with engines(folder, partial(NoDisk, Path(ready.uri))) as ((engine,), service):
             await service.weights.look()
             assert not await holds(engine, Path(ready.uri))
             state = await service.weights.update(update_to(ready))
@@ -166,7 +181,7 @@ async def test_a_rank_that_dies_while_weights_are_sent_leaves_no_engine_with_a_p
         await broker.announce(a_batch(store, folder))
         (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
         new = Path(ready.uri)
-        with engines(folder, None, new) as ((reads, cannot), service):
+        with engines(folder, Behind, partial(NoDisk, new)) as ((reads, cannot), service):
             await service.weights.look()
             state = await service.weights.update(update_to(ready))
             assert (state.version, state.ready) == (BASE + 1, 1)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
+import redis
 
 from tests.service.conftest import LEASE_S
-from tests.service.test_broker import GROUP, outcome, put
+from tests.service.test_broker import GROUP, put
 from tests.unit.trainer.played import group_task
 from triforge.broker import (
-    ADAPT_QUEUE,
-    ADAPT_TASK,
     EVENTS_STREAM,
     JUDGED_STREAM,
     ROLLOUT_QUEUE,
-    ROLLOUT_TASK,
     Broker,
     RedisBroker,
 )
+from triforge.config import Settings
+from triforge.doctor.deployment import broker as check
 from triforge.errors import StorageError, UnavailableError
-from triforge.event_loop import end_task
 from triforge.supervisor.ports import free_port
 
 # ---- leases ----
@@ -99,21 +98,23 @@ async def test_bytes_that_are_no_text_are_passed_over(broker: Broker, raw: Any) 
 # ---- jobs ----
 
 
-async def test_jobs_travel_as_json_with_one_message_as_their_argument(
-    broker: Broker, raw: Any
-) -> None:
-    await broker.send(group_task("a"))
-    await broker.send(group_task("b"))
-    await broker.send(outcome())
-    oldest = json.loads((await raw.lrange(ROLLOUT_QUEUE, -1, -1))[0])
-    assert oldest["content-type"] == "application/json"
-    assert oldest["headers"]["task"] == ROLLOUT_TASK
-    arguments, _, _ = json.loads(base64.b64decode(oldest["body"]))
-    assert len(arguments) == 1
-    assert json.loads(arguments[0])["group_id"] == "a"
-    sent = json.loads((await raw.lrange(ADAPT_QUEUE, 0, 0))[0])
-    assert sent["headers"]["task"] == ADAPT_TASK
-    assert await raw.keys("celery-task-meta-*") == []
+async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:
+    assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0
+    before = time.time()
+    await broker.send(group_task())
+    await broker.send(group_task())
+    assert await broker.depth(ROLLOUT_QUEUE) == 2
+    assert {f.state for f in await check(Settings(redis_url=redis_url))} == {"ok"}
+    assert 0.0 <= await broker.oldest_s(ROLLOUT_QUEUE) <= time.time() - before
+    with redis.Redis.from_url(redis_url) as client:  # as if the first one had come an hour ago
+        message = json.loads(client.lindex(ROLLOUT_QUEUE, -1))  # type: ignore[arg-type]
+        message["headers"]["triforge_sent_at"] -= 3600
+        client.lset(ROLLOUT_QUEUE, -1, json.dumps(message))
+    assert 3600 <= await broker.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
+    found = [f for f in await check(Settings(redis_url=redis_url)) if f.state != "ok"]
+    assert [(f.check, f.state) for f in found] == [("queue rollout", "warning")]
+    assert found[0].text.startswith("2 jobs wait, the oldest for 6")
+    assert "start rollout workers" in found[0].mend
 
 
 async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, raw: Any) -> None:
@@ -175,18 +176,6 @@ async def test_calls_go_on_after_a_restart_has_closed_all_connections(
         await broker.send(group_task("b"))
     await asyncio.gather(*(broker.read_judged("0", block_s=0.1) for _ in range(4)))
     await broker.send(group_task("c"))
-
-
-async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> None:
-    async def stubborn() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(3600)
-        await asyncio.sleep(3600)
-
-    task = asyncio.create_task(stubborn())
-    await asyncio.sleep(0)
-    await asyncio.wait_for(end_task(task), 10)
-    assert task.cancelled()
 
 
 async def test_more_readers_and_commands_than_connections_wait_for_one_and_are_all_answered(

@@ -14,6 +14,7 @@ import redis
 
 from services.env_adapter.rollout.worker import RolloutWorker
 from tests.sections import flat_group
+from tests.service.test_broker import announced
 from triforge.broker import JUDGE_QUEUE, Broker
 from triforge.errors import EnvError, NotFoundError
 from triforge.rollout.episode import play_episode
@@ -149,10 +150,6 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def announced(broker: Broker) -> list[str]:
-    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
-
-
 async def test_a_group_is_played_stored_and_sent_to_the_judge(
     broker: Broker, redis_url: str
 ) -> None:
@@ -184,9 +181,7 @@ async def test_a_group_is_played_stored_and_sent_to_the_judge(
     assert not await broker.is_held("g")
 
 
-async def test_a_group_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
-    broker: Broker,
-) -> None:
+async def test_a_group_of_an_ended_run_or_a_committed_step_is_not_played(broker: Broker) -> None:
     family = Family()
     await broker.end_run("r")
     await worker(broker, family).play(group())
@@ -194,23 +189,10 @@ async def test_a_group_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
     await broker.begin_run("r")
     await worker(broker, family).play(group())
     assert await broker.group("g")
-
-
-async def test_a_group_of_a_committed_step_is_not_played_when_its_job_comes_late(
-    broker: Broker,
-) -> None:
-    family = Family()
+    made = len(family.made)
     await broker.retire_group("g", ("g-00", "g-01", "g-02"))
     await worker(broker, family).play(group())
-    assert (family.made, await broker.group("g")) == ([], None)
-
-
-async def test_a_group_without_votes_is_complete_as_soon_as_it_is_played(
-    broker: Broker, redis_url: str
-) -> None:
-    await worker(broker, Family()).play(group(votes=0))
-    assert await announced(broker) == ["g"]
-    assert sent(redis_url) == []
+    assert (len(family.made), await broker.group("g")) == (made, None)
 
 
 async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
@@ -262,13 +244,16 @@ async def test_an_environment_gets_its_own_thread_unless_its_family_never_blocks
     assert await threads(False, "g2") == {False}
 
 
-async def test_an_job_delivered_twice_at_once_is_played_once(broker: Broker) -> None:
+async def test_an_job_delivered_twice_at_once_is_played_once_and_needs_no_votes(
+    broker: Broker, redis_url: str
+) -> None:
     family = Family()
     one, two = worker(broker, family), worker(broker, family)
     await asyncio.gather(one.play(group(votes=0)), two.play(group(votes=0)))
     await one.play(group(votes=0))
     assert len(family.made) == 3
     assert await announced(broker) == ["g"]
+    assert sent(redis_url) == []
 
 
 async def test_an_job_that_another_worker_holds_is_left_alone(broker: Broker) -> None:

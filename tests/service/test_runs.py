@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,27 @@ def store(database: Database) -> RunStore:
     return RunStore(database)
 
 
+Made = Callable[..., Runs]
+
+
 @pytest.fixture
-def runs(broker: Broker, store: RunStore, tmp_path: Path) -> Runs:
+def runs_with(broker: Broker, store: RunStore, tmp_path: Path) -> Made:
+    """A trainer of a deployment with these settings."""
+
+    def made(**settings: Any) -> Runs:
+        return Runs(
+            store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
+            settings=Settings(**settings), exports=tmp_path,
+        )  # fmt: skip
+
+    return made
+
+
+@pytest.fixture
+def runs(runs_with: Made, tmp_path: Path) -> Runs:
     document = tmp_path / "deployment.toml"
     document.write_text(DOCUMENT)
-    return Runs(
-        store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
-        settings=Settings(config=str(document)), exports=tmp_path,
-    )  # fmt: skip
+    return runs_with(config=str(document))
 
 
 @pytest.mark.parametrize(
@@ -110,21 +124,15 @@ async def test_a_run_keeps_whole_paths_of_folders_that_the_document_names_relati
     ],
 )
 async def test_where_keys_are_asked_for_no_module_is_imported_that_the_operator_does_not_list(
-    broker: Broker, store: RunStore, tmp_path: Path, config: dict[str, Any]
+    runs_with: Made, config: dict[str, Any]
 ) -> None:
-    def runs_with(plugins: str) -> Runs:
-        return Runs(
-            store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
-            settings=Settings(auth="keys", plugins=plugins),
-        )  # fmt: skip
-
     asked = RunRequest(pool="kitchen", config=config)
     for listed in ("", "another_module", "no_such_module:another"):
         with pytest.raises(InputError, match=r"no_such_module:\w+.*TRIFORGE_PLUGINS"):
-            await runs_with(listed).submit(asked, None)
+            await runs_with(auth="keys", plugins=listed).submit(asked, None)
     for listed in ("no_such_module", "any"):
         with suppress(ConfigError):  # imported now where it matters, and not there
-            await runs_with(listed).submit(asked, None)
+            await runs_with(auth="keys", plugins=listed).submit(asked, None)
 
 
 @pytest.mark.parametrize(
@@ -154,37 +162,41 @@ async def test_what_would_fail_later_is_refused_when_it_is_submitted(
     assert (await runs.submit(RunRequest(pool="kitchen"), None)).status == "queued"
 
 
+NO_MODELS = {"reward_model_url": "none", "rewriter_model_url": "none"}
+NO_ADAPTATION = {"adapt_workers": False}
+
+
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("settings", "config", "reason"),
     [
-        ({"adaptation": {"controller": "none"}}, "algorithm.preset: the run needs votes"),
-        ({"algorithm": {"preset": "grpo"}}, "adaptation.controller: given 'llm_rewrite'"),
+        (
+            NO_MODELS,
+            {"adaptation": {"controller": "none"}},
+            "algorithm.preset: the run needs votes",
+        ),
+        (
+            NO_MODELS,
+            {"algorithm": {"preset": "grpo"}},
+            "adaptation.controller: given 'llm_rewrite'",
+        ),
+        (
+            NO_ADAPTATION,
+            {"adaptation": {"controller": "rlve"}},
+            "given 'rlve', .* no adapt workers",
+        ),
+        (NO_ADAPTATION, {}, "given 'llm_rewrite', .* no adapt workers"),
+        (NO_ADAPTATION, {"adaptation": {"controller": "none"}}, ""),
     ],
 )
-async def test_a_run_that_needs_a_model_which_the_deployment_has_not_is_refused(
-    broker: Broker, store: RunStore, tmp_path: Path, config: dict[str, Any], reason: str
+async def test_a_run_that_needs_what_the_deployment_has_not_is_refused(
+    runs_with: Made, settings: dict[str, Any], config: dict[str, Any], reason: str
 ) -> None:
-    settings = Settings(reward_model_url="none", rewriter_model_url="none")
-    runs = Runs(
-        store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)), settings=settings,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=reason):
-        await runs.submit(RunRequest(pool="kitchen", config=config), None)
-
-
-@pytest.mark.parametrize("controller", ["rlve", "llm_rewrite"])
-async def test_a_run_whose_tasks_change_is_refused_where_nothing_changes_them(
-    broker: Broker, store: RunStore, tmp_path: Path, controller: str
-) -> None:
-    runs = Runs(
-        store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
-        settings=Settings(adapt_workers=False),
-    )  # fmt: skip
-    config = {"adaptation": {"controller": controller}}
-    with pytest.raises(ConfigError, match=f"given '{controller}', .* no adapt workers"):
-        await runs.submit(RunRequest(pool="kitchen", config=config), None)
-    still = {"adaptation": {"controller": "none"}}
-    assert (await runs.submit(RunRequest(pool="kitchen", config=still), None)).status == "queued"
+    submitting = runs_with(**settings).submit(RunRequest(pool="kitchen", config=config), None)
+    if reason:
+        with pytest.raises(ConfigError, match=reason):
+            await submitting
+    else:
+        assert (await submitting).status == "queued"
 
 
 async def test_another_preset_is_that_preset_and_stands_with_the_run(
@@ -202,51 +214,40 @@ async def test_another_preset_is_that_preset_and_stands_with_the_run(
     )
 
 
-async def test_tests_are_only_asked_for_where_programs_are_written(runs: Runs) -> None:
-    config = {"reward": {"kind": "cure"}}
-    with pytest.raises(ConfigError, match=r"reward.kind: given 'cure' for the pool 'kitchen'"):
-        await runs.submit(RunRequest(pool="kitchen", config=config), None)
-    queued = await runs.submit(RunRequest(pool="programs", config=config), None)
-    assert queued.status == "queued"
-
-
-async def test_an_oracle_is_only_asked_where_environments_label_their_steps(runs: Runs) -> None:
-    config = {
-        "reward": {"kind": "oracle", "accuracy": 0.75},
-        "algorithm": {"overrides": {"train_reward_model": False}},
-    }
-    with pytest.raises(ConfigError, match=r"given 'oracle' for the pool 'kitchen'.*do not label"):
-        await runs.submit(RunRequest(pool="kitchen", config=config), None)
-    queued = await runs.submit(RunRequest(pool="labelled", config=config), None)
-    assert queued.status == "queued"
-
-
-async def test_the_ladder_is_only_climbed_where_tasks_have_levels(runs: Runs) -> None:
-    changes = {"controller": "rlve"}
-    with pytest.raises(ConfigError, match=r"for the pool 'flat'.*no difficulty levels"):
-        await runs.submit(RunRequest(pool="flat", config={"adaptation": changes}), None)
-    queued = await runs.submit(RunRequest(pool="kitchen", config={"adaptation": changes}), None)
-    assert queued.status == "queued"
+TESTS = {"reward": {"kind": "cure"}}
+ORACLE = {
+    "reward": {"kind": "oracle", "accuracy": 0.75},
+    "algorithm": {"overrides": {"train_reward_model": False}},
+}
+LADDER = {"adaptation": {"controller": "rlve"}}
+GRPO: dict[str, Any] = {"algorithm": {"preset": "grpo"}}
+SCORED = ".*env_adapter.options.success_at"
 
 
 @pytest.mark.parametrize(
-    ("config", "refused"),
+    ("pool", "config", "refused"),
     [
-        ({}, r"algorithm 'rlanything' \(train_reward_model = true\)"),
-        ({"algorithm": {"preset": "grpo"}}, "adaptation.controller = 'llm_rewrite'"),
-        ({"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}, ""),
-        ({"env_adapter": {"options": {"success_at": 0.5}}}, ""),
+        ("kitchen", TESTS, "reward.kind: given 'cure' for the pool 'kitchen'"),
+        ("programs", TESTS, ""),
+        ("kitchen", ORACLE, "given 'oracle' for the pool 'kitchen'.*do not label"),
+        ("labelled", ORACLE, ""),
+        ("flat", LADDER, "for the pool 'flat'.*no difficulty levels"),
+        ("kitchen", LADDER, ""),
+        ("scored", {}, r"algorithm 'rlanything' \(train_reward_model = true\)" + SCORED),
+        ("scored", GRPO, "adaptation.controller = 'llm_rewrite'" + SCORED),
+        ("scored", GRPO | {"adaptation": {"controller": "none"}}, ""),
+        ("scored", {"env_adapter": {"options": {"success_at": 0.5}}}, ""),
     ],
 )
-async def test_what_needs_success_is_refused_where_scores_have_no_threshold(
-    runs: Runs, config: dict[str, Any], refused: str
+async def test_what_the_tasks_of_a_pool_do_not_have_is_not_asked_of_them(
+    runs: Runs, pool: str, config: dict[str, Any], refused: str
 ) -> None:
+    submitting = runs.submit(RunRequest(pool=pool, config=config), None)
     if refused:
-        with pytest.raises(ConfigError, match=refused + ".*env_adapter.options.success_at"):
-            await runs.submit(RunRequest(pool="scored", config=config), None)
+        with pytest.raises(ConfigError, match=refused):
+            await submitting
     else:
-        queued = await runs.submit(RunRequest(pool="scored", config=config), None)
-        assert queued.status == "queued"
+        assert (await submitting).status == "queued"
 
 
 async def test_an_export_that_fails_leaves_no_folder(

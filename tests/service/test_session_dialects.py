@@ -92,21 +92,6 @@ async def test_anthropics_messages_continue_a_lineage_with_tools(
     assert rewarded.status_code == 200, rewarded.text
 
 
-async def test_dialects_of_one_session_continue_each_other(both: Services) -> None:
-    made = await both.begin()
-    both.says("one", "two")
-    first = await ask(made, {k: v for k, v in ASK.items() if k != "tools"}, stream=False)
-    chat = [
-        {"role": "system", "content": "Help."},
-        *ASK["messages"],
-        {"role": "assistant", "content": first["content"][0]["text"]},
-        {"role": "user", "content": "Go on."},
-    ]
-    reply = await post(made, "chat/completions", {"model": "m", "messages": chat})
-    assert reply.status_code == 200, reply.text
-    assert [turn.parent for turn in await both.turns(made)] == [None, "1.0"]
-
-
 @pytest.mark.parametrize(
     ("change", "phrase"),
     [

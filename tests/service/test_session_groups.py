@@ -219,11 +219,14 @@ async def test_another_worker_goes_on_and_a_group_played_again_begins_anew(run: 
     assert {t.outcome.value for t in (await run.played()).trajectories} == {-1}
 
 
-async def test_sessions_with_a_key_in_common_share_a_group(run: Run) -> None:
+async def test_sessions_with_a_key_in_common_share_a_group_and_a_task_may_be_asked_for(
+    run: Run,
+) -> None:
     both = [run.play(run.group("g")), run.play(run.group("h", task_id=run.tasks[1]))]
+    b = await run.begin(group="b", task=run.tasks[1])
+    assert b.session.group_id == "h"
     a = await run.begin(group="a")
-    b = await run.begin(group="b")
-    assert a.session.group_id != b.session.group_id
+    assert a.session.group_id == "g"
     assert (await run.begin(group="a")).session.group_id == a.session.group_id
     full = await run.both.env.post("/v1/sessions", json={"run": RUN, "group": "a"})
     assert full.status_code == 429
@@ -233,15 +236,6 @@ async def test_sessions_with_a_key_in_common_share_a_group(run: Run) -> None:
     assert (state["status"], state["reason"]) == ("failed", "its run has ended, or goes on without it")  # fmt: skip
     late = await run.both.tell(a, "reward", score=1.0)
     assert late.status_code == 409
-
-
-async def test_a_task_may_be_asked_for(run: Run) -> None:
-    playing = [run.play(run.group("g")), run.play(run.group("h", task_id=run.tasks[1]))]
-    made = await run.begin(task=run.tasks[1])
-    assert made.session.group_id == "h"
-    for task in playing:
-        task.cancel()
-    await asyncio.gather(*playing, return_exceptions=True)
 
 
 async def test_runs_that_take_no_sessions_say_so(run: Run) -> None:

@@ -124,17 +124,6 @@ async def test_a_repeated_request_gets_the_same_answer_and_no_second_sample(both
     assert len(await both.turns(made)) == 3
 
 
-async def test_turns_outlive_the_policy_service(both: Services) -> None:
-    made = await both.begin()
-    both.says("one", "two")
-    async with both.client(made) as client:
-        reply_message = await chat(client, ASK)
-    async with both.another_policy() as url, both.client(made, url) as client:
-        await chat(client, [*ASK, reply_message, {"role": "user", "content": "Go on."}])
-    one, two = await both.turns(made)
-    assert (one.parent, two.parent) == (None, "1.0")
-
-
 async def test_a_turn_takes_two_round_trips_and_one_more_for_what_others_have_answered(
     both: Services,
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from services.reward.worker import JudgeWorker
 from tests.sections import flat_group
+from tests.service.test_broker import announced
 from triforge.broker import Broker, group_judgement_id, unjudged
 from triforge.errors import SandboxError
 from triforge.sandbox.client import Sandbox
@@ -130,10 +131,6 @@ async def stored_tests(broker: Broker) -> GroupJudgement:
     assert judged.votes == (None,) * 4
     assert judged.judgement is not None
     return judged.judgement
-
-
-async def announced(broker: Broker) -> list[str]:
-    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
 
 
 async def test_tests_are_written_run_stored_and_announced(played: Broker) -> None:

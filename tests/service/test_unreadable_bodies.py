@@ -14,6 +14,7 @@ from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from tests.service.env_service import client_of
 from triforge.web.app import install
 from triforge.web.limits import Bounds
 
@@ -50,8 +51,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         return sum([len(chunk) async for chunk in request.stream()])
 
     app.include_router(router)
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    async with client_of(app) as client:
         yield client
 
 

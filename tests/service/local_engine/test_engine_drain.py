@@ -1,4 +1,4 @@
-"""The local engine behind a real web server: hostile requests, callers that leave, and its end."""
+"""The local engine behind a real web server: callers that leave, and its end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,9 @@ import uvicorn
 from services.local_engine.__main__ import main
 from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
-from tests.unit.local_engine.models import build_folder, new_engine
+from tests.unit.local_engine.models import new_engine
 from tests.unit.local_engine.wire import body, generate, until
 from triforge.web.server import config_of
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_folder(tmp_path_factory.mktemp("models") / "first", seed=0)
 
 
 @asynccontextmanager
@@ -74,27 +69,6 @@ async def test_a_caller_that_leaves_frees_its_place(folder: Path) -> None:
         await until(lambda: len(engine.scheduler.waiting) == 1)
         asked.cancel()
         await until(lambda: len(engine.scheduler.waiting) == 0)
-
-
-DEEP = b"[" * 200_000
-HOSTILE = (
-    b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(DEEP), DEEP),
-    b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n{"model":"\xff}',
-    b"GET /ready HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 200_000,
-    b"GET /generate HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-    b"\x16\x03\x01\x02\x00\x01\x00",
-)
-
-
-async def test_hostile_requests_are_refused_and_the_engine_serves_on(folder: Path) -> None:
-    async with serving(folder, limit_s=60) as (_, _, client):
-        for request in HOSTILE:
-            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
-            writer.write(request)
-            assert (await reader.read(4096)).startswith(b"HTTP/1.1 4"), request[:80]
-            writer.close()
-            assert (await client.get("/ready")).status_code == 200
 
 
 def test_a_folder_without_a_model_ends_the_program_with_its_reason(

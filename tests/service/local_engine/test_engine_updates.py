@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ import torch
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import (
-    build_folder,
-    new_engine,
     plain_logprobs,
     plain_model,
     random_prompts,
@@ -34,18 +32,9 @@ NAME = "model.layers.0.mlp.up_proj.weight"
 GREEDY = {"max_new_tokens": 6, "temperature": 0.0, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    service = tmp_path_factory.mktemp("models")
-    return [build_folder(service / str(seed), seed=seed) for seed in range(2)]
-
-
 @pytest.fixture
-def engine(folders: list[Path]) -> Iterator[Engine]:
-    made = new_engine(folders[0])
-    made.start()
-    yield made
-    made.stop()
+def folders(folder: Path, other_folder: Path) -> list[Path]:
+    return [folder, other_folder]
 
 
 @pytest.fixture

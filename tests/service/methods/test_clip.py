@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -15,25 +13,14 @@ from tokenizers.processors import TemplateProcessing
 from transformers import CLIPConfig, CLIPModel
 
 from demo.models.tiny_models import END, word_tokenizer
-from environments.desktop.family import FAMILY as DESKTOP
-from environments.gui.actions import call
-from environments.miniwob.family import FAMILY as MINIWOB
 from methods.vlm_rl.clip import ClipModel, routes
 from methods.vlm_rl.encoders import ServiceEncoder
 from methods.vlm_rl.options import VlmRlOptions
 from methods.vlm_rl.relabelling import Relabeller
-from methods.vlm_rl.scores import relabelled
 from services.local_engine.app import guarded
-from tests.unit.environments.test_desktop import needs_a_screen
-from tests.unit.environments.test_miniwob import absent
-from tests.unit.rollout.counting import group
-from tests.unit.rollout.test_screenshots import Seeing
 from triforge.errors import InputError, WeightsError
-from triforge.rollout.episode import play_episode
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
-from triforge.types import GenerateOutput, ImageRef, Task
+from triforge.types import ImageRef
 from triforge.vision.files import describe
 
 SIZES = {
@@ -97,62 +84,6 @@ async def test_screenshots_are_compared_through_the_service(app: Starlette) -> N
     opposite = await Relabeller(asking(app), linger_s=0.0).rewards(REFS, turned)
     assert rewards == pytest.approx([-reward for reward in opposite], abs=1e-6)
     assert rewards[0] != pytest.approx(rewards[1], abs=1e-4)
-
-
-class Says(Seeing):
-    """A policy that sees, and says these responses one after another."""
-
-    def __init__(self, responses: Sequence[str]) -> None:
-        super().__init__()
-        self._responses = iter(responses)
-
-    def output(self) -> GenerateOutput:
-        return super().output().model_copy(update={"text": next(self._responses)})
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("family", "wanted", "options", "responses"),
-    [
-        pytest.param(
-            MINIWOB, {"tasks": ["enter-text"], "horizon": 4}, {"browsers": 1},
-            [call("left_click", coordinate=[484, 335]), call("type", text="Myron"), call("left_click", coordinate=[396, 507])],
-            marks=pytest.mark.skipif(bool(absent()), reason=absent() or "installed"), id="miniwob",
-        ),
-        pytest.param(
-            DESKTOP, {"sorts": ["rename"], "horizon": 3}, {"settle_s": 60.0, "verify_s": 30.0},
-            [call("type", text="echo red\n"), call("type", text="echo blue\n"), call("terminate", status="failure")],
-            marks=needs_a_screen, id="desktop",
-        ),
-    ],
-)  # fmt: skip
-async def test_what_a_page_and_a_desktop_show_is_scored_through_a_clip_folder(
-    app: Starlette, tmp_path: Path, family: Any, wanted: Any, options: Any, responses: Sequence[str]
-) -> None:
-    (params,) = family.generate(count=1, seed=5, options=wanted)
-    task = Task(
-        id="t", pool_id="p", slot="t", family=family.name, instruction=family.validate(params).instruction,
-        params=params,
-    )  # fmt: skip
-    asked = group(votes=1, deadline_s=200.0, max_steps=4)
-    images = ImageStore(ArtifactStore(str(tmp_path)))
-    options |= {"actions": "computer_use", "observe": "screenshot"}
-    played = await play_episode(
-        lambda: family.make(options),
-        Says(responses), task, asked, 0, keep=images.put,
-    )  # fmt: skip
-    assert played.measured, played.outcome
-    transport = httpx.ASGITransport(app=app)
-    encoder = ServiceEncoder("http://127.0.0.1:1", images.get, transport=transport)
-    first, again = [
-        await relabelled(Relabeller(encoder, linger_s=0.0), played, GOALS) for _ in range(2)
-    ]
-    assert first == again
-    seen = {step.index: step.next_images[-1].id for step in played.steps if step.next_images}
-    scores = {step.step: step.score for step in first.steps}
-    assert scores.keys() == seen.keys()
-    assert all(score is not None and -1.0 <= score <= 1.0 for score in scores.values())
-    assert len({scores[n] for n in seen}) == len(set(seen.values())) > 1
 
 
 @pytest.mark.parametrize(

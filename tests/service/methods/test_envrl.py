@@ -9,7 +9,6 @@ import pytest
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.service.fake_loop import CONFIG, Loop
-from triforge.config import parse
 from triforge.store.rows import read_rows
 from triforge.types import TrainRow
 
@@ -28,13 +27,11 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
         shape = TinyShape(hidden=16, layers=1, heads=2)
         build_tiny_model(model, ["o0", "o1", "a0", "win", ">", ";", "?"], shape=shape)
     models = CONFIG["models"] | {"policy": {"path": str(model)}}
-    document = CONFIG | {"models": models, "methods": {"envrl": aux}}
-    config = parse(document).model_dump(mode="json")
     before = len(loop.learners["policy"].batches)
     for service in loop.services.values():
         service.restart()
     loop.services["policy"].uri = str(model)
-    run = loop.store.create(name="run", pool_id="pool", config=config)
+    run = loop.submit_with({"models": models, "methods": {"envrl": aux}})
     assert (await loop.conduct(run)).status == "finished"
     batches = loop.learners["policy"].batches[before:]
     for batch, weight in zip(batches, (1.0, 0.5), strict=True):
@@ -50,23 +47,17 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
     return [read_rows(loop.artifacts, batch.uri) for batch in batches]
 
 
-async def test_rows_of_both_objectives_travel_with_those_of_the_policy(
+async def test_rows_of_both_objectives_travel_with_those_of_the_policy_and_are_the_same_again(
     loop: Loop, tmp_path: Path
 ) -> None:
-    steps = await play(loop, tmp_path, AUX)
+    steps, again, alone = [await play(loop, tmp_path, aux) for aux in (AUX, AUX, {})]
+    assert [[(r.ids, r.weights, r.objective) for r in rows] for rows in steps] == [
+        [(r.ids, r.weights, r.objective) for r in rows] for rows in again
+    ]
     for rows in steps:
         objectives = [row.objective for row in rows]
         assert objectives[:4] == [""] * 4
         assert set(objectives[4:]) == {"sp", "id"}
         assert all(version == -1 for row in rows[4:] for version in row.versions)
-    alone = await play(loop, tmp_path, {})
     for rows, policy in zip(steps, alone, strict=True):
         assert [(r.ids, r.weights) for r in rows[:4]] == [(r.ids, r.weights) for r in policy]
-
-
-async def test_the_same_run_has_the_same_rows_again(loop: Loop, tmp_path: Path) -> None:
-    first, second = [await play(loop, tmp_path, AUX) for _ in range(2)]
-    for one, two in zip(first, second, strict=True):
-        assert [(r.ids, r.weights, r.objective) for r in one] == [
-            (r.ids, r.weights, r.objective) for r in two
-        ]

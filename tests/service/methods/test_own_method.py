@@ -85,9 +85,8 @@ async def test_an_error_of_a_hook_names_the_method_and_the_hook(
     broker: Broker, redis_url: str, tmp_path: Path
 ) -> None:
     name = f"{__name__}:FAILING"
-    stored = parse(CONFIG | {"methods": {name: {}}}).model_dump(mode="json")
     async with loop_of(broker, redis_url, tmp_path) as loop:
-        run = await loop.conduct(loop.store.create(name="run", pool_id="pool", config=stored))
+        run = await loop.conduct(loop.submit_with({"methods": {name: {}}}))
     assert run.status == "failed"
     assert f"methods.{name}: the hook begin raised KeyError" in run.reason
 

@@ -26,7 +26,7 @@ STEPS = 5  # explore, explore, fine-tune; explore, explore
 
 
 def document(steps: int = STEPS, **options: Any) -> dict[str, Any]:
-    return CONFIG | {
+    return {
         "run": CONFIG["run"] | {"steps": steps, "eval_every": 100, "eval_greedy": False},
         "methods": {"rloop": OPTIONS | options},
         "algorithm": {"preset": "dapo", "overrides": {"off_policy": "tis"}},
@@ -35,8 +35,7 @@ def document(steps: int = STEPS, **options: Any) -> dict[str, Any]:
 
 
 def submit(loop: Loop, steps: int = STEPS, **options: Any) -> RunState:
-    config = parse(document(steps, **options)).model_dump(mode="json")
-    return loop.store.create(name="run", pool_id="pool", config=config)
+    return loop.submit_with(document(steps, **options))
 
 
 async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_weights(
@@ -149,7 +148,7 @@ async def test_held_out_success_that_falls_twice_ends_the_run() -> None:
     notes: dict[str, Any] = {}
     ended = []
     for step, success in ((3, 0.5), (6, 0.4), (9, 0.45), (12, 0.4), (14, 0.0), (15, 0.3)):
-        config = parse(document(20))
+        config = parse(CONFIG | document(20))
         run = MethodContext(name="rloop", parts=parts, run_id="run", config=config, notes=notes)
         hooks = RLoop(run, config.methods.named["rloop"])
         await hooks.after_step(step, {"eval/sampled": success})

@@ -8,7 +8,6 @@ import pytest
 
 from tests.service.fake_loop import CONFIG, Loop
 from triforge.broker import Broker
-from triforge.config import parse
 
 
 @pytest.mark.parametrize("stop", [True, False])
@@ -20,10 +19,9 @@ async def test_a_forced_collapse_raises_the_alarm_and_stops_the_run_that_is_to(
 
     loop.learners["policy"].before = collapse
     monitor = {"window": 1, "stop": stop}
-    document = CONFIG | {"run": CONFIG["run"] | {"steps": 3}, "methods": {"starpo": monitor}}
-    document |= {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
-    config = parse(document).model_dump(mode="json")
-    run = await loop.conduct(loop.store.create(name="run", pool_id="pool", config=config))
+    changes = {"run": CONFIG["run"] | {"steps": 3}, "methods": {"starpo": monitor}}
+    changes |= {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
+    run = await loop.conduct(loop.submit_with(changes))
     steps = loop.store.steps(run.id)
     assert [step.metrics["collapse/alarm"] for step in steps][:3] == [0.0, 0.0, 1.0]
     assert steps[2].metrics["collapse/alarm/spread"] == 0.0

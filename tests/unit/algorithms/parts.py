@@ -9,6 +9,14 @@ from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.estimators import ESTIMATORS, Group
 from triforge.algorithms.losses import LOSSES, TokenLoss, Tokens
 
+# The trajectories of the published test vector: one success, two failures, three votes a step.
+OUTCOMES = [1, -1, -1]
+VOTES = [
+    [[1, 1, 1], [1, 1, -1]],
+    [[1, -1, -1], [-1, -1, -1], [1, 1, -1]],
+    [[-1, -1, -1], [-1, -1, -1]],
+]
+
 
 def estimate(group: Group | Rows, algorithm: Algorithm, name: str = "") -> ScoredRows:
     """Advantages of a group, or of rewards alone, by the algorithm's estimator or the one of that name."""

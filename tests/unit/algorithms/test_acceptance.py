@@ -130,17 +130,7 @@ def _accepted_if_unchanged(direction, totals):
 @pytest.mark.parametrize("direction", ["harder", "easier"])
 @pytest.mark.parametrize(
     "totals",
-    [
-        [16] * 8,
-        [15] * 8,
-        [14] * 8,
-        [12] * 8,
-        [8] * 8,
-        [3] * 8,
-        [1] * 8,
-        [0] * 8,
-        [15, 14, 12, 9, 8, 6, 5, 3],
-    ],
+    [*([total] * 8 for total in (16, 15, 14, 12, 8, 3, 1, 0)), [15, 14, 12, 9, 8, 6, 5, 3]],
     ids=str,
 )
 def test_false_acceptance_is_exactly_bounded_at_full_size(direction, totals):
@@ -187,20 +177,23 @@ def _power(direction, parent, candidate, *, trials=300, shift=0.0):
     return accepted / trials
 
 
-@pytest.mark.parametrize("parent", [0.8, 0.85, 0.9, 0.95, 1.0])
-def test_a_task_that_became_harder_by_a_quarter_is_accepted(parent):
-    assert (
-        _power("harder", parent, parent - 0.25) >= 0.83
-    )  # 0.80 is promised; the margin is for the simulation
-
-
-@pytest.mark.parametrize("parent", [0.0, 0.05, 0.1, 0.15, 0.2])
-def test_a_task_that_became_easier_by_a_quarter_is_accepted(parent):
-    assert _power("easier", parent, parent + 0.25) >= 0.83
-
-
-def test_power_survives_a_policy_that_moves_between_the_pairs():
-    assert _power("harder", 0.85, 0.6, shift=0.1) >= 0.83
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("direction", "parent", "candidate"),
+    [
+        ("harder", 0.8, 0.55),
+        ("harder", 0.85, 0.6),
+        ("harder", 0.9, 0.65),
+        ("easier", 0.0, 0.25),
+        ("easier", 0.1, 0.35),
+        ("easier", 0.2, 0.45),
+    ],
+)
+def test_a_task_that_changed_by_a_quarter_is_accepted_also_if_the_policy_moves(
+    direction, parent, candidate, shift
+):
+    # 0.80 is promised; the margin is for the simulation
+    assert _power(direction, parent, candidate, shift=shift) >= 0.83
 
 
 # ---- single decisions ----
@@ -219,10 +212,6 @@ def test_a_clear_success_is_accepted_at_the_first_look():
     assert result.p_value == pytest.approx(at_most)
 
 
-def test_an_easier_task_is_accepted_too():
-    assert decide("easier", [(0, 8)] * 4, [(4, 8)] * 4, **BAND).verdict == "accept"
-
-
 @pytest.mark.parametrize(
     ("direction", "parent", "candidate", "inside"),
     [
@@ -239,27 +228,6 @@ def test_the_band_is_compared_with_what_was_measured(direction, parent, candidat
     assert (decide(direction, parents, candidates, **BAND).verdict == "accept") is inside
 
 
-def test_an_accuracy_outside_the_band_is_not_taken_for_doubt():
-    # 22 of 24 and 29 of 32 could come from a task at 0.8 by chance; they are outside all the same.
-    result = decide("easier", [(1, 8)] * 4, [(7, 8), (8, 8), (7, 8), (7, 8)], **BAND)
-    assert result.verdict == "continue"
-    result = decide("easier", [(1, 8)] * 8, [(7, 8)] * 8, **BAND)
-    assert result.verdict == "reject"
-
-
-def test_between_looks_nothing_is_decided():
-    result = decide("harder", [(8, 8)], [(0, 8)], **BAND)
-    assert (result.verdict, result.reason) == (
-        "continue",
-        "more rollouts are needed before the next look",
-    )
-
-
-def test_without_a_pair_there_is_nothing_to_say():
-    result = decide("harder", [], [], **BAND)
-    assert (result.verdict, result.p_value) == ("continue", 1.0)
-
-
 def test_a_rewrite_that_looks_unchanged_is_given_up_early():
     result = decide("harder", [(7, 8)] * 4, [(7, 8), (8, 8), (8, 8), (7, 8)], **BAND)
     assert (result.verdict, result.reason) == ("reject", "no sign of being harder")
@@ -272,10 +240,6 @@ def test_a_candidate_without_a_success_is_not_accepted_however_clear_the_differe
     assert result.verdict == "reject"
     assert result.reason == "outside the band with all rollouts played"
     assert result.p_value < 1e-9
-
-
-def test_an_easier_candidate_that_everybody_solves_is_not_accepted():
-    assert decide("easier", [(0, 8)] * 8, [(8, 8)] * 8, **BAND).verdict == "reject"
 
 
 @pytest.mark.parametrize(
@@ -294,12 +258,6 @@ def test_what_was_given_up_does_not_make_weak_evidence_enough():
     candidates = [(hits, 8) for hits in (0, 2, 1, 3, 2, 2, 1, 1)]
     result = decide("easier", parents, candidates, **BAND)
     assert (result.verdict, result.p_value) == ("reject", pytest.approx(0.1025, abs=1e-4))
-
-
-def test_a_weak_difference_is_rejected_at_the_last_look():
-    result = decide("harder", [(7, 8)] * 8, [(6, 8)] * 8, **BAND)
-    assert (result.verdict, result.pairs) == ("reject", 8)
-    assert result.reason == "not shown to be harder with all rollouts played"
 
 
 def test_a_candidate_that_could_never_be_measured_is_rejected_when_the_parent_is_through():
@@ -338,19 +296,6 @@ def test_harder_and_easier_mirror_each_other(hits):
     easier = decide("easier", counts(0, True), counts(1, True), low=0.2, high=0.8)
     assert harder.verdict == easier.verdict
     assert harder.p_value == pytest.approx(easier.p_value)
-
-
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda: decide("harder", [(1, 8)], [], **BAND), "measured in pairs"),
-        (lambda: decide("harder", [(9, 8)], [(1, 8)], **BAND), "given 9 successes of 8"),
-        (lambda: decide("harder", [(1, 8)], [(9, 8)], **BAND), "given 9 successes of 8"),
-    ],
-)
-def test_misuse_is_refused(call, sentence):
-    with pytest.raises(InputError, match=sentence):
-        call()
 
 
 def test_no_pair_is_taken_after_a_verdict():

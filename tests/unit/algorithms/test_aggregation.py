@@ -35,14 +35,6 @@ def test_means_over_trajectories_let_a_long_one_speak_no_louder():
     assert token_weights([1, 1, 0], "trajectory_mean", units=["a", "a", "b"]) == [0.5, 0.5, 0.0]
 
 
-def test_step_mean_gives_every_response_the_same_say():
-    assert token_weights([2, 4], "step_mean") == [1 / 4, 1 / 8]
-
-
-def test_token_mean_gives_every_token_the_same_say():
-    assert token_weights([2, 4], "token_mean") == [1 / 6, 1 / 6]
-
-
 @pytest.mark.parametrize("aggregation", ["step_mean", "token_mean"])
 def test_empty_responses_weigh_nothing_and_change_nothing(aggregation):
     assert token_weights([2, 0, 2], aggregation) == [1 / 4, 0.0, 1 / 4]

@@ -1,26 +1,26 @@
-"""Credit of the responses and votes of one task's rollouts."""
+"""Rewards and credit of the responses and votes of one task's rollouts, against the published vectors."""
 
 import pytest
 
 from tests.rollouts import step_credit, vote_credit
+from tests.unit.algorithms.parts import OUTCOMES, VOTES
+from triforge.algorithms.advantages import mean_and_deviation
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import accuracy
+from triforge.algorithms.credit import accuracy, step_reward, vote_rewards
 from triforge.errors import InputError
 
 PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanything", "grpo"))
 
-OUTCOMES = [1, -1, -1]
-VOTES = [
-    [[1, 1, 1], [1, 1, -1]],
-    [[1, -1, -1], [-1, -1, -1], [1, 1, -1]],
-    [[-1, -1, -1], [-1, -1, -1]],
-]
-
 
 def test_the_published_vector_comes_out_whole():
     credit = step_credit(OUTCOMES, VOTES, algorithm=PAPER)
+    assert credit.rewards[0] == pytest.approx((2, 1.3333), abs=1e-4)
     assert credit.rewards[1] == pytest.approx((-1.3333, -2, -0.6667), abs=1e-4)
+    assert credit.rewards[2] == (-2, -2)
+    assert credit.advantages[0] == pytest.approx((1.397, 1.4142), abs=1e-3)
     assert credit.advantages[1] == pytest.approx((-0.508, -0.7071, -0.6667), abs=1e-3)
+    assert credit.advantages[2] == pytest.approx((-0.889, -0.7071), abs=1e-3)
+    assert {why for row in credit.reasons for why in row} == {None}
     assert (credit.successes, credit.measured) == (1, 3)
 
 
@@ -48,17 +48,6 @@ def test_an_unjudged_step_is_not_a_zero():
     assert vote_credit([1, -1], [[[]], [[1, -1]]], algorithm=DEFAULT).advantages[0] == ((),)
 
 
-def test_outcome_only_training_needs_no_votes():
-    credit = step_credit([1, -1], [[[], []], [[]]], algorithm=GRPO)
-    assert credit.advantages[0] == pytest.approx((1.0, 1.0), abs=2e-6)
-    assert credit.advantages[1] == pytest.approx((-1.0,), abs=2e-6)
-
-
-def test_a_policy_may_be_trained_on_votes_alone():
-    preset = resolve("rlanything", {"use_outcome": False})
-    assert step_credit([1, 1], [[[1]], [[-1]]], algorithm=preset).rewards == ((1.0,), (-1.0,))
-
-
 def test_a_task_outside_the_policy_band_keeps_its_rewards_and_says_why_it_does_not_train():
     preset = resolve("rlanything", {"policy_band": [0.2, 0.8]})
     credit = step_credit([-1, -1], [[[1]], [[-1]]], algorithm=preset)
@@ -78,13 +67,6 @@ def test_votes_only_train_the_judge_when_asked_to():
     credit = vote_credit([1, -1], [[[1, -1]], [[-1, 1]]], algorithm=preset)
     assert {why for t in credit.reasons for s in t for why in s} == {"reward model not trained"}
     assert credit.rewards[0][0] == (1.0, -1.0)
-
-
-def test_votes_come_back_in_the_shape_they_went_in():
-    votes = [[[1, -1], []], [], [[0, 1, 1]]]
-    credit = vote_credit([1, -1, -1], votes, algorithm=DEFAULT)
-    for part in (credit.rewards, credit.advantages, credit.reasons):
-        assert [[len(step) for step in t] for t in part] == [[2, 0], [], [3]]
 
 
 def test_without_any_measured_rollout_nothing_trains():
@@ -127,3 +109,41 @@ def test_the_reward_of_an_unparsable_vote_is_a_option():
         credit.advantages[0][0][1]
         == min(0.0, credit.advantages[1][0][0], credit.advantages[0][0][0]) - 0.5
     )
+
+
+def test_an_unparsable_vote_counts_nothing_but_stays_in_the_denominator():
+    assert step_reward(1, [1, 0, 0, 0]) == 1.25
+    assert step_reward(-1, [0, 0]) == -1.0
+
+
+def test_lambda_scales_the_votes_and_both_parts_can_be_left_out():
+    assert step_reward(1, [1, 1], lam=0.25) == 1.25
+    assert step_reward(1, [-1, -1], use_outcome=False) == -1.0
+    assert step_reward(-1, [], use_votes=False) == -1.0
+
+
+def test_an_unjudged_step_has_no_integrated_reward():
+    with pytest.raises(InputError, match="expected at least one"):
+        step_reward(1, [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "votes", "expected"),
+    [
+        (1, [1, 1, -1], [1.333, 1.333, -1.333]),
+        (-1, [1, 1, -1], [-0.667, -0.667, 0.667]),
+        (1, [1, -1, 0], [1, -1, -2]),
+        (-1, [1, 1, 0], [-0.333, -0.333, -2]),
+        (1, [-1, -1, -1], [0, 0, 0]),
+        (1, [0, 0, 0], [-2, -2, -2]),
+    ],
+)
+def test_vote_rewards_match_the_published_vectors(outcome, votes, expected):
+    rewards = vote_rewards(step_reward(outcome, votes), votes)
+    assert rewards == pytest.approx(expected, abs=1e-3)
+
+
+def test_mean_and_deviation_in_both_conventions():
+    assert mean_and_deviation([1, 0, 0, 1]) == (0.5, 0.5)
+    assert mean_and_deviation([1, 0, 0, 1], ddof=1) == pytest.approx((0.5, (1 / 3) ** 0.5))
+    assert mean_and_deviation([3.0], ddof=1) == (3.0, 0.0)

@@ -5,8 +5,6 @@ import math
 import array_api_strict
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.unit.algorithms.parts import token_loss
 from triforge.algorithms.losses import Tokens
@@ -115,30 +113,6 @@ def test_the_measures_tell_how_far_prox_is_from_what_sampled(xp):
 def test_a_batch_without_tokens_weighs_nothing(xp):
     weights, metrics = weigh(xp, [[-1.0]], [[-2.0]], [[False]], mode="tis")
     assert (weights, metrics.w_max, metrics.masked) == ([[0.0]], 1.0, 0.0)
-
-
-logprobs = st.floats(-30.0, 0.0)
-table = st.lists(st.tuples(logprobs, logprobs, st.booleans()), min_size=1, max_size=6)
-
-
-@settings(max_examples=80)
-@given(
-    table,
-    st.sampled_from(["decoupled", "tis", "mis"]),
-    st.sampled_from(["token", "sequence", "geometric"]),
-    st.booleans(),
-)
-def test_equal_policies_need_no_correction_and_any_others_stay_in_bounds(cells, mode, level, equal):
-    prox = [[p for p, _, _ in cells]]
-    behave = prox if equal else [[b for _, b, _ in cells]]
-    mask = [[m for _, _, m in cells]]
-    [weights], metrics = weigh(np, prox, behave, mask, mode=mode, level=level)
-    if equal:
-        assert weights == [float(m) for m in mask[0]]
-        assert (metrics.k1, metrics.k2, metrics.k3, metrics.masked) == (0, 0, 0, 0)
-    assert all(math.isfinite(w) and w >= 0 for w in weights)
-    assert mode != "tis" or max(weights) <= 2.0
-    assert mode != "mis" or all(w == 0 or 0.5 <= w <= 2.0 for w in weights)
 
 
 @both

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triforge.algorithms.prefix_tree import SHORTEST, Packing, pack
-from triforge.errors import InputError
 
 PROMPT = list(range(100, 100 + 40))
 
@@ -62,10 +60,6 @@ def test_a_prompt_is_computed_once_however_many_votes_there_are():
     assert packing.blocks[0] == (0, len(PROMPT) + 1, len(packing.ids))
 
 
-def test_equal_rows_are_computed_once():
-    assert len(pack(rows_of(PROMPT, PROMPT, PROMPT)).ids) == len(PROMPT)
-
-
 def test_beginnings_that_are_hardly_worth_a_block_are_computed_again():
     short = PROMPT[: SHORTEST - 1]
     assert len(pack(rows_of([*short, 1], [*short, 2])).ids) == 2 * SHORTEST
@@ -81,8 +75,3 @@ def test_a_chain_of_thousand_beginnings_is_no_recursion():
     chain = np.arange(20_000, dtype=np.int64)
     packing = pack([chain[: 20 * n] for n in range(1, 1001)])
     assert len(packing.ids) == 20_000
-
-
-def test_impossible_input_is_refused():
-    with pytest.raises(InputError, match="without tokens"):
-        pack(rows_of([1], []))

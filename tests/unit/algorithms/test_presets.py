@@ -12,7 +12,7 @@ from triforge.algorithms.loss_terms import KL_ESTIMATORS
 from triforge.algorithms.presets import preset_names
 from triforge.errors import ConfigError
 
-PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanything", "grpo"))
+PAPER, DEFAULT = resolve("rlanything_paper"), resolve("rlanything")
 
 
 def flat(algorithm):
@@ -20,19 +20,6 @@ def flat(algorithm):
     own = core.pop("estimator_options") | core.pop("loss_options")
     own |= core.pop("judge_target_options") | core.pop("job_options")
     return core | own
-
-
-def test_every_preset_resolves_under_its_own_name():
-    assert {name: resolve(name).name for name in preset_names()} == {
-        name: name for name in preset_names()
-    }
-
-
-def test_the_outcome_only_baseline_is_what_it_was_but_for_a_millionth_in_the_divisor():
-    assert DEFAULT.changed(
-        name="grpo", use_votes=False, train_reward_model=False, estimator="group",
-        std_floor=0.0, std_eps=1e-6,
-    ) == GRPO  # fmt: skip
 
 
 def test_only_the_mends_differ_between_the_published_rules_and_the_default():
@@ -53,17 +40,12 @@ def test_only_the_mends_differ_between_the_published_rules_and_the_default():
     }
 
 
-def test_overrides_turn_single_options_and_leave_the_rest():
-    changed = resolve("rlanything", {"lam": 2, "policy_band": [0.1, 0.9], "reward_band": "none"})
-    assert (changed.lam, changed.policy_band, changed.reward_band) == (2, (0.1, 0.9), None)
-    assert changed.std_floor == DEFAULT.std_floor
-
-
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_survives_json(name):
     algorithm = resolve(name)
     assert Algorithm.model_validate_json(algorithm.model_dump_json()) == algorithm
     assert resolve(name, json.loads(json.dumps(flat(algorithm)))) == algorithm
+    assert algorithm.name == name
 
 
 @pytest.mark.parametrize("option", ["kl_clamp", "policy_band"])
@@ -83,51 +65,6 @@ def test_only_presets_that_use_votes_ask_for_them(name, needs):
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"given 'pppo', allowed one of \['"):
         resolve("pppo")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        ({"discount": 1.0}, "unknown option 'discount'"),
-        ({"name": "other"}, "unknown option 'name'"),
-        ({"lam": "one"}, "lam: given 'one', allowed a number"),
-        ({"lam": True}, "lam: given True, allowed a number"),
-        ({"lam": math.nan}, "lam: given nan, allowed a number"),
-        ({"lam": -1}, "lam: given -1, allowed a number from 0 to 100"),
-        ({"lam": 0}, "lam: given 0 with use_votes"),
-        ({"std_ddof": 0.5}, "std_ddof: given 0.5, allowed a whole number"),
-        ({"std_ddof": 2}, "std_ddof: given 2, allowed a whole number from 0 to 1"),
-        ({"use_votes": 1}, "use_votes: given 1, allowed true or false"),
-        ({"vote_scope": "batch"}, r"vote_scope: given 'batch', allowed one of \['step', 'task'\]"),
-        ({"kl_clamp": "off"}, "kl_clamp: given 'off', allowed a number above 0 or 'none'"),
-        ({"kl_clamp": 0}, "kl_clamp: given 0, allowed"),
-        ({"clip_low": 0}, "clip_low: given 0, allowed"),
-        ({"policy_band": 0.5}, r"policy_band: given 0.5, allowed two numbers \[low, high\]"),
-        ({"policy_band": [0.8, 0.2]}, r"policy_band: given \[0.8, 0.2\]"),
-        ({"reward_band": [0.5, 1.2]}, r"reward_band: given \[0.5, 1.2\]"),
-        ({"alpha_low": 0.8}, "alpha_low and alpha_high: given 0.8 and 0.8"),
-        ({"use_outcome": False, "use_votes": False}, "nothing would reward the policy"),
-        ({"off_policy": "ppo"}, "off_policy: given 'ppo', allowed one of"),
-        ({"off_policy_cap": 0.5}, "off_policy_cap: given 0.5, allowed"),
-        (
-            {"off_policy": "mis", "off_policy_cap": 3},
-            "off_policy_cap: given 3.*, allowed only with off_policy = 'tis'",
-        ),
-        (
-            {"off_policy_band": [0.5, 2.0]},
-            r"off_policy_band: given .*, allowed only with off_policy = 'mis'",
-        ),
-        (
-            {"off_policy": "mis", "off_policy_band": [1.5, 2.0]},
-            "two weights above 0 with 1 between",
-        ),
-        ({"off_policy": "bypass", "off_policy_level": "sequence"}, "no weights to form"),
-        ({"off_policy": "none", "off_policy_level": "sequence"}, "no weights to form"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_what_was_given_and_what_is_allowed(overrides, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        resolve("rlanything", overrides)
 
 
 @pytest.mark.parametrize(
@@ -264,24 +201,3 @@ def test_mend_an_unchanged_task_is_seldom_accepted_as_a_rewrite():
             ours += both * (result.verdict == "accept")
     assert published / triggered > 0.35
     assert ours / triggered < 0.05
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (
-            {"loss": "cispo", "dual_clip": 3},
-            "dual_clip: given 3 with loss = 'cispo', allowed only with loss = 'gspo' or 'gspo_token' or 'ppo'",
-        ),
-        ({"dual_clip": 1}, "dual_clip: given 1, allowed"),
-        (
-            {"kl_weighted": True, "kl_beta": 0},
-            "kl_weighted: given True, allowed only with kl_beta above 0",
-        ),
-        ({"loss": "reinforce", "off_policy": "bypass"}, "it has no ratio of its own"),
-        ({"loss": "trpo"}, "loss: given 'trpo', allowed one of"),
-    ],
-)
-def test_losses_that_cannot_be_are_refused_with_the_reason(overrides, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        resolve("grpo", overrides)

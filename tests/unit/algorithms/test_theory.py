@@ -1,27 +1,22 @@
 """Measures of the votes, by hand and against the published numbers."""
 
-import json
 import math
 import random
-from dataclasses import astuple
 
+import numpy as np
 import pytest
 
+from tests.unit.algorithms.parts import OUTCOMES, VOTES
 from triforge.algorithms.theory import (
     GroupVotes,
     count_votes,
     estimate,
+    share_interval,
     trust,
+    wilson,
 )
 from triforge.errors import InputError
 
-# The trajectories of the published test vector: one success, two failures, three votes a step.
-OUTCOMES = [1, -1, -1]
-VOTES = [
-    [[1, 1, 1], [1, 1, -1]],
-    [[1, -1, -1], [-1, -1, -1], [1, 1, -1]],
-    [[-1, -1, -1], [-1, -1, -1]],
-]
 RIGHT, WRONG, CHANCE = [[1]], [[-1]], [[1, -1]]
 
 
@@ -43,11 +38,6 @@ def test_the_counts_of_the_published_vector_come_out_by_hand():
     assert found.f_plus.value == pytest.approx(math.sqrt(2 / 3 / 3))
     assert found.f_ratio.value == pytest.approx(math.sqrt((2 / 3) / (13 / 9)))
     assert (found.precision.value, found.one_sided, found.groups) == (1.0, 0.0, 1)
-
-
-def test_counts_survive_json():
-    g = count_votes(OUTCOMES, VOTES)
-    assert GroupVotes(*json.loads(json.dumps(astuple(g)))) == g
 
 
 def test_a_long_trajectory_counts_no_more_than_a_short_one():
@@ -150,3 +140,47 @@ def test_the_interval_of_mu_holds_the_truth_about_as_often_as_it_says():
         found = estimate(_drawn(0.7, 0.6, seed, groups=16)).mu_within
         hits += found.low <= 1.3 <= found.high
     assert hits >= 53  # 57 expected; fixed seeds
+
+
+# ---- intervals of shares ----
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)  # fmt: skip
+def test_wilsons_interval_is_that_of_newcombes_table(successes, trials, low, high):
+    # R. G. Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
+    assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_without_groups_or_trials_a_share_may_be_anything():
+    assert wilson(0, 0) == share_interval([]) == share_interval([(0, 0)]) == (0.0, 1.0)
+    assert share_interval([(1, 2, 0, 0)] * 8) == (0.0, 1.0)
+
+
+def test_a_share_over_groups_is_held_as_often_as_the_interval_says():
+    # 24 tasks of very different difficulty, 8 rollouts each, mean success 0.3; and of two kinds, mean (0.3 + 0.7) / 2
+    rng = np.random.default_rng(3)
+    shares = rng.beta(0.6, 1.4, size=(300, 24))
+    hits = rng.binomial(8, shares)
+    others = rng.binomial(8, 1 - rng.beta(0.6, 1.4, size=(300, 24)))
+
+    def held(truth, intervals):
+        return np.mean([low <= truth <= high for low, high in intervals])
+
+    one = [share_interval([(h, 8) for h in row]) for row in hits]
+    two = [
+        share_interval([(h, 8, o, 8) for h, o in zip(*rows, strict=True)])
+        for rows in zip(hits, others, strict=True)
+    ]
+    naive = [wilson(row.sum(), 8 * len(row)) for row in hits]
+    assert 0.92 <= held(0.3, one) <= 0.99
+    assert 0.92 <= held(0.5, two) <= 0.99
+    assert held(0.3, naive) < 0.8  # what takes rollouts of a task for independent
+
+
+def test_a_share_over_groups_of_one_trial_is_nearly_wilsons():
+    rows = [(n < 12, 1) for n in range(40)]
+    assert share_interval(rows) == pytest.approx(wilson(12, 40), abs=0.01)
+    assert share_interval([(8, 8)] * 20) == wilson(20, 20)

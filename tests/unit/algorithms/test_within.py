@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.rollouts import step_credit
 from triforge.algorithms.algorithm import resolve
-from triforge.errors import ConfigError
 
 HALF = resolve("rlanything", {"estimator": "within", "lam": 0.5})
 OUTCOME = resolve("rlanything", {"estimator": "group", "use_votes": False})
@@ -83,17 +82,3 @@ def test_with_trust_the_votes_move_as_much_as_they_are_trusted(trusted, lam):
         found.advantages, step_credit([1, -1], votes, algorithm=plain).advantages, strict=True
     ):
         assert row == approx(*expected)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        ({"use_votes": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
-        ({"use_outcome": False}, "estimator: given 'within' with use_outcome or use_votes = false"),
-        ({"step_cost": 0.1}, "estimator: given 'within' with a penalty, allowed only without"),
-        ({"lam": 0.0}, "lam: given 0 with use_votes = true"),
-    ],
-)
-def test_options_that_make_no_sense_with_it_are_refused(overrides, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        resolve("rlanything", {"estimator": "within"} | overrides)

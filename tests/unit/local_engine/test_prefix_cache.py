@@ -24,14 +24,6 @@ def add(cache: PrefixCache, ids: list[int]) -> None:
     cache.insert(ids, start, cells(ids)[:, start:])
 
 
-def test_the_limit_cuts_the_match() -> None:
-    cache = PrefixCache(100)
-    add(cache, [1, 2, 3, 4])
-    found, pieces = cache.match([1, 2, 3, 4], 3)
-    assert found == 3
-    assert pieces[0].shape[1] == 3
-
-
 def test_the_least_recently_used_prefix_is_dropped_first() -> None:
     cache = PrefixCache(16)
     for head in (1, 2, 3):

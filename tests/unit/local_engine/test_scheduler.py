@@ -114,18 +114,6 @@ def test_a_prompt_longer_than_one_prefill_chunk_is_computed_in_pieces(tmp_path: 
     assert_scores_match(plain_model(folder), done)
 
 
-def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(folder: Path) -> None:
-    prompts = random_prompts(10, seed=3)
-    make = lambda i: new_sequence(prompts[i], 100 + i, max_new_tokens=12, top_p=0.9)  # noqa: E731
-    alone = [run_all(new_scheduler(folder), [make(i)])[0].output for i in range(10)]
-    together = run_all(new_scheduler(folder), [make(i) for i in range(10)])
-    assert [seq.output for seq in together] == alone
-    reverse = run_all(
-        new_scheduler(folder, Limits(max_running=3)), [make(i) for i in range(9, -1, -1)]
-    )
-    assert [seq.output for seq in reversed(reverse)] == alone
-
-
 def test_running_requests_never_hold_more_tokens_than_the_limit(folder: Path) -> None:
     scheduler = new_scheduler(folder, Limits(max_total_tokens=50))
     sequences = [new_sequence([7] * 10, i, max_new_tokens=10, ignore_eos=True) for i in range(5)]
@@ -136,24 +124,6 @@ def test_running_requests_never_hold_more_tokens_than_the_limit(folder: Path) ->
         most = max(most, len(scheduler.running))
     assert most == 2
     assert all(len(seq.output) == 10 for seq in sequences)
-
-
-def test_retracted_requests_go_on_as_if_nothing_had_happened(folder: Path) -> None:
-    prompts = random_prompts(6, seed=9)
-    make = lambda: [new_sequence(p, i, max_new_tokens=15) for i, p in enumerate(prompts)]  # noqa: E731
-    expected = [seq.output for seq in run_all(new_scheduler(folder), make())]
-    scheduler, sequences = new_scheduler(folder), make()
-    scheduler.submit(sequences)
-    for _ in range(4):
-        scheduler.step()
-    scheduler.pause("retract")
-    assert scheduler.idle
-    assert scheduler.running == []
-    assert scheduler.flush()
-    scheduler.resume()
-    run_all(scheduler, [])
-    assert [seq.output for seq in sequences] == expected
-    assert {seq.retractions for seq in sequences if len(seq.output) > 4} == {1}
 
 
 def test_a_version_that_sampled_nothing_has_no_span(folder: Path) -> None:

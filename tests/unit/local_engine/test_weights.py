@@ -20,9 +20,7 @@ Q = "model.layers.1.self_attn.q_proj.weight"
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda t: t.update({Q: torch.zeros(32, 31)}), rf"{Q} has shape \[32, 31\], expected"),
         (lambda t: t.pop(Q), f"{Q} is missing"),
-        (lambda t: t.update(surprise=torch.zeros(1)), "surprise is unknown"),
         (lambda t: t[Q].fill_(float("nan")), f"{Q} holds values that are not finite"),
     ],
 )
@@ -30,17 +28,6 @@ def test_wrong_tensor_is_named(folder: Path, tmp_path: Path, change: Any, says: 
     model, config = load_model(folder)
     with pytest.raises(WeightsError, match=says):
         stage_weights(edit_weights(folder, tmp_path / "bad", change), model, config)
-
-
-def test_a_missing_folder_file_or_shard_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    model, config = load_model(folder)
-    with pytest.raises(WeightsError, match="nowhere does not exist"):
-        stage_weights(tmp_path / "nowhere", model, config)
-    (tmp_path / "empty").mkdir()
-    index = {"weight_map": {Q: "model-00001-of-00002.safetensors"}}
-    (tmp_path / "empty" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(WeightsError, match="model-00001-of-00002"):
-        stage_weights(tmp_path / "empty", model, config)
 
 
 def test_shards_are_read_together(folder: Path, tmp_path: Path) -> None:
@@ -54,6 +41,9 @@ def test_shards_are_read_together(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     staged = stage_weights(tmp_path, model, config)
     assert all(torch.equal(staged[n], tensors[n]) for n in names)
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(WeightsError, match=r"b\.safetensors"):
+        stage_weights(tmp_path, model, config)
 
 
 def test_another_forward_pass_with_the_same_shapes_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -90,11 +80,6 @@ def test_replace_some_tensors(folder: Path, other_folder: Path, own_llama: bool)
         stage_tensors({"nonsense": new}, model, "a test")
     with pytest.raises(WeightsError, match=rf"{Q} is of type torch.int64, expected floating"):
         stage_tensors({Q: torch.zeros(32, 32, dtype=torch.int64)}, model, "a test")
-
-
-def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"config\.json does not exist"):
-        load_model(tmp_path)
 
 
 HARMFUL: dict[str, tuple[dict[str, Any], str]] = {

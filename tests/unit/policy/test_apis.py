@@ -76,7 +76,6 @@ async def test_samples_of_one_seeded_request_have_seeds_of_their_own(service: Se
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (b"{", "body"),
         (b'{"requests": [{"messages": [], "colour": 1}]}', "requests.0.colour: unknown field"),
         (b'{"requests": [{}]}', "requests.0: messages"),
     ],
@@ -179,16 +178,14 @@ async def test_unsupported_chat_field(service: Service, extra: dict[str, Any], f
     assert field in problem(response, 422, "input")["detail"]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_another_model_is_not_found(service: Service, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/chat/completions", GO), ("/v1/completions", {"prompt": "go"})]
+)
+async def test_another_model_is_not_found(service: Service, path: str, asked: Any) -> None:
     async with service.client() as client:
         for name, status in (("gpt-4", 404), ("policy", 200), ("", 200)):
-            body = {**CHAT, "prompt": "go"}
-            del body["messages" if path == "/v1/completions" else "prompt"]
-            reply = await client.post(path, json={**body, "model": name})
+            reply = await client.post(path, json={**asked, "model": name})
             assert reply.status_code == status, reply.text
-            if status == 404:
-                assert "given 'gpt-4', expected 'policy'" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -321,8 +318,8 @@ async def test_the_metrics_tell_of_each_engine(service: Service) -> None:
     "body",
     ['{"requests": [%s]}', '{"requests": [{"prefix_ids": [%s]}]}', '{"requests": [{"sampling": {"stop_token_ids": [%s]}}]}'],
 )  # fmt: skip
-async def test_a_million_wrong_numbers_are_one_error(service: Service, body: str) -> None:
-    content = body % ",".join(["0.5"] * 1_000_000)
+async def test_many_wrong_numbers_are_one_error(service: Service, body: str) -> None:
+    content = body % ",".join(["0.5"] * 300_000)
     async with service.client() as client:
         tracemalloc.start()
         try:
@@ -331,4 +328,4 @@ async def test_a_million_wrong_numbers_are_one_error(service: Service, body: str
         finally:
             tracemalloc.stop()
     assert len(problem(reply, 422, "input")["problems"]) == 1
-    assert peak < 100 * 2**20
+    assert peak < 30 * 2**20

@@ -199,18 +199,6 @@ async def test_limits_of_running_and_waiting_requests(model: Path) -> None:
     assert (world.pool.in_flight(), world.pool.waiting) == (0, 0)
 
 
-async def test_who_hangs_up_ends_the_work_at_the_engine(world: World) -> None:
-    await world.look(FIVE[0])
-    (task,) = await held(world, 1)
-    task.cancel()
-    await asyncio.wait([task])
-    fake = world.fake(FIVE[0])
-    (asked,) = [body for path, body in fake.calls if path == "/generate"]
-    await until(lambda: "/abort_request" in fake.paths())
-    assert ("/abort_request", {"rid": asked["rid"][0]}) in fake.calls
-    assert (fake.running, world.pool.in_flight()) == (0, 0)
-
-
 async def test_answer_of_older_weights_is_not_returned(world: World) -> None:
     await world.look(*FIVE[:2])
     stale = world.fake(FIVE[0])

@@ -40,16 +40,6 @@ def test_a_batch_without_affinity_is_spread_evenly() -> None:
     assert [member.in_flight for member in pool.members] == [0, 0]
 
 
-async def test_lost_request_is_answered_by_another_engine(make_service: MakeService) -> None:
-    lost, healthy = FakeEngine(), FakeEngine()
-    service = await start(make_service, lost, healthy)
-    lost.gone = True
-    replies = [await service.gateway.generate([GO]) for _ in range(4)]
-    assert all(reply[0].outputs[0].finish == "stop" for reply in replies)
-    assert [member.serving for member in service.pool.members] == [False, True]
-    assert healthy.paths().count("/generate") == 4
-
-
 async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeService) -> None:
     service = await start(
         make_service, *(FakeEngine(fail_next=1, fail_status=400) for _ in range(2))

@@ -116,10 +116,7 @@ async def numbers(*values: int, fail: bool = False) -> AsyncIterator[int]:
         raise ValueError("broken")
 
 
-async def test_merged_streams_keep_their_own_order_and_the_first_failure_ends_all() -> None:
-    found = [piece async for piece in merged([numbers(1, 2), numbers(3, 4)])]
-    assert [v for n, v in found if n == 0] == [1, 2]
-    assert [v for n, v in found if n == 1] == [3, 4]
+async def test_the_first_failure_ends_all_merged_streams() -> None:
     with pytest.raises(ValueError, match="broken"):
         _ = [piece async for piece in merged([numbers(1, fail=True), numbers(*range(99))])]
 

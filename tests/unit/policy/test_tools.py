@@ -54,6 +54,15 @@ async def ask(service: Service, **extra: Any) -> dict[str, Any]:
     return {"code": response.status_code, **found}
 
 
+async def streamed(service: Service, **extra: Any) -> list[dict[str, Any]]:
+    """Return the choice of each event."""
+    async with service.client() as client:
+        response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True, **extra})
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line)["choices"][0] for line in lines]
+
+
 def shown(service: Service) -> tuple[str, int]:
     """The prompt that the engine got, and how many turns end in it."""
     (body,) = service.generate_bodies()
@@ -107,11 +116,7 @@ async def test_an_answer_that_was_cut_off_says_so_and_not_that_it_calls(folder: 
 
 async def test_a_streamed_call_comes_whole_and_nothing_of_it_as_text(folder: Path) -> None:
     service = await service_that_says(f"Let me see < it.\n{CALL}", folder)
-    async with service.client() as client:
-        response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-    assert lines.pop() == "[DONE]"
-    choices = [json.loads(line)["choices"][0] for line in lines]
+    choices = await streamed(service)
     text = [c["delta"].get("content", "") for c in choices]
     assert "".join(text) == "Let me see < it."
     assert len([piece for piece in text if piece]) > 3, "the text comes as it is written"
@@ -141,29 +146,15 @@ async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
     assert "Tools" not in shown(service)[0]
 
 
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "look"}}], ids=["any", "named"]
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_tool_choice_constrains_answer(folder: Path, choice: Any, stream: bool) -> None:
+async def test_tool_choice_constrains_a_streamed_answer(folder: Path) -> None:
     service = await service_that_says('{"name": "look", "arguments": {"at": "fridge"}}', folder)
-    extra = {"tool_choice": choice, "parallel_tool_calls": False, "stream": stream}
-    async with service.client() as client:
-        response = await client.post("/v1/chat/completions", json={**CHAT, **extra})
-    if stream:
-        lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-        parts = [json.loads(line)["choices"][0] for line in lines[:-1]]
-        assert not "".join(part["delta"].get("content", "") for part in parts)
-        (calls,) = [p["delta"]["tool_calls"] for p in parts if "tool_calls" in p["delta"]]
-        assert parts[-1]["finish_reason"] == "tool_calls"
-    else:
-        (choice,) = response.json()["choices"]
-        calls = choice["message"]["tool_calls"]
-        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+    choices = await streamed(service, tool_choice="required", parallel_tool_calls=False)
+    assert not "".join(choice["delta"].get("content", "") for choice in choices)
+    (calls,) = [c["delta"]["tool_calls"] for c in choices if "tool_calls" in c["delta"]]
+    assert choices[-1]["finish_reason"] == "tool_calls"
     assert json.loads(calls[0]["function"]["arguments"]) == {"at": "fridge"}
     (body,) = service.generate_bodies()
-    params = body["sampling_params"] if stream else body["sampling_params"][0]
-    (schema,) = json.loads(params["json_schema"])["anyOf"]
+    (schema,) = json.loads(body["sampling_params"]["json_schema"])["anyOf"]
     assert schema["properties"]["name"] == {"const": "look"}
 
 

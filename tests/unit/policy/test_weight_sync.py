@@ -68,15 +68,6 @@ async def test_refused_folder(make_service: MakeService, newer: Path) -> None:
     assert [fake.paused for fake in service.fakes] == ["", ""]
 
 
-@pytest.mark.parametrize("missing", ["folder", "config"])
-async def test_folder_without_model(make_service: MakeService, newer: Path, missing: str) -> None:
-    service = await start(make_service, FakeEngine())
-    shutil.rmtree(newer) if missing == "folder" else (newer / "config.json").unlink()
-    with pytest.raises(WeightsError, match="expected a model folder"):
-        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert "/pause_generation" not in service.fakes[0].paths()
-
-
 async def test_failed_engine_is_healed(make_service: MakeService, newer: Path) -> None:
     broken, healthy = FakeEngine(refuse={str(newer)}), FakeEngine()
     service = await start(make_service, broken, healthy)
@@ -90,13 +81,6 @@ async def test_failed_engine_is_healed(make_service: MakeService, newer: Path) -
     assert broken.version == "5"
     assert await versions(service, 6) == {5}
     assert "/generate" in broken.paths()
-
-
-async def test_claimed_version_is_checked(make_service: MakeService, newer: Path) -> None:
-    service = await start(make_service, FakeEngine(), FakeEngine())
-    service.fakes[0].lie = "4"
-    assert (await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
-    assert [member.serving for member in service.pool.members] == [False, True]
 
 
 async def test_restarted_engine_gets_live_weights(make_service: MakeService, newer: Path) -> None:

@@ -3,49 +3,89 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from environments.plan_path.family import FAMILY
+from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import build_samples
 from services.trainer.replay.recorded_groups import groups_of
-from tests.unit.methods.at_grpo.players import (
-    EVERYTHING,
-    PRESETS,
-    WORDS,
-    Players,
-    options,
-    play,
-    success,
-    training,
-)
 from tests.unit.methods.at_grpo.softmax import Table
-from triforge.config import parse
-from triforge.types import Player, Sampling
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.config import EnvAdapterSection, parse
+from triforge.rollout.episode import run_group
+from triforge.rollout.protocols import Generate
+from triforge.types import GroupTask, JudgedGroup, Player, Sampling, Task
 
-SAMPLES = 1_000
+WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
+EVERYTHING = Limits(max_tokens=1000, max_rows=0, response=1)
+PRESETS: dict[str, Algorithm] = {
+    "at_grpo": resolve("at_grpo"),
+    "group": resolve("grpo", {"kl_beta": 0.0, "aggregation": "token_mean"}),
+}
+RATE = 0.3
 
 
-async def trained(strategy: str, *, shared: bool = True) -> tuple[Players, float]:
-    """Players trained on so many sampled responses, and how often they succeed."""
-    players = Players(shared=shared)
-    (found,) = [one async for one in training(strategy, 0, SAMPLES, SAMPLES, players)]
-    return players, found
+def tasks() -> list[Task]:
+    """Three grids of 3 by 3."""
+    drafts = [
+        FAMILY.validate(p)
+        for p in FAMILY.generate(count=3, seed=5, options={"size": 3, "slack": 1})
+    ]
+    return [
+        Task(id=f"t{n}", pool_id="p", slot=f"t{n}", family="plan_path", instruction=d.instruction, params=d.params)
+        for n, d in enumerate(drafts)
+    ]  # fmt: skip
+
+
+async def play(policy: Generate, strategy: str, seed: int, **how: Any) -> list[JudgedGroup]:
+    """Return a group of each grid."""
+    found = []
+    for task in tasks():
+        played_so = EnvAdapterSection(strategy=strategy, max_steps=20)
+        asked = GroupTask(
+            group_id=f"{task.id}-{seed}", run_id="toy", step=0, task_id=task.id, seed=seed, rollouts=4,
+            env_adapter=played_so, **{"purpose": "train", "sampling": Sampling(max_new_tokens=4)} | how,
+        )  # fmt: skip
+        played = await run_group(lambda: FAMILY.make({}), policy, task, asked)
+        found.append(JudgedGroup(played=played, votes=(None,) * 4))
+    return found
+
+
+async def trained(strategy: str, samples: int) -> float:
+    """Return the success of a table that plays both agents after it was trained on so many responses."""
+    table, seen, seed = Table(WORDS), 0, 0
+    while seen < samples:
+        seed += 1
+        found = build_samples(await play(table, strategy, seed), options(PRESETS[strategy]))
+        table.learn(found.rows["policy"], rate=RATE)
+        seen += len(found.records)
+    return await success(table)
+
+
+async def success(policy: Generate) -> float:
+    """Return the success of 48 episodes that train nothing."""
+    found = [
+        g for seed in range(4) for g in await play(policy, "group", 1000 + seed, purpose="evaluate")
+    ]
+    values = [t.outcome.value for g in found for t in g.played.trajectories]
+    return values.count(1) / len(values)
+
+
+def options(algorithm: Algorithm) -> SampleOptions:
+    """Return the options of a run without limits."""
+    return SampleOptions(
+        algorithm=algorithm, players={"policy": (1, EVERYTHING)}, judging={"reward": (1, EVERYTHING)},
+        seed=1,
+    )  # fmt: skip
 
 
 async def test_candidates_of_one_state_teach_two_agents_better_than_whole_trajectories() -> None:
-    before = await success(Players(shared=True))
-    _, tree = await trained("at_grpo")
-    _, naive = await trained("group")
-    assert before < 0.2
+    assert await success(Table(WORDS)) < 0.2
+    tree, naive = [await trained(strategy, 1_000) for strategy in ("at_grpo", "group")]
     assert tree >= 0.9
     assert naive < tree - 0.2
-
-
-async def test_each_agent_may_have_a_model_of_its_own_which_is_of_no_use_to_the_other() -> None:
-    players, found = await trained("at_grpo", shared=False)
-    assert found >= 0.9
-    players.swapped = True
-    assert await success(players) < 0.2
 
 
 async def test_every_candidate_is_on_record_and_those_that_differ_are_trained_on() -> None:
@@ -83,17 +123,6 @@ async def test_a_record_of_a_tree_is_credited_the_same_again() -> None:
         found = build_samples(again, rules)
         assert found.records == samples.records
         assert found.rows == samples.rows
-        own = [
-            r for r in samples.records if r["trajectory_id"] == samples.records[0]["trajectory_id"]
-        ]
-        recorded: dict[int, list[int]] = {}
-        for row, step in zip(own, groups[0].played.trajectories[0].steps, strict=True):
-            ids = recorded.setdefault(row["segment"], [])
-            ids += row["context_ids"]
-            segment = groups[0].played.trajectories[0].segments[step.segment]
-            assert ids == [*segment.ids[: step.start]]
-            ids += row["response_ids"]
-            assert row["agent_id"] == step.agent_id
 
 
 async def test_candidates_of_an_agent_train_the_model_that_plays_it() -> None:

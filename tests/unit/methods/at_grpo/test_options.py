@@ -23,6 +23,10 @@ TREE: dict[str, Any] = {
         ({"algorithm": {"preset": "rlanything"}}, "strategy: given 'at_grpo' .*'step_index'"),
         ({"algorithm": {"preset": "gigpo"}}, "strategy: given 'at_grpo' .*'gigpo'"),
         ({"algorithm": {"overrides": {"use_votes": True}}}, "estimator: given 'branch' with votes"),
+        (
+            {"algorithm": {"overrides": {"mixed_groups_only": True}}},
+            "'branch' with mixed_groups_only",
+        ),
         ({"algorithm": {"overrides": {"job": "ce"}}}, "job: given 'ce'"),
         ({"env_adapter": {"played_by": "sessions"}}, "env_adapter.played_by = 'sessions'"),
         ({"adaptation": {"controller": "rlve"}}, "adaptation.controller = 'rlve'"),

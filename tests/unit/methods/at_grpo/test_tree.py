@@ -13,7 +13,7 @@ from methods.at_grpo.tree import candidate_reward
 from tests.unit.methods.at_grpo.softmax import Table
 from tests.unit.rollout.counting import TASK, Count, Parrot, group
 from triforge.rollout.episode import run_group
-from triforge.rollout.protocols import Environment, Forks, Observation, StepResult
+from triforge.rollout.protocols import Forks, Observation, StepResult
 from triforge.types import GroupTask, Task, Trajectory, TrajectoryGroup
 
 WORDS = ("north", "east", "south", "west", "up", "right", "down", "left")
@@ -107,17 +107,6 @@ async def test_a_forked_environment_and_one_that_was_played_again_are_equal() ->
             [t.model_copy(update={"seconds": 0.0}) for t in g.trajectories] for g in (forked, again)
         ]
         assert same[0] == same[1]
-
-
-async def test_what_is_played_in_a_fork_is_not_seen_in_the_other() -> None:
-    one: Environment = FAMILY.make({})
-    await one.reset(task(), seed=0)
-    await one.step("east")
-    assert isinstance(one, Forks)
-    other = await one.fork()
-    assert other is not None
-    assert (await other.step("left")).reward == 0.0
-    assert (await one.step("right")).reward == 0.25
 
 
 async def test_an_environment_that_differs_when_played_again_is_refused() -> None:

@@ -16,8 +16,7 @@ from services.trainer.learner.learner import Learner
 from services.trainer.replay.credit import credit
 from services.trainer.replay.recording import StepRecord
 from tests.unit.trainer.played import group_task, judged
-from triforge.algorithms.jobs.imitation import PairOptions
-from triforge.config import RunConfig, load, parse
+from triforge.config import RunConfig, parse
 from triforge.types import JudgedGroup, StepVotes, TrainRow, TrajectoryVotes, WeightVersion
 
 DOCUMENT: dict[str, Any] = {
@@ -148,13 +147,3 @@ def test_it_comes_to_prefer_the_success(model_folder: Path, rows: list[TrainRow]
     assert found[0]["pairs_right"] < 1.0
     assert found[-1]["pairs_right"] == 1.0
     assert found[-1]["loss"] < found[0]["loss"]
-
-
-def test_the_published_settings_are_a_config_of_ours() -> None:
-    config = load(Path(__file__).parents[4] / "methods" / "istar" / "istar.toml")
-    algorithm = config.algorithm_of("reward")
-    assert (algorithm.job, algorithm.job_options) == ("dpo_pair", PairOptions(dpo_beta=0.05))
-    assert (config.trainer.policy.learning_rate, config.trainer.reward.learning_rate) == (
-        5e-7,
-        1e-6,
-    )

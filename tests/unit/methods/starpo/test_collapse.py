@@ -5,8 +5,6 @@ import math
 import pytest
 
 from methods.starpo.collapse import Dependence, dependence, jump, left
-from triforge.algorithms.alarms import COLLAPSE, READ, alarms
-from triforge.errors import InputError
 
 
 def test_the_information_of_two_thoughts_by_hand() -> None:
@@ -24,12 +22,6 @@ def test_templates_tell_nothing_and_thoughts_of_their_own_tell_the_prompt(count:
     assert dependence(own) == Dependence(pytest.approx(math.log(count)), 1.0)
 
 
-def test_a_table_that_is_not_square_is_refused() -> None:
-    for table in ([], [[-1.0]], [[-1.0, -2.0], [-1.0]]):
-        with pytest.raises(InputError, match="expected a square table"):
-            dependence(table)
-
-
 def test_what_is_left_is_a_share_of_the_first_values() -> None:
     assert left([4.0, 2.0], 2, recent=2) is None
     assert left([4.0, 2.0, 1.0], 2, recent=2) == pytest.approx(0.5)
@@ -39,10 +31,3 @@ def test_what_is_left_is_a_share_of_the_first_values() -> None:
 def test_a_jump_is_measured_against_the_median_of_the_values_before() -> None:
     assert jump([1.0, 1.0], 2) is None
     assert jump([9.0, 1.0, 2.0, 9.0, 20.0], 3) == 10.0
-
-
-def test_every_rule_of_collapse_has_a_measure_and_a_sentence() -> None:
-    for rule, sentence in COLLAPSE.items():
-        assert f"collapse/alarm/{rule}" in READ
-        assert sentence.format(0.05) in alarms({f"collapse/alarm/{rule}": 0.05})["C"]
-    assert alarms({"collapse/alarm": 0.0, "judge/alarm": 0.0}) == {}
