@@ -52,7 +52,7 @@ class Renderer:
 
     `eos_ids` end a response: the model's own and the template's end-of-turn token. Ids from `vocab_size` on may crash an engine.
     `image_spec` describes the image tokens of a vision model; None for a text model. `refuses_system` is the reason why
-    conversations cannot have a system message, or empty.
+    no turn can be added to a conversation with a system message, or empty.
     """
 
     eos_ids: tuple[int, ...]
@@ -130,7 +130,6 @@ class Renderer:
         """Return the ids of a whole conversation."""
         if not messages:
             raise InputError("messages: expected at least one, given none")
-        self._check(messages[0].role, ())
         literal: list[str] = []
         text = self._fill(
             messages=self._shown(messages, literal), add_generation_prompt=add_generation_prompt
@@ -141,7 +140,6 @@ class Renderer:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
         """Return the ids of a whole conversation in the template's own terms: with tools, their calls and their results."""
-        self._check(messages[0]["role"], tools)
         literal: list[str] = []
         fields = with_strings(
             {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
@@ -276,15 +274,16 @@ class Renderer:
             raise InputError("messages: the last message of a demonstration must be an assistant's")
         return sequences
 
-    def _check(self, first: str, tools: Sequence[Any]) -> None:
-        """Refuse a conversation to which no turn could be added token by token."""
-        if first == "system" and self.refuses_system:
+    def demand_turns(self, *, system: bool = False, tools: bool = False) -> None:
+        """Raise InputError if the template cannot add a turn, token by token, to a conversation with a system message or tools."""
+        if system and self.refuses_system:
             raise InputError(
-                f"messages: given a system message: {self.refuses_system}; put its text into the first user message"
+                f"messages: a second turn after a system message: {self.refuses_system}; put its text into the first user "
+                "message, or serve another model"
             )
         if tools and self._refuses_tools:
             raise InputError(
-                f"tools: given {len(tools)}: {self._refuses_tools}; leave them out, or serve another model"
+                f"tools: a second turn: {self._refuses_tools}; leave them out, or serve another model"
             )
 
     def encode_text(self, text: str) -> list[int]:
