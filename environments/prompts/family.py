@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -14,11 +13,11 @@ from environments.prompts.function import RewardFunction
 from triforge.environments import plugins
 from triforge.environments.kit import Family, Strict, parse_model
 from triforge.environments.registry import About
+from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
 from triforge.types import Params
 
-_LISTED: Final = 20  # bad lines
 _MOST: Final = 100_000  # tasks of a pool
 _WHERE: Final = "prompts options: field reward"
 
@@ -136,33 +135,15 @@ def _rows(file: Path) -> list[Params]:
     """Read the rows of a JSONL file: the column `prompt`, and all others; an `InputError` names each bad line."""
     plugins.demand_files("prompts generate: field data", "environments/prompts/README.md")
     try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"prompts generate: field data: {file}: no UTF-8: {error}") from None
-    rows: list[Params] = []
-    bad: list[str] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                rows.append(_row(line))
-        except InputError as error:
-            bad.append(f"line {number}: {error.detail}")
-    if bad:
-        raise InputError(
-            f"prompts generate: field data: {file}: {len(bad)} bad lines; the first is {bad[0]}",
-            problems=tuple(bad[:_LISTED]),
-        )
-    return rows
+        return read_file(file, _row)
+    except InputError as error:
+        where = f"prompts generate: field data: {error.detail}"
+        raise InputError(where, problems=error.problems) from None
 
 
-def _row(line: str) -> Params:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"no JSON: {error}") from None
-    if not isinstance(row, dict) or "prompt" not in row:
+def _row(given: object) -> Params:
+    row = object_in(given)
+    if "prompt" not in row:
         raise InputError("expected an object with `prompt`")
     columns = {name: value for name, value in row.items() if name != "prompt"}
     params: Params = {"prompt": row["prompt"], "columns": columns}

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from triforge.environments.rows import Row, Unreadable
+from triforge.environments.rows import Row, object_in, shown
 from triforge.errors import InputError
 from triforge.json_text import require_keepable
 from triforge.rollout.adapting import identity
@@ -81,7 +81,7 @@ def request_of(document: Mapping[str, Any]) -> PoolRequest:
         return PoolRequest.model_validate(document)
     except ValidationError as error:
         problems = tuple(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (given {_short(item['input'])})"
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (given {shown(item['input'])})"
             for item in error.errors()
         )
         raise InputError("; ".join(problems), problems=problems) from None
@@ -148,19 +148,15 @@ def check_rows(
 
 
 def _check_row(family: EnvironmentFamily, row: Any) -> tuple[Split, TaskDraft]:
-    if isinstance(row, Unreadable):
-        raise InputError(row.reason)
-    if not isinstance(row, dict):
-        raise InputError(f"given {_short(row)}, expected an object with `params`")
+    row = object_in(row)
     unknown = sorted(set(row) - {"params", "split"})
     if unknown:
         raise InputError(f"unknown field {unknown[0]!r}; a row has `params` and maybe `split`")
     params, split = row.get("params"), row.get("split", "train")
     if not isinstance(params, dict):
-        raise InputError(f"params: given {_short(params)}, expected an object")
+        raise InputError(f"params: given {shown(params)}, expected an object")
     if split not in ("train", "heldout"):
-        raise InputError(f"split: given {_short(split)}, allowed 'train' or 'heldout'")
-    require_keepable(params, "params")
+        raise InputError(f"split: given {shown(split)}, allowed 'train' or 'heldout'")
     return split, family.validate(params)
 
 
@@ -198,8 +194,3 @@ def generate(
             f"generate: given {need} different tasks (count and heldout), the options allow only about {made}; "
             "request fewer (--tasks and --heldout of `triforge train`) or widen generate.options"
         )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

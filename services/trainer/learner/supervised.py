@@ -6,7 +6,6 @@ exactly the ids that a rollout would have.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.model.token_batches import Floats, Sequences
 from services.trainer.learner.weights.tensors import model_files, model_tensors, publish_model
+from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 from triforge.types import ChatMessage
@@ -72,34 +72,23 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
     """Read JSON lines.
 
     Raises:
-        InputError: names up to ten bad lines; nothing is trained on a file with a bad line.
+        InputError: names the bad lines; nothing is trained on a file with a bad line.
     """
-    ids, scored, weights, problems = [], [], [], []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            tokens, mask, weight = _item(line, renderer, max_tokens)
-        except (InputError, ValueError) as error:
-            problems.append(f"line {number}: {error}")
-            continue
-        places = np.flatnonzero(mask)
-        ids.append(np.asarray(tokens, dtype=np.int64))
-        scored.append(places)
-        weights.append(np.full(len(places), weight, dtype=np.float32))
-    if problems or not ids:
-        found = tuple(problems[:10]) or ("no conversation in it",)
-        raise InputError(f"{path}: {'; '.join(found)}", problems=found)
+    items = read_file(path, lambda row: _item(row, renderer, max_tokens))
+    if not items:
+        raise InputError(f"{path}: no conversation in it")
+    scored = [np.flatnonzero(mask) for _, mask, _ in items]
+    weights = [
+        np.full(len(places), weight, dtype=np.float32)
+        for places, (_, _, weight) in zip(scored, items, strict=True)
+    ]
+    ids = [np.asarray(tokens, dtype=np.int64) for tokens, _, _ in items]
     return Items(Sequences(ids, scored), np.concatenate(weights))
 
 
-def _item(line: str, renderer: Renderer, max_tokens: int) -> tuple[list[int], list[bool], float]:
-    document = json.loads(line)
-    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
+def _item(row: Any, renderer: Renderer, max_tokens: int) -> tuple[list[int], list[bool], float]:
+    document = object_in(row)
+    if not isinstance(document.get("messages"), list):
         raise InputError('expected an object {"messages": [...], "weight": 1.0}')
     unknown = sorted(set(document) - {"messages", "weight"})
     weight = document.get("weight", 1.0)

@@ -131,7 +131,7 @@ def test_every_line_of_a_file_is_checked_whether_it_is_drawn_or_not(
     first, second, third = refused("", '{"prompt": " "}', "{bad", '{"prompt": 3}')
     assert first.startswith("line 22: ")
     assert "some text in it" in first
-    assert second.startswith("line 23: no JSON")
+    assert second.startswith("line 23: not JSON")
     assert third.startswith("line 24: ")
     assert "field prompt" in third
     file.write_text('{"prompt": "a", "level": 1}')
@@ -164,7 +164,7 @@ async def test_a_file_of_rows_makes_a_pool_and_each_row_is_in_it_once(data: Path
     ("text", "sentence"),
     [
         ('{"prompt": "a"}\n{"answer": 1}', "line 2: expected an object with `prompt`"),
-        ('{"prompt": "a"}\n{bad', "line 2: no JSON"),
+        ('{"prompt": "a"}\n{bad', "line 2: not JSON"),
         (None, "No such file"),
     ],
 )

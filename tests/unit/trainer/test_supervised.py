@@ -123,8 +123,8 @@ def test_every_epoch_visits_every_conversation_once(model_folder: Path, tmp_path
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("{", "line 2: Expecting property name"),
-        ("[]", "expected an object"),
+        ("{", "line 2: not JSON: Expecting property name"),
+        ("[]", "expected a JSON object"),
         ({"messages": [], "extra": 1}, r"given fields \['extra'\]"),
         ({**GOOD, "weight": 0}, "weight 0, expected messages and a weight above 0"),
         ({**GOOD, "weight": "x"}, "a weight above 0"),
