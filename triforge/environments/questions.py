@@ -25,7 +25,7 @@ from triforge.environments.kit import (
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params
+from triforge.types import Params, reported
 
 _log = logging.getLogger(__name__)
 
@@ -235,4 +235,5 @@ class QuestionEpisode:
 
 
 def _share(grade: Grade) -> float:
-    return min(1.0, max(0.0, grade.score if grade.share is None else grade.share))
+    share = grade.score if grade.share is None else grade.share
+    return min(1.0, max(0.0, reported(share, "the suite gave the score")))

@@ -100,8 +100,8 @@ class StepResult:
     only when `done`, and so is `share`, the share of hidden tests that was passed, if the environment counts them. `label`
     is the environment's own judgement of the step (+1 useful, -1 not), to measure judges only.
 
-    `reward` is that of the step. `score` is that of the whole episode, given only when `done`; both are finite. Without a
-    score it is the sum of the rewards, and without rewards success as 1 or 0. If `success` is None, the threshold of the
+    `reward` is that of the step. `score` is that of the whole episode, given only when `done`; both are numbers from -1e12 to 1e12
+    (`triforge.types.LARGEST`). Without a score it is the sum of the rewards, and without rewards success as 1 or 0. If `success` is None, the threshold of the
     run or the family decides it; without a threshold the success of the episode is unknown.
 
     `local` is the value of the step for the agent that took it. It is no part of the score; tree rollouts read it.

@@ -28,6 +28,12 @@ def chat(completions, **_): return [float(len(completions[0][0]["content"]))]
 def nothing(completions): return [None]
 def many(completions): return [1.0, 2.0]
 def endless(completions): return [float("inf")]
+def large(completions): return [1e154]
+def text(completions): return ["1.0"]
+def coded(completions): return b"1"
+def word(completions): return "7"
+def named(completions): return {1: 0.5}
+def number(completions): return 1.0
 def raises(completions): raise KeyError("no such word")
 """
 ROW: Params = {"prompt": "2 + 2?", "columns": {"answer": "4", "level": 1}}
@@ -71,10 +77,14 @@ async def test_messages_are_shown_and_graded_as_messages() -> None:
     assert result.score == 3.0
 
 
-@pytest.mark.parametrize("reward", ["nothing", "many", "endless", "raises"])
+@pytest.mark.parametrize(
+    "reward",
+    ["nothing", "many", "endless", "large", "text", "coded", "word", "named", "number", "raises"],
+)
 async def test_a_function_that_answers_no_number_measures_nothing(reward: str) -> None:
-    with pytest.raises(EnvError, match=f"my_rewards:{reward}: .*(number|word)"):
+    with pytest.raises(EnvError, match=f"my_rewards:{reward}: .*(number|word)") as caught:
         await play(reward, "x")
+    assert caught.value.retryable is (reward == "raises")  # the same number would come again
 
 
 async def test_an_error_of_a_function_has_its_file_and_line() -> None:
