@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -11,11 +12,11 @@ from pydantic import Field, JsonValue
 
 from environments.prompts.function import RewardFunction
 from triforge.environments import plugins
-from triforge.environments.kit import Family, Strict, parse_model
+from triforge.environments.kit import Family, Strict, parse_model, same_words
 from triforge.environments.registry import About
 from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
 from triforge.types import Params
 
 _MOST: Final = 100_000  # tasks of a pool
@@ -43,10 +44,14 @@ class GeneratorOptions(Strict):
 
 
 class PlayOptions(Strict):
-    """The reward function, and the score from which an answer is a success, if that is to be known."""
+    """The reward function, and the score from which an answer is a success, if that is to be known.
+
+    Rows with the same value in the column `identity` are in one split; without it, those with the same prompt.
+    """
 
     reward: str
     success_at: float | None = None
+    identity: str | None = None
 
 
 class PromptEpisode:
@@ -107,6 +112,21 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
     def fits(self, params: Params, options: Params) -> None:
         """Refuse a row whose columns do not fit the reward function."""
         PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:
+        """Return the prompt of a row, without case and white space, or its column `identity`."""
+        given, column = (
+            self.read(draft.params),
+            parse_model(PlayOptions, options, "prompts options").identity,
+        )
+        if column is None:
+            return same_words("\n".join(_parts(given.prompt)))
+        if column not in given.columns:
+            raise InputError(
+                f"prompts options: field identity: given {column!r}, the row has the columns {', '.join(given.columns) or 'none'}"
+            )
+        value = given.columns[column]
+        return same_words(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw `count` rows of the file, without replacement."""

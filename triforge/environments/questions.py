@@ -20,6 +20,7 @@ from triforge.environments.kit import (
     first_valid,
     parse_model,
     part_of,
+    same_words,
     wrapped,
 )
 from triforge.environments.worker import TooSlowError
@@ -153,6 +154,10 @@ class QuestionFamily(Family[Params, QuestionOptions]):
     def of_kind(self, kind: str, options: Params) -> Params:
         """Return the options of questions of one kind."""
         return {**options, self.listed: [kind]}
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return the question; several seeds may lead to it."""
+        return same_words(draft.instruction)
 
     def write(self, given: Params) -> Params:
         """Return the parameters, which `read` has completed."""

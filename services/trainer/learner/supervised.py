@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.model.token_batches import Floats, Sequences
 from services.trainer.learner.weights.tensors import model_files, model_tensors, publish_model
+from triforge.environments.kit import same_words
 from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
 from triforge.rendering import Renderer
@@ -44,7 +45,9 @@ class SupervisedOptions:
     steps: int = 0  # updates; 0 leaves the end to `seconds`
     seconds: float = 0.0  # time budget; 0 leaves the end to `steps`
     token_budget: int = 8192  # tokens a forward pass may hold
-    eval_share: float = 0.02  # of the conversations, held out and measured
+    eval_share: float = (
+        0.02  # of the conversations, held out and measured; those that ask the same stay together
+    )
     eval_every: int = 0  # updates between two measurements; 0 measures before and after only
     seed: int = 1  # of the split and the order
 
@@ -62,10 +65,11 @@ class SupervisedOptions:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Conversations as ids; `weights` float32 [N], one a trained token."""
+    """Conversations as ids; `weights` float32 [N], one a trained token; `asked` is what each asks the assistant."""
 
     sequences: Sequences
     weights: Floats
+    asked: tuple[str, ...]
 
 
 def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
@@ -77,16 +81,16 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
     items = read_file(path, lambda row: _item(row, renderer, max_tokens))
     if not items:
         raise InputError(f"{path}: no conversation in it")
-    scored = [np.flatnonzero(mask) for _, mask, _ in items]
-    weights = [
-        np.full(len(places), weight, dtype=np.float32)
-        for places, (_, _, weight) in zip(scored, items, strict=True)
-    ]
-    ids = [np.asarray(tokens, dtype=np.int64) for tokens, _, _ in items]
-    return Items(Sequences(ids, scored), np.concatenate(weights))
+    tokens, masks, weights, asked = zip(*items, strict=True)
+    scored = [np.flatnonzero(mask) for mask in masks]
+    ids = [np.asarray(one, dtype=np.int64) for one in tokens]
+    each = np.repeat(np.asarray(weights, dtype=np.float32), [len(places) for places in scored])
+    return Items(Sequences(ids, scored), each, asked)
 
 
-def _item(row: Any, renderer: Renderer, max_tokens: int) -> tuple[list[int], list[bool], float]:
+def _item(
+    row: Any, renderer: Renderer, max_tokens: int
+) -> tuple[list[int], list[bool], float, str]:
     document = object_in(row)
     if not isinstance(document.get("messages"), list):
         raise InputError('expected an object {"messages": [...], "weight": 1.0}')
@@ -109,7 +113,20 @@ def _item(row: Any, renderer: Renderer, max_tokens: int) -> tuple[list[int], lis
         )
     if not any(mask):
         raise InputError("messages: given no text of an assistant, expected at least one")
-    return tokens, mask, float(weight)
+    asked = "\n".join(str(m.content) for m in messages if m.role != "assistant")
+    return tokens, mask, float(weight), same_words(asked)
+
+
+def _held_out(order: Sequence[int], asked: Sequence[str], most: int) -> set[int]:
+    """Return the rows that are held out, at most so many: the first of `order`, and with each row all that ask the same."""
+    rows: dict[str, list[int]] = {}
+    for row in order:
+        rows.setdefault(asked[row], []).append(row)
+    held: set[int] = set()
+    for same in rows.values():
+        if len(held) + len(same) <= most:
+            held.update(same)
+    return held
 
 
 class SupervisedJob:
@@ -122,8 +139,9 @@ class SupervisedJob:
         order = list(range(len(items.sequences.counts)))
         self._draw = random.Random(options.seed)  # noqa: S311 - a reproducible order, not a secret
         self._draw.shuffle(order)
-        held = round(len(order) * options.eval_share)
-        self._eval, self._train = order[:held][:_EVAL_ROWS], order[held:]
+        held = _held_out(order, items.asked, round(len(order) * options.eval_share))
+        self._eval = [row for row in order if row in held][:_EVAL_ROWS]
+        self._train = [row for row in order if row not in held]
         if not self._train:
             raise InputError(
                 f"eval_share: given {options.eval_share} of {len(order)} conversations, expected some left to train on"

@@ -12,7 +12,7 @@ import pytest
 from environments.prompts.family import FAMILY
 from services.env_adapter.pools.creation import PoolMaker
 from triforge.environments import plugins
-from triforge.environments.tasks import CheckedTasks, generate
+from triforge.environments.tasks import CheckedTasks, check_pool, generate
 from triforge.errors import EnvError, InputError
 from triforge.store.database import open_database
 from triforge.testing.check_environment import check_environment, require
@@ -198,3 +198,41 @@ def test_where_modules_are_listed_no_file_of_the_services_machine_is_read(
             FAMILY.generate(count=1, seed=0, options={"data": str(data)})
     finally:
         plugins.here.cache_clear()
+
+
+DISGUISES = ["{} + 0 is?", "  {}  +\n0\tis? ", "{} + 0 IS?", "{}\u00a0+\u20030 \uff49s?"]
+
+
+@pytest.mark.parametrize("identity", [None, "question"])
+def test_rows_that_ask_the_same_are_in_one_split_whatever_their_id_case_and_white_space(
+    tmp_path: Path, identity: str | None
+) -> None:
+    file = tmp_path / "data.jsonl"
+    rows = [
+        {"prompt": "Solve it." if identity else text.format(n), "answer": str(n), "id": f"{n}-{k}", "question": text.format(n)}
+        for n in range(40)
+        for k, text in enumerate(DISGUISES if n % 4 == 0 else DISGUISES[:1])
+    ]  # fmt: skip
+    file.write_text("\n".join(map(json.dumps, rows)))
+    chosen = options("score") | {"identity": identity}
+    spec = GenerateSpec(count=55, heldout=15, options={"data": str(file)})
+    head = PoolRequest(name="p", environment="prompts", options=chosen, generate=spec)
+    with CheckedTasks() as checked:
+        check_pool(FAMILY, head, (), checked)
+        splits: dict[str, set[str]] = {}
+        for split, draft in checked:
+            splits.setdefault(draft.params["columns"]["answer"], set()).add(split)
+    assert checked.splits == {"train": 55, "heldout": 15}
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_an_identity_that_a_row_does_not_have_is_named() -> None:
+    head = PoolRequest(
+        name="p", environment="prompts", options=options("score") | {"identity": "uid"}
+    )
+    rows = [("line 1", {"params": ROW})]
+    with (
+        CheckedTasks() as checked,
+        pytest.raises(InputError, match="line 1: prompts options: field identity: given 'uid'"),
+    ):
+        check_pool(FAMILY, head, rows, checked)
