@@ -1,4 +1,4 @@
-"""What a task asks, by which pools keep tasks in one split: ids, seeds, answers, case and white space are no part of it."""
+"""The text by which pools keep tasks in one split: ids, seeds, answers, case and white space are no part of it."""
 
 from __future__ import annotations
 

@@ -104,9 +104,9 @@ def test_conversations_that_ask_the_same_are_held_out_together_or_not_at_all(
 ):
     words = ("ok", "fail", "egg", "go", "take")
     chats = [
-        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]}
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
         for asked in (*words, *(f" {word.upper()}\n" for word in words))
-        for told in ("go", "take egg")
+        for answer in ("go", "take egg")
     ]
     for seed in range(20):
         made = job(model_folder, lines(tmp_path / "d", *chats), eval_share=0.2, seed=seed)

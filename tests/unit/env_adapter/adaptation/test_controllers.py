@@ -284,7 +284,7 @@ async def test_options_that_the_generator_refuses_leave_the_slot_with_the_reason
 
 
 class OneQuestion(PuzzleFamily):
-    """Puzzles whose questions are all told as one."""
+    """Puzzles whose questions are all counted as one."""
 
     def asks(self, draft: TaskDraft, options: Params) -> str:
         return "the question"
