@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from triforge.environments.rows import object_in, read_file
 
 Tell = Callable[[str], None]
 _POLL_S = 0.5
@@ -30,8 +31,8 @@ def read(path: Path) -> dict[str, Any]:
     A file on record has one line, in which `steps` is a list for each measure.
     """
     found: dict[str, Any] = {"steps": [], "evaluations": []}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        for name, value in json.loads(line).items():
+    for line in read_file(path, object_in):
+        for name, value in line.items():
             if name == "steps" and all(isinstance(one, list) for one in value.values()):
                 found[name] = _rows(value)
             elif name in ("steps", "evaluations"):

@@ -22,7 +22,7 @@ from environments.code.execution import (
 from environments.code.operations import WORLDS, Kind, choices
 from environments.code.params import WHERE, ProgramParams, params_of, read_params
 from environments.code.recipes import MAX_STEPS, Recipe, names
-from triforge.environments.kit import ORDERED, Family, Strict, parse_model
+from triforge.environments.kit import ORDERED, Family, Strict, parse_model, same_words
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
 from triforge.event_loop import together
@@ -141,6 +141,10 @@ class CodeFamily(Family[ProgramParams, PlayOptions]):
 
     def kind(self, given: ProgramParams) -> str:
         return given.kind
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return the question, without the tests and a reference that rows have with it."""
+        return same_words(str(draft.params["question"]))
 
     def check(self, given: ProgramParams) -> None:
         """Run a reference solution that comes with a problem, and refuse a task that it does not solve."""

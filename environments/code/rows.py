@@ -13,11 +13,11 @@ Tests that call a function instead of using standard input are refused, and so a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from triforge.errors import InputError
+from triforge.json_text import loads
 from triforge.types import Params
 
 STATEMENTS: Final = ("question", "question_content", "description", "problem")
@@ -86,7 +86,7 @@ def _tests(row: Mapping[str, object], name: str) -> list[dict[str, str]]:
     value = row.get(name)
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value else []
+            value = loads(value) if value else []
         except ValueError:
             raise InputError(
                 f"code row: field {name}: not JSON; packed tests must be unpacked to a list of input and output first"

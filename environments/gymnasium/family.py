@@ -144,7 +144,7 @@ class GymEpisode:
             action_valid=True,
             done=self.done,
             success=None if won is None else bool(won),
-            reward=float(reward),
+            reward=reward,
         )
 
     def leave(self, *, sound: bool) -> None:  # noqa: ARG002

@@ -8,10 +8,10 @@ began.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
+from statistics import fmean
 from typing import Any, Final
 
 from pydantic import Field
@@ -23,6 +23,7 @@ from environments.harbor.inside import Entry
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
 from triforge.sandbox.limits import MIB, Limits, RunResult
+from triforge.types import number
 
 _PROGRAM: Final = Path(inside.__file__).read_text(encoding="utf-8")
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -159,8 +160,7 @@ def _number(text: str) -> float:
     try:
         value = json.loads(text)
         if isinstance(value, dict):
-            value = value["reward"] if "reward" in value else sum(value.values()) / len(value)
-        number = float(value)
-    except (ValueError, TypeError, ZeroDivisionError):
+            value = value["reward"] if "reward" in value else fmean(map(number, value.values()))
+        return number(value)
+    except (ValueError, RecursionError):
         return 0.0
-    return number if math.isfinite(number) else 0.0

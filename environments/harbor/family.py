@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import tarfile
 from base64 import b64decode
@@ -22,10 +23,17 @@ from environments.harbor.execution import RunLimits, Workspace
 from environments.harbor.folder import RESERVED, HarborTask, Layout, laid_out, read_folder
 from triforge.config import Settings
 from triforge.environments import plugins
-from triforge.environments.kit import Family, Observation, StepResult, Strict, parse_model
+from triforge.environments.kit import (
+    Family,
+    Observation,
+    StepResult,
+    Strict,
+    parse_model,
+    same_words,
+)
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Reset
+from triforge.rollout.protocols import Reset, TaskDraft
 from triforge.sandbox.client import Sandbox, shared
 from triforge.types import Params
 
@@ -154,6 +162,13 @@ class HarborFamily(Family[HarborTask, PlayOptions]):
 
     def kind(self, given: HarborTask) -> str:
         return given.name.partition("-")[0]
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return the instruction and the files that the agent finds, without the task's name, tests and solution."""
+        given = self.read(draft.params)
+        files = {**given.files, **given.binary}
+        shown = {path: text for path, text in files.items() if path.startswith("environment/")}
+        return json.dumps([same_words(draft.instruction), shown], sort_keys=True)
 
     def check(self, given: HarborTask) -> None:
         """Refuse a task that is won without a script, or that its own solution does not win."""

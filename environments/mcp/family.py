@@ -17,11 +17,13 @@ from triforge.environments.kit import (
     Strict,
     parse_model,
     part_of,
+    same_words,
     wrapped,
 )
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params
 
 EPISODE: Final = "$episode"
 _DONE: Final = "done"
@@ -172,6 +174,13 @@ class McpFamily(Family[McpTask, PlayOptions]):
 
     def kind(self, given: McpTask) -> str:
         return given.server
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return the instruction and what it is about: server, setup and fixed arguments."""
+        given = self.read(draft.params).model_dump(
+            mode="json", include={"server", "setup", "fixed"}
+        )
+        return json.dumps([same_words(draft.instruction), given], sort_keys=True)
 
     def check(self, given: McpTask) -> None:
         server_of(given.server)

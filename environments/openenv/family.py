@@ -14,10 +14,10 @@ from pydantic import Field, JsonValue
 from triforge.environments.egress import EgressPolicy, here, place_of
 from triforge.environments.kit import Answer, Family, Strict, parse_model, part_of
 from triforge.environments.registry import About
-from triforge.errors import EnvError
+from triforge.errors import EnvError, ObservationError
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.seeds import derive_seed
-from triforge.types import Params
+from triforge.types import Params, reported
 
 _MAX_MESSAGE: Final = 64 * 2**20  # bytes; observations may hold screenshots
 _REFUSALS: Final = ("VALIDATION_ERROR", "INVALID_JSON")
@@ -101,7 +101,7 @@ class RemoteEpisode:
             except RefusedError:
                 reply = None
         seen = reply["observation"] if reply else {}
-        self._earned += float((reply or {}).get("reward") or 0.0)
+        self._earned += self._reward(reply or {})
         over = bool(reply and reply.get("done"))
         self.done = over or self._steps >= self._params.horizon
         return StepResult(
@@ -111,6 +111,13 @@ class RemoteEpisode:
             done=self.done,
             success=over and self._earned >= self._params.success,
         )
+
+    def _reward(self, reply: dict[str, Any]) -> float:
+        reward = reply.get("reward")
+        try:
+            return 0.0 if reward is None else reported(reward, f"openenv: {self._url} gave")
+        except ValueError as error:
+            raise ObservationError(str(error)) from None
 
     async def leave(self, *, sound: bool) -> None:  # noqa: ARG002
         socket, self._socket = self._socket, None

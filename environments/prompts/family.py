@@ -12,13 +12,13 @@ from pydantic import Field, JsonValue
 
 from environments.prompts.function import RewardFunction
 from triforge.environments import plugins
-from triforge.environments.kit import Family, Strict, parse_model
+from triforge.environments.kit import Family, Strict, parse_model, same_words
 from triforge.environments.registry import About
+from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
 from triforge.types import Params
 
-_LISTED: Final = 20  # bad lines
 _MOST: Final = 100_000  # tasks of a pool
 _WHERE: Final = "prompts options: field reward"
 
@@ -44,10 +44,14 @@ class GeneratorOptions(Strict):
 
 
 class PlayOptions(Strict):
-    """The reward function, and the score from which an answer is a success, if that is to be known."""
+    """The reward function, and the score from which an answer is a success, if that is to be known.
+
+    Rows with the same value in the column `identity` are in one split; without it, those with the same prompt.
+    """
 
     reward: str
     success_at: float | None = None
+    identity: str | None = None
 
 
 class PromptEpisode:
@@ -109,6 +113,21 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         """Refuse a row whose columns do not fit the reward function."""
         PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
 
+    def asks(self, draft: TaskDraft, options: Params) -> str:
+        """Return the prompt of a row, without case and white space, or its column `identity`."""
+        given, column = (
+            self.read(draft.params),
+            parse_model(PlayOptions, options, "prompts options").identity,
+        )
+        if column is None:
+            return same_words("\n".join(_parts(given.prompt)))
+        if column not in given.columns:
+            raise InputError(
+                f"prompts options: field identity: given {column!r}, the row has the columns {', '.join(given.columns) or 'none'}"
+            )
+        value = given.columns[column]
+        return same_words(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw `count` rows of the file, without replacement."""
         wanted = parse_model(GeneratorOptions, options, "prompts generate")
@@ -136,33 +155,15 @@ def _rows(file: Path) -> list[Params]:
     """Read the rows of a JSONL file: the column `prompt`, and all others; an `InputError` names each bad line."""
     plugins.demand_files("prompts generate: field data", "environments/prompts/README.md")
     try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(f"prompts generate: field data: {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"prompts generate: field data: {file}: no UTF-8: {error}") from None
-    rows: list[Params] = []
-    bad: list[str] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                rows.append(_row(line))
-        except InputError as error:
-            bad.append(f"line {number}: {error.detail}")
-    if bad:
-        raise InputError(
-            f"prompts generate: field data: {file}: {len(bad)} bad lines; the first is {bad[0]}",
-            problems=tuple(bad[:_LISTED]),
-        )
-    return rows
+        return read_file(file, _row)
+    except InputError as error:
+        where = f"prompts generate: field data: {error.detail}"
+        raise InputError(where, problems=error.problems) from None
 
 
-def _row(line: str) -> Params:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"no JSON: {error}") from None
-    if not isinstance(row, dict) or "prompt" not in row:
+def _row(given: object) -> Params:
+    row = object_in(given)
+    if "prompt" not in row:
         raise InputError("expected an object with `prompt`")
     columns = {name: value for name, value in row.items() if name != "prompt"}
     params: Params = {"prompt": row["prompt"], "columns": columns}

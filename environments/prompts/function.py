@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +10,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from triforge.environments import plugins
-from triforge.errors import EnvError, InputError, raised_at
+from triforge.errors import EnvError, InputError, ObservationError, raised_at
+from triforge.types import reported
 
 Prompt = str | list[dict[str, str]]
 _OURS: Final = ("prompts", "completions")
@@ -44,17 +44,25 @@ class RewardFunction:
         return cls(path, function, frozenset(wanted))
 
     def __call__(self, prompt: Prompt, completion: str, columns: Mapping[str, JsonValue]) -> float:
-        """Return the reward of one completion; an `EnvError` if the function raises, or returns no number."""
+        """Return the reward of one completion; an `EnvError` if the function raises, an `ObservationError` if it returns no number."""
         turn = {"role": "assistant", "content": completion}
         answer = completion if isinstance(prompt, str) else [turn]
         one: dict[str, object] = {**columns, "prompts": prompt, "completions": answer}
         try:
-            (reward,) = self.function(**{name: [one[name]] for name in self.wanted})
-            score = float(reward)
+            rewards = self.function(**{name: [one[name]] for name in self.wanted})
         except Exception as error:
             raise EnvError(
                 f"{self.path}: {type(error).__name__}: {error}{raised_at(error)}; expected a list of one number for one completion"
             ) from error
-        if not math.isfinite(score):
-            raise EnvError(f"{self.path}: answered {score}, expected a finite number")
-        return score
+        try:
+            if isinstance(rewards, str | bytes | Mapping):
+                raise TypeError
+            (reward,) = rewards
+        except (TypeError, ValueError):
+            raise ObservationError(
+                f"{self.path}: returned {rewards!r:.80}, expected a list of one number for one completion"
+            ) from None
+        try:
+            return reported(reward, f"{self.path}: returned a list of")
+        except ValueError as error:
+            raise ObservationError(str(error)) from None

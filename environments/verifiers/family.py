@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from pydantic import JsonValue
 
-from triforge.environments.kit import Episode, Family, Strict
+from triforge.environments.kit import Episode, Family, Strict, same_words
 from triforge.environments.registry import About
 from triforge.errors import InputError
+from triforge.rollout.adapting import identity
+from triforge.rollout.protocols import TaskDraft
 from triforge.types import Params
 
 _PAGE: Final = "environments/verifiers/README.md"
@@ -63,6 +66,17 @@ class VerifiersFamily(Family[VerifiersTask, PlayOptions]):
                 f"`player.py` have; see {_PAGE}"
             )
         return named
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return the prompt of a row, without its id and answer; of a row without a prompt all of it."""
+        given = self.read(draft.params)
+        prompt = given.data.get("prompt")
+        if not prompt:
+            return identity(draft.params)
+        turns = prompt if isinstance(prompt, list) else [prompt]
+        asked = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]
+        words = [same_words(one) if isinstance(one, str) else one for one in asked]
+        return json.dumps([given.env, words], sort_keys=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
         raise InputError(

@@ -26,7 +26,8 @@ from services.env_adapter.adaptation.controllers import ControllerParts
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.adaptation.settings import RunOutcome
 from services.env_adapter.pools.rows import lock_pool, new_row, task_in
-from services.env_adapter.pools.slots import replace, successor, withdraw
+from services.env_adapter.pools.slots import held_out, replace, successor, withdraw
+from triforge.environments.tasks import asks_of
 from triforge.errors import InputError
 from triforge.rollout.adapting import Kinds, Levels
 from triforge.rollout.protocols import TaskDraft
@@ -55,6 +56,7 @@ class LadderController:
         self._database, self._family = parts.database, parts.family
         # levels that the generator cannot make
         self._refused: set[tuple[str, str, int, str]] = set()
+        self._heldout: dict[str, tuple[TaskDraft, ...]] = {}  # by pool; they never change
 
     async def respond(self, outcome: RunOutcome) -> Proposal | Closed:
         """Make the slot's next task. All measured groups count, also those that train nothing."""
@@ -69,7 +71,9 @@ class LadderController:
                 return _MADE
             task = task_in(session, outcome.task_id)
             ladders = _ladders(session, outcome)
-        fresh, refused = self._draw(name, task, ladders, _options(outcome))
+            if task.pool_id not in self._heldout:
+                self._heldout[task.pool_id] = held_out(session, task.pool_id)
+        fresh, refused = self._draw(name, task, ladders, outcome)
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(ProposalRow, name) is not None:
@@ -90,10 +94,10 @@ class LadderController:
             return proposal
 
     def _draw(
-        self, name: str, task: Task, ladders: dict[str, Ladder], section: RlveOptions
+        self, name: str, task: Task, ladders: dict[str, Ladder], outcome: RunOutcome
     ) -> tuple[_Fresh | None, str]:
-        """Return a task, or why there is none. A level that the generator refuses is not drawn again."""
-        family = self._family(task.family)
+        """Return a task that no held-out one asks, or why there is none. A level that the generator refuses is not drawn again."""
+        family, section = self._family(task.family), _options(outcome)
         if not isinstance(family, Levels):
             return None, f"the environment {task.family!r} has no difficulty levels"
         try:
@@ -101,6 +105,7 @@ class LadderController:
         except InputError as error:
             return None, error.detail
         start, why = Ladder(section), ""
+        asks = asks_of(family, outcome.settings.env_adapter.options)
         for number in range(_DRAWS):
             seed, kind, options = derive_seed(name, "ladder", number), "", section.options
             if kinds and isinstance(family, Kinds):
@@ -116,7 +121,10 @@ class LadderController:
                 (params,) = family.generate(
                     count=1, seed=seed, options=family.at_level(level, options)
                 )
-                return _Fresh(kind, level, family.validate(params)), ""
+                draft = family.validate(params)
+                if asks(draft) not in map(asks, self._heldout[task.pool_id]):
+                    return _Fresh(kind, level, draft), ""
+                why = f"level {level}: a held-out task asks the same"
             except InputError as error:
                 self._refused.add(key)
                 why = f"level {level}: {error.detail}"

@@ -87,6 +87,8 @@ ENDINGS: list[tuple[str, object]] = [
     ('post(session + "/reward", \'{"score": 0.5, "end": false}\')', (None, 0.5)),
     ("sys.stderr.write('no key\\n'); sys.exit(3)", "the agent ended with 3: no key"),
     ("write('good')", "expected a number or the JSON of a reward"),
+    ("write('1e308')", "expected a number from -1e+12 to 1e+12: divide larger ones by a constant"),
+    ("write('NaN')", "NaN is no JSON number"),
 ]
 ENDS = """
 import sys
@@ -143,7 +145,7 @@ ENDED, VERDICT = (
     "the agent reports: no verdict",
 )
 CHATS = STAYS.replace("    ask()", "    ask()\n    if count == 1: print('Warming up')")
-NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the JSON of a reward (Expecting value: line 1 column 1 (char 0))"
+NO_REWARD = "TRIFORGE_REWARD: given b'Warming up\\n', expected a number or the JSON of a reward (not JSON: Expecting value (character 0))"
 
 
 @pytest.mark.parametrize(

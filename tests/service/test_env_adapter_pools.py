@@ -168,7 +168,7 @@ async def test_a_long_list_of_bad_rows_ends_with_a_count(http: httpx.AsyncClient
 
 async def test_a_heldout_row_that_is_also_trained_on_is_named(client: EnvAdapterClient) -> None:
     upload = request(tasks=(TaskUpload(params=game()), TaskUpload(params=game(), split="heldout")))
-    with pytest.raises(InputError, match=r"tasks\[1\]: the same task as tasks\[0\]"):
+    with pytest.raises(InputError, match=r"tasks\[1\]: asks the same as tasks\[0\]"):
         await client.create_pool(upload)
     lines = b"\n".join(json.dumps({"params": game()}).encode() for _ in range(2))
     # Equal rows of one split are the uploader's business.

@@ -195,6 +195,22 @@ async def test_a_score_is_a_success_from_the_threshold_of_the_family_on(run: Run
     assert [values[one.session.index or 0] for one in made] == [1, -1]
 
 
+async def test_rewards_beyond_the_bound_are_refused_and_the_largest_ones_complete_a_group(
+    run: Run,
+) -> None:
+    playing = run.play(run.group())
+    made = [await run.begin(), await run.begin()]
+    for session, largest in zip(made, (1e12, -1e12), strict=True):
+        await run.act(session, "left", "right")
+        refused = await run.both.tell(session, "reward", steps={"1": 1e308, "2": 1e308})
+        assert refused.status_code == 422
+        taken = await run.both.tell(session, "reward", steps={"1": largest, "2": largest})
+        assert taken.status_code == 200, taken.text
+    await asyncio.wait_for(playing, 5)
+    scores = {t.outcome.score for t in (await run.played()).trajectories}
+    assert scores == {2e12, -2e12}
+
+
 async def test_another_worker_goes_on_and_a_group_played_again_begins_anew(run: Run) -> None:
     group = run.group()
     playing = run.play(group)

@@ -245,9 +245,15 @@ async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services)
 
     assert "has sampled nothing" in await detail_of("reward", 409, score=1.0)
     assert "expected `score`, `success` or `steps`" in await detail_of("reward", 422)
+    bound = "expected a number from -1e+12 to 1e+12: divide larger ones by a constant"
+    for wrong in (1e308, -1e154, 10**400, "1.0", {"a": 1}, [1.0]):
+        assert f"score: {bound}" in await detail_of("reward", 422, score=wrong)
+        assert f"steps.1: {bound}" in await detail_of("reward", 422, steps={"1": wrong})
+        named = {"score": 1.0, "metrics": {"seconds": wrong}}
+        assert f"metrics.seconds: {bound}" in await detail_of("reward", 422, **named)
     stranger = {"authorization": f"Bearer {other.key}"}
-    wrong = await both.env.get(url, headers=stranger)
-    assert (wrong.status_code, wrong.json()["detail"]) == (401, f"this is not the key of session {made.session.id}")  # fmt: skip
+    refused = await both.env.get(url, headers=stranger)
+    assert (refused.status_code, refused.json()["detail"]) == (401, f"this is not the key of session {made.session.id}")  # fmt: skip
     unknown = await both.env.get("/v1/sessions/0123456789ab")
     assert (unknown.status_code, unknown.json()["detail"]) == (404, "session '0123456789ab' does not exist")  # fmt: skip
     both.says("one")

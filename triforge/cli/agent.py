@@ -9,11 +9,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from pydantic import ValidationError
 from typer import Argument, Option
 
 from triforge.cli.agent_process import (
@@ -38,6 +38,7 @@ from triforge.cli.training import Trained, result_of, show
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
+from triforge.environments.kit import parse_model
 from triforge.environments.registry import family
 from triforge.errors import (
     BusyError,
@@ -48,7 +49,9 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
+from triforge.json_text import loads
 from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.live import LiveEnvironment
 from triforge.types import ENDED, MadeSession, Params, RunState, SessionReward, Task
 
 agent_app = typer.Typer(no_args_is_help=True)
@@ -242,26 +245,25 @@ class Agents:
 
 def _parsed(text: bytes) -> SessionReward:
     try:
-        value = json.loads(text)
+        value = loads(text)
         fields = value if isinstance(value, dict) else {"score": value}
         if fields.keys() != {"error"}:
-            return SessionReward.model_validate(fields)
-    except (ValueError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
+            return parse_model(SessionReward, fields, "reward")
+    except ValueError as error:
         raise InputError(
-            f"{REWARD}: given {text[:80]!r}, expected a number or the JSON of a reward ({reason})"
+            f"{REWARD}: given {text[:80]!r}, expected a number or the JSON of a reward ({error})"
         ) from None
     raise EnvError(f"the agent reports: {str(fields['error'])[:500]}")
 
 
 async def verified(task: Task, options: Params, answer: str) -> SessionReward:
     """Return the family's reward of a final answer; ConfigError if one answer does not end an episode with a score."""
-    environment = fresh_environment(family(task.family), options)
+    live = LiveEnvironment(partial(fresh_environment, family(task.family), options), task, 0)
     try:
-        await environment.reset(task, seed=0)
-        result = await environment.step(answer)
+        await live.start()
+        result = await live.step(answer)
     finally:
-        await environment.close()
+        await live.close()
     score = result.reward if result.score is None else result.score
     if not result.done or (score is None and result.success is None):
         raise ConfigError(

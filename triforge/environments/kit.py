@@ -15,11 +15,13 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from random import Random
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from unicodedata import normalize
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from triforge.errors import EnvError, InputError
+from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, TaskDraft
 from triforge.rollout.protocols import Observation as Observation
 from triforge.rollout.protocols import StepResult as StepResult
@@ -109,6 +111,11 @@ def path_back(came: dict[StateT, tuple[StateT, T] | None], end: StateT) -> list[
         moves.append(step[1])
         step = came[step[0]]
     return moves[::-1]
+
+
+def same_words(text: str) -> str:
+    """Return a text without case, white space and forms of characters; texts that differ in these only ask the same."""
+    return " ".join(normalize("NFKC", text).casefold().split())
 
 
 # ---- answers ----------------------------------------------------------------------------------------------------
@@ -379,6 +386,14 @@ class Family(ABC, Generic[GivenT, PlayT]):
         """Return the parameters in full, as they are stored."""
         assert isinstance(given, BaseModel), "a family with other parameters overrides `write`"
         return given.model_dump(mode="json")
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return what a task of a pool with these options asks; tasks with equal texts are never in two splits.
+
+        By default these are all of its parameters. A family whose rows have ids, seeds or answers besides the question leaves
+        them out (`same_words` of the question).
+        """
+        return identity(draft.params)
 
     def solution(self, given: GivenT, options: PlayT) -> Sequence[str] | None:  # noqa: ARG002
         """Return responses that win, if the family can find them."""

@@ -20,12 +20,13 @@ from triforge.environments.kit import (
     first_valid,
     parse_model,
     part_of,
+    same_words,
     wrapped,
 )
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params
+from triforge.types import Params, reported
 
 _log = logging.getLogger(__name__)
 
@@ -154,6 +155,10 @@ class QuestionFamily(Family[Params, QuestionOptions]):
         """Return the options of questions of one kind."""
         return {**options, self.listed: [kind]}
 
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return the question; several seeds may lead to it."""
+        return same_words(draft.instruction)
+
     def write(self, given: Params) -> Params:
         """Return the parameters, which `read` has completed."""
         return given
@@ -235,4 +240,5 @@ class QuestionEpisode:
 
 
 def _share(grade: Grade) -> float:
-    return min(1.0, max(0.0, grade.score if grade.share is None else grade.share))
+    share = grade.score if grade.share is None else grade.share
+    return min(1.0, max(0.0, reported(share, "the suite gave the score")))

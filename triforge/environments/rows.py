@@ -1,21 +1,26 @@
-"""Rows of a pool in files and bodies. JSONL is read line by line, so it may be large; JSON is parsed whole."""
+"""Rows in files and bodies: tasks of pools, prompts, conversations. Every JSONL file and body is read by `read_lines`.
+
+JSONL is read line by line, so it may be large; JSON is parsed whole.
+"""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 from triforge.errors import InputError
-from triforge.json_text import loads, require_parsable
+from triforge.json_text import loads, require_keepable, require_parsable
 
 JSONL: Final = "application/x-ndjson"
 MAX_ROW: Final = 2**20  # bytes of a line of JSONL
 MAX_JSON: Final = 2**23  # bytes of a JSON body, which is parsed whole
+_NAMED: Final = 20  # bad lines that an error names; the rest is counted
 _PARTS: Final = 1_000_000  # strings, lists, objects and numbers in it
 
+T = TypeVar("T")
 Row = tuple[str, Any]  # the label of a row ("tasks[3]", "line 4") and its value
 
 
@@ -39,17 +44,56 @@ def object_of(text: str | bytes, what: str) -> dict[str, Any]:
 
 def read_params(file: Path) -> list[dict[str, Any]]:
     """Return the parameters in a JSONL file, one task for each line, bare or as `{"params": {...}}`."""
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from None
-    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-    rows = [object_of(line, f"{file}: line {number}") for number, line in numbered]
+    rows = read_file(file, object_in)
     return [row["params"] if isinstance(row.get("params"), dict) else row for row in rows]
 
 
+def read_file(file: Path, read: Callable[[Any], T]) -> list[T]:
+    """Read the rows of a JSONL file, each by `read`, which raises InputError for a row that it refuses.
+
+    Raises:
+        InputError: the file cannot be read, or rows in it; the bad lines are named.
+    """
+    rows: list[T] = []
+    bad: list[str] = []
+    try:
+        with file.open("rb") as opened:
+            for label, row in read_lines(opened):
+                try:
+                    rows.append(read(row))
+                except InputError as error:
+                    bad.append(f"{label}: {error.detail}")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
+    if bad:
+        raise InputError(
+            f"{file}: {len(bad)} bad lines; the first is {bad[0]}", problems=tuple(bad[:_NAMED])
+        )
+    return rows
+
+
+def object_in(row: Any) -> dict[str, Any]:
+    """Return the JSON object of a row; raise InputError if it is none."""
+    if isinstance(row, Unreadable):
+        raise InputError(row.reason)
+    if not isinstance(row, dict):
+        raise InputError(f"given {shown(row)}, expected a JSON object")
+    require_keepable(row, "row")
+    return row
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it, cut to 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def read_lines(file: IO[bytes], *, max_row: int = MAX_ROW) -> Iterator[Row]:
-    """Yield the rows of JSONL: one task for each line; empty lines are skipped, a line that is not JSON becomes `Unreadable`."""
+    """Yield the rows of JSONL, of files and uploads alike.
+
+    A line ends with a line feed. A byte order mark before the first line and empty lines are skipped. A line that is no JSON in
+    UTF-8, that holds NaN or a field twice, or that is longer than `max_row` bytes becomes `Unreadable`.
+    """
     number = 0
     while line := file.readline(max_row + 1):
         number += 1

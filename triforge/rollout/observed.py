@@ -8,13 +8,12 @@ of another type than `triforge.rollout.protocols` declares is a malformed observ
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import SupportsFloat
 
 from triforge.errors import ObservationError
 from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import reported
 
 _log = logging.getLogger(__name__)
 
@@ -50,28 +49,28 @@ def kept_step(result: object, turn: int) -> StepResult:
     if not isinstance(result.readings, Mapping):
         raise _malformed(f"{where}: readings", result.readings, "a mapping")
     readings = {
-        str(name): _finite(value, f"{where}: readings.{name}")
+        str(name): _number(value, f"{where}: readings.{name}")
         for name, value in result.readings.items()
     }
     return replace(
         result,
         observation=_kept(result.observation, where),
         action=_text(result.action, f"{where}: action"),
-        reward=_finite(result.reward, f"{where}: reward"),
-        score=_finite(result.score, f"{where}: score"),
-        local=_finite(result.local, f"{where}: local"),
+        reward=_number(result.reward, f"{where}: reward"),
+        score=_number(result.score, f"{where}: score"),
+        local=_number(result.local, f"{where}: local"),
+        share=_number(result.share, f"{where}: share"),
         readings={name: value for name, value in readings.items() if value is not None},
     )
 
 
-def _finite(value: object, where: str) -> float | None:
+def _number(value: object, where: str) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, SupportsFloat):
-        raise _malformed(where, value, "a number")
-    if not math.isfinite(number := float(value)):
-        raise ObservationError(f"{where}: the environment gave {number}, expected a finite number")
-    return number
+    try:
+        return reported(value, f"{where}: the environment gave")
+    except ValueError as error:
+        raise ObservationError(str(error)) from None
 
 
 def _kept(seen: object, where: str) -> Observation:

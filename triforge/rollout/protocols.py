@@ -100,9 +100,9 @@ class StepResult:
     only when `done`, and so is `share`, the share of hidden tests that was passed, if the environment counts them. `label`
     is the environment's own judgement of the step (+1 useful, -1 not), to measure judges only.
 
-    `reward` is that of the step. `score` is that of the whole episode, given only when `done`; both are finite. Without a
-    score it is the sum of the rewards, and without rewards success as 1 or 0. If `success` is None, the threshold of the
-    run or the family decides it; without a threshold the success of the episode is unknown.
+    `reward` is that of the step. `score` is that of the whole episode, given only when `done`; both are numbers from -1e12 to
+    1e12 (`triforge.types.LARGEST`). Without a score it is the sum of the rewards, and without rewards success as 1 or 0. If
+    `success` is None, the threshold of the run or the family decides it; without a threshold the success of the episode is unknown.
 
     `local` is the value of the step for the agent that took it. It is no part of the score; tree rollouts read it.
 
@@ -182,6 +182,7 @@ class EnvironmentFamily(Protocol):
     `never_blocks = True`  environments return at once from every call; their episodes share one event loop
     `success_at`           episodes have scores and no success; this score and above is a success, unless the run's option of
                            that name is set; None sets no threshold
+    `asks(draft, options)` what a task asks, as text; tasks with equal texts are never in two splits (all parameters by default)
     `labels_steps = True`  environments label every step, so `reward.kind = "oracle"` can score them
     """
 

@@ -48,6 +48,7 @@ from triforge.types.learner import (
     WeightsUpdate,
     WeightVersion,
 )
+from triforge.types.numbers import LARGEST, Reported, number, reported
 from triforge.types.people import (
     ENDED,
     Event,

@@ -9,6 +9,7 @@ from pydantic import Field
 from triforge.config import EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
 from triforge.types.base import ErrorInfo, Extra, Message
+from triforge.types.numbers import Reported
 from triforge.types.policy import GenerateOutput, ImageRef, PlacedImage, VersionSpan
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -235,7 +236,7 @@ class StepVotes(Message):
     prompt_ids: tuple[int, ...]
     votes: tuple[Vote, ...]
     images: tuple[PlacedImage, ...] = ()
-    score: Finite | None = None
+    score: Reported | None = None
     score_version: int | None = None
     extra: Extra = Field(default_factory=dict)
 

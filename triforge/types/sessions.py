@@ -9,8 +9,9 @@ from pydantic import Field
 from triforge.config import Sampling
 from triforge.config.base import Params
 from triforge.types.base import Message
+from triforge.types.numbers import Reported
 from triforge.types.policy import GenerateOutput, PlacedImage
-from triforge.types.rollout import Finite, Task
+from triforge.types.rollout import Task
 
 SessionStatus = Literal["open", "ended", "finished", "failed"]
 MetricName = Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
@@ -63,13 +64,15 @@ class SessionReward(Message):
 
     One of `score` of the whole, `success`, and `steps`: rewards of single answers, by the id of the response or by its number.
     The default score is the sum of `steps`. `metrics` are the agent's own measures by name; their means over a step of a run are
-    its measures `metric/NAME`. With `end` false the agent may go on.
+    its measures `metric/NAME`. Each number is one from -1e12 to 1e12, no text. With `end` false the agent may go on.
     """
 
-    score: Finite | None = None
+    score: Reported | None = None
     success: bool | None = None
-    steps: dict[str, Finite] = Field(default_factory=dict)
-    metrics: Annotated[dict[MetricName, Finite], Field(max_length=64)] = Field(default_factory=dict)
+    steps: dict[str, Reported] = Field(default_factory=dict)
+    metrics: Annotated[dict[MetricName, Reported], Field(max_length=64)] = Field(
+        default_factory=dict
+    )
     end: bool = True
 
 

@@ -7,6 +7,7 @@ The checks, in this order and all on record, before any rollout measures the can
     follows_from_goal       the family writes these parameters and this instruction for the goal
     near_root               the distance from the slot's root is at most `max_drift`
     new_in_slot             the task is neither the parent nor any earlier version of the slot
+    not_held_out            no held-out task of the pool asks the same
     the family's own        at least `PROOFS`; proofs that the family does not give are found by playing:
       not_satisfied_at_reset  one empty response does not win
       solvable                the family's gold answers win, else a stronger policy wins at least once
@@ -24,6 +25,7 @@ from typing import Final
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices
 from services.env_adapter.adaptation.settings import AdaptSettings
+from triforge.environments.tasks import asks_of
 from triforge.errors import InputError, TriforgeError
 from triforge.rollout.adapting import PROOFS, Measured, drift, identity
 from triforge.rollout.isolation import fresh_environment
@@ -79,8 +81,7 @@ class CandidateChecks:
             if (first := answers.index(text) + 1) < number:
                 draft, made = None, [_check("not_repeated", f"the same as answer {first}")]
             if draft is not None:
-                max_drift = settings.adaptation.max_drift
-                made = await asyncio.to_thread(_by_reading, family, slot, draft, max_drift)
+                made = await asyncio.to_thread(_by_reading, family, slot, draft, settings)
                 if _all_passed(made):
                     made += await self._by_playing(family, slot.parent, draft, made, settings)
             checks += [
@@ -223,15 +224,20 @@ def _draft_of(
 
 
 def _by_reading(
-    family: EnvironmentFamily, slot: OpenSlot, draft: TaskDraft, max_drift: float
+    family: EnvironmentFamily, slot: OpenSlot, draft: TaskDraft, settings: AdaptSettings
 ) -> list[CheckResult]:
     """Make all checks that need no episode."""
+    asks = asks_of(family, settings.env_adapter.options)
+    known_elsewhere = asks(draft) in map(asks, slot.heldout)
     same = next((v for v in slot.earlier if identity(v.params) == identity(draft.params)), None)
     known = "" if same is None else f"version {same.version} of this slot is the same task"
     return [
         _follows(family, draft),
-        near_root(family, slot, draft.params, max_drift),
+        near_root(family, slot, draft.params, settings.adaptation.max_drift),
         _check("new_in_slot", known, same is None),
+        _check(
+            "not_held_out", "a held-out task asks the same" * known_elsewhere, not known_elsewhere
+        ),
         *family.check_rewrite(slot.parent, draft),
     ]
 

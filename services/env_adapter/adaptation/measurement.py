@@ -36,7 +36,7 @@ from services.env_adapter.pools.rows import (
     task_in,
     versions_of,
 )
-from services.env_adapter.pools.slots import replace, successor
+from services.env_adapter.pools.slots import held_out, replace, successor
 from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.rollout.protocols import TaskDraft
 from triforge.rollout.seeds import derive_seed
@@ -76,11 +76,12 @@ def new_proposal(outcome: RunOutcome, task: Task, **fields: Any) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class OpenSlot:
-    """A slot that may be rewritten now: its active version, its first version, and all versions with the parent."""
+    """A slot that may be rewritten now: its active version, its first version, all versions with the parent, and the held-out tasks."""
 
     parent: Task
     root: Task
     earlier: tuple[Task, ...]
+    heldout: tuple[TaskDraft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ class MeasurementStore:
             if reason := _why_closed(session, task, outcome, in_work):
                 return Closed(reason)
             versions = versions_of(session, task)
-            return OpenSlot(parent=task, root=versions[0], earlier=versions)
+            others = held_out(session, task.pool_id)
+            return OpenSlot(parent=task, root=versions[0], earlier=versions, heldout=others)
 
     def kept_original(self, outcome: RunOutcome) -> bool:
         """Return whether the outcome's slot keeps its original task."""

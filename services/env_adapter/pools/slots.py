@@ -25,6 +25,15 @@ def current(session: Session, slot: str) -> TaskRow:
     return session.scalars(query).one()
 
 
+def held_out(session: Session, pool_id: str) -> tuple[TaskDraft, ...]:
+    """Return the held-out tasks of a pool, which never change: no version of another slot may ask the same."""
+    query = select(TaskRow.params, TaskRow.instruction, TaskRow.kind)
+    rows = session.execute(query.where(TaskRow.pool_id == pool_id, TaskRow.split == "heldout"))
+    return tuple(
+        TaskDraft(params=params, instruction=text, kind=kind) for params, text, kind in rows
+    )
+
+
 def successor(session: Session, parent: TaskRow, draft: TaskDraft, *, state: str) -> TaskRow:
     """Make the next version of a slot from `parent`; the caller adds it to the session."""
     newest = session.scalar(select(func.max(TaskRow.version)).where(TaskRow.slot == parent.slot))

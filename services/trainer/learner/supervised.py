@@ -6,7 +6,6 @@ exactly the ids that a rollout would have.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,8 @@ from pydantic import ValidationError
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.model.token_batches import Floats, Sequences
 from services.trainer.learner.weights.tensors import model_files, model_tensors, publish_model
+from triforge.environments.kit import same_words
+from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 from triforge.types import ChatMessage
@@ -44,7 +45,9 @@ class SupervisedOptions:
     steps: int = 0  # updates; 0 leaves the end to `seconds`
     seconds: float = 0.0  # time budget; 0 leaves the end to `steps`
     token_budget: int = 8192  # tokens a forward pass may hold
-    eval_share: float = 0.02  # of the conversations, held out and measured
+    eval_share: float = (
+        0.02  # of the conversations, held out and measured; those that ask the same stay together
+    )
     eval_every: int = 0  # updates between two measurements; 0 measures before and after only
     seed: int = 1  # of the split and the order
 
@@ -62,48 +65,39 @@ class SupervisedOptions:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Conversations as ids; `weights` float32 [N], one a trained token."""
+    """Conversations as ids; `weights` float32 [N], one a trained token; `asked` is what each asks the assistant."""
 
     sequences: Sequences
     weights: Floats
+    asked: tuple[str, ...]
 
 
 def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
     """Read JSON lines.
 
     Raises:
-        InputError: names up to ten bad lines; nothing is trained on a file with a bad line.
+        InputError: names the bad lines; nothing is trained on a file with a bad line.
     """
-    ids, scored, weights, problems = [], [], [], []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            sequences, weight = _item(line, renderer, max_tokens)
-        except (InputError, ValueError) as error:
-            problems.append(f"line {number}: {error}")
-            continue
+    conversations = read_file(path, lambda row: _item(row, renderer, max_tokens))
+    if not conversations:
+        raise InputError(f"{path}: no conversation in it")
+    ids, scored, weights, asked = [], [], [], []
+    for sequences, weight, question in conversations:
         for tokens, mask in sequences:
             places = np.flatnonzero(mask)
             ids.append(np.asarray(tokens, dtype=np.int64))
             scored.append(places)
             weights.append(np.full(len(places), weight, dtype=np.float32))
-    if problems or not ids:
-        found = tuple(problems[:10]) or ("no conversation in it",)
-        raise InputError(f"{path}: {'; '.join(found)}", problems=found)
-    return Items(Sequences(ids, scored), np.concatenate(weights))
+            asked.append(question)
+    return Items(Sequences(ids, scored), np.concatenate(weights), asked)
 
 
 def _item(
-    line: str, renderer: Renderer, max_tokens: int
-) -> tuple[list[tuple[list[int], list[bool]]], float]:
-    """Return the sequences of a line's conversation, each with a mask of its trained tokens, and the weight of those."""
-    document = json.loads(line)
-    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
+    row: Any, renderer: Renderer, max_tokens: int
+) -> tuple[list[tuple[list[int], list[bool]]], float, str]:
+    """Return the sequences of a conversation, each with a mask of its trained tokens, the weight of those, and what it asks."""
+    document = object_in(row)
+    if not isinstance(document.get("messages"), list):
         raise InputError('expected an object {"messages": [...], "weight": 1.0}')
     unknown = sorted(set(document) - {"messages", "weight"})
     weight = document.get("weight", 1.0)
@@ -123,7 +117,20 @@ def _item(
         raise InputError(
             f"given {longest} tokens, expected at most {max_tokens} (the model's longest)"
         )
-    return sequences, float(weight)
+    asked = "\n".join(str(m.content) for m in messages if m.role != "assistant")
+    return sequences, float(weight), same_words(asked)
+
+
+def _held_out(order: Sequence[int], asked: Sequence[str], most: int) -> set[int]:
+    """Return the rows that are held out, at most so many: the first of `order`, and with each row all that ask the same."""
+    rows: dict[str, list[int]] = {}
+    for row in order:
+        rows.setdefault(asked[row], []).append(row)
+    held: set[int] = set()
+    for same in rows.values():
+        if len(held) + len(same) <= most:
+            held.update(same)
+    return held
 
 
 class SupervisedJob:
@@ -136,8 +143,9 @@ class SupervisedJob:
         order = list(range(len(items.sequences.counts)))
         self._draw = random.Random(options.seed)  # noqa: S311 - a reproducible order, not a secret
         self._draw.shuffle(order)
-        held = round(len(order) * options.eval_share)
-        self._eval, self._train = order[:held][:_EVAL_ROWS], order[held:]
+        held = _held_out(order, items.asked, round(len(order) * options.eval_share))
+        self._eval = [row for row in order if row in held][:_EVAL_ROWS]
+        self._train = [row for row in order if row not in held]
         if not self._train:
             raise InputError(
                 f"eval_share: given {options.eval_share} of {len(order)} conversations, expected some left to train on"

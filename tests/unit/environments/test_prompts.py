@@ -13,7 +13,7 @@ from environments.prompts.family import FAMILY
 from services.env_adapter.pools.creation import PoolMaker
 from tests.unit.environments.tasks import task_of
 from triforge.environments import plugins
-from triforge.environments.tasks import CheckedTasks, generate
+from triforge.environments.tasks import CheckedTasks, check_pool, generate
 from triforge.errors import EnvError, InputError
 from triforge.store.database import open_database
 from triforge.testing.check_environment import check_environment, require
@@ -29,6 +29,12 @@ def chat(completions, **_): return [float(len(completions[0][0]["content"]))]
 def nothing(completions): return [None]
 def many(completions): return [1.0, 2.0]
 def endless(completions): return [float("inf")]
+def large(completions): return [1e154]
+def text(completions): return ["1.0"]
+def coded(completions): return b"1"
+def word(completions): return "7"
+def named(completions): return {1: 0.5}
+def number(completions): return 1.0
 def raises(completions): raise KeyError("no such word")
 """
 ROW: Params = {"prompt": "2 + 2?", "columns": {"answer": "4", "level": 1}}
@@ -69,10 +75,14 @@ async def test_messages_are_shown_and_graded_as_messages() -> None:
     assert result.score == 3.0
 
 
-@pytest.mark.parametrize("reward", ["nothing", "many", "endless", "raises"])
+@pytest.mark.parametrize(
+    "reward",
+    ["nothing", "many", "endless", "large", "text", "coded", "word", "named", "number", "raises"],
+)
 async def test_a_function_that_answers_no_number_measures_nothing(reward: str) -> None:
-    with pytest.raises(EnvError, match=f"my_rewards:{reward}: .*(number|word)"):
+    with pytest.raises(EnvError, match=f"my_rewards:{reward}: .*(number|word)") as caught:
         await play(reward, "x")
+    assert caught.value.retryable is (reward == "raises")  # the same number would come again
 
 
 async def test_an_error_of_a_function_has_its_file_and_line() -> None:
@@ -130,7 +140,7 @@ def test_every_line_of_a_file_is_checked_whether_it_is_drawn_or_not(
     first, second, third, fourth = refused(*lines)
     assert first.startswith("line 22: ")
     assert "some text in it" in first
-    assert second.startswith("line 23: no JSON")
+    assert second.startswith("line 23: not JSON")
     assert third.startswith("line 24: ")
     assert "field prompt" in third
     assert fourth.startswith("line 25: expected an object")
@@ -175,3 +185,41 @@ def test_where_modules_are_listed_no_file_of_the_services_machine_is_read(
             FAMILY.generate(count=1, seed=0, options={"data": str(data)})
     finally:
         plugins.here.cache_clear()
+
+
+DISGUISES = ["{} + 0 is?", "  {}  +\n0\tis? ", "{} + 0 IS?", "{}\u00a0+\u20030 \uff49s?"]
+
+
+@pytest.mark.parametrize("identity", [None, "question"])
+def test_rows_that_ask_the_same_are_in_one_split_whatever_their_id_case_and_white_space(
+    tmp_path: Path, identity: str | None
+) -> None:
+    file = tmp_path / "data.jsonl"
+    rows = [
+        {"prompt": "Solve it." if identity else text.format(n), "answer": str(n), "id": f"{n}-{k}", "question": text.format(n)}
+        for n in range(40)
+        for k, text in enumerate(DISGUISES if n % 4 == 0 else DISGUISES[:1])
+    ]  # fmt: skip
+    file.write_text("\n".join(map(json.dumps, rows)))
+    chosen = options("score") | {"identity": identity}
+    spec = GenerateSpec(count=55, heldout=15, options={"data": str(file)})
+    head = PoolRequest(name="p", environment="prompts", options=chosen, generate=spec)
+    with CheckedTasks() as checked:
+        check_pool(FAMILY, head, (), checked)
+        splits: dict[str, set[str]] = {}
+        for split, draft in checked:
+            splits.setdefault(draft.params["columns"]["answer"], set()).add(split)
+    assert checked.splits == {"train": 55, "heldout": 15}
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_an_identity_that_a_row_does_not_have_is_named() -> None:
+    head = PoolRequest(
+        name="p", environment="prompts", options=options("score") | {"identity": "uid"}
+    )
+    rows = [("line 1", {"params": ROW})]
+    with (
+        CheckedTasks() as checked,
+        pytest.raises(InputError, match="line 1: prompts options: field identity: given 'uid'"),
+    ):
+        check_pool(FAMILY, head, rows, checked)

@@ -141,7 +141,7 @@ async def test_a_scored_family_keeps_the_contract(at: float | None) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda found: replace(found, reward=math.inf), "reward: the environment gave inf"),
+        (lambda found: replace(found, reward=math.inf), "reward: the environment gave float inf"),
         (lambda found: replace(found, score=1.0), "score: given before the episode is done"),
         (lambda found: replace(found, reward=None), "without success, score or reward"),
     ],
@@ -160,8 +160,24 @@ async def test_the_contract_says_what_is_no_score(
     [
         (({},), "without success, score or reward"),
         (({"score": 1.0}, {}), "given before the episode is done"),
-        (({"reward": math.nan},), "step 0: reward: the environment gave nan, expected a finite"),
-        (({"score": "high"},), "step 0: score: the environment gave str, expected a number"),
+        (
+            ({"reward": math.nan},),
+            "step 0: reward: the environment gave float nan, expected a number",
+        ),
+        (({"score": "high"},), "step 0: score: the environment gave str 'high', expected a number"),
+        (({"score": "1.0"},), "step 0: score: the environment gave str '1.0'"),
+        (
+            ({"reward": 1e308},),
+            "step 0: reward: the environment gave float 1e+308, expected a number from",
+        ),
+        (({"score": -1e154},), "step 0: score: the environment gave float -1e+154"),
+        (({"reward": 0.0, "local": 10**400},), "step 0: local: the environment gave int 1000"),
+        (({"score": 1.0, "share": "1"},), "step 0: share: the environment gave str"),
+        (
+            ({"score": 1.0, "readings": {"v": 1e13}},),
+            "step 0: readings.v: the environment gave float",
+        ),
+        (({"score": 1.0, "readings": {"v": {}}},), "step 0: readings.v: the environment gave dict"),
     ],
 )
 async def test_what_cannot_be_a_score_is_refused_as_malformed(

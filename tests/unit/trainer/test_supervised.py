@@ -90,14 +90,35 @@ def test_a_heavier_conversation_wins(model_folder: Path, tmp_path: Path):
 
 
 def test_held_out_conversations_are_measured_and_not_trained_on(model_folder: Path, tmp_path: Path):
-    data = lines(tmp_path / "d", *[GOOD] * 8)
+    asked = [{"role": "user", "content": word} for word in ("ok", "fail", "egg", "go")]
+    chats = [{"messages": [one, *GOOD["messages"]]} for one in asked]
+    data = lines(tmp_path / "d", *chats, *chats)
     made = job(model_folder, data, eval_share=0.25, eval_every=20, steps=30, learning_rate=2e-2)
     report = made.run(tmp_path / "out")
     assert (report["items"], report["held_out"]) == (6, 2)
     assert [step for step, _, _ in report["eval"]] == [0, 20, 30]
     assert report["eval"][-1][1] < report["eval"][0][1]
-    assert report["eval"][-1][2] == 1.0
+    assert report["eval"][-1][2] > report["eval"][0][2]
     assert json.loads(json.dumps(report)) == report
+
+
+def test_conversations_that_ask_the_same_are_held_out_together_or_not_at_all(
+    model_folder: Path, tmp_path: Path
+):
+    words = ("ok", "fail", "egg", "go", "take")
+    chats = [
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
+        for asked in (*words, *(f" {word.upper()}\n" for word in words))
+        for answer in ("go", "take egg")
+    ]
+    for seed in range(20):
+        made = job(model_folder, lines(tmp_path / "d", *chats), eval_share=0.2, seed=seed)
+        asked = made._items.asked
+        held, trained = ({asked[row] for row in rows} for rows in (made._eval, made._train))
+        assert (len(held), len(trained), len(made._eval)) == (1, 4, 4)
+        assert not held & trained
+    same = job(model_folder, lines(tmp_path / "d", *[GOOD] * 8), eval_share=0.5)
+    assert (len(same._eval), len(same._train)) == (0, 8)
 
 
 def test_the_step_size_warms_up_and_falls(model_folder: Path, tmp_path: Path):
@@ -126,8 +147,8 @@ def test_every_epoch_visits_every_conversation_once(model_folder: Path, tmp_path
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("{", "line 2: Expecting property name"),
-        ("[]", "expected an object"),
+        ("{", "line 2: not JSON: Expecting property name"),
+        ("[]", "expected a JSON object"),
         ({"messages": [], "extra": 1}, r"given fields \['extra'\]"),
         ({**GOOD, "weight": 0}, "weight 0, expected messages and a weight above 0"),
         ({**GOOD, "weight": "x"}, "a weight above 0"),

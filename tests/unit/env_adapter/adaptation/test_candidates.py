@@ -106,6 +106,7 @@ def test_of_the_answers_that_pass_every_check_the_smallest_change_is_taken(
         "follows_from_goal",
         "near_root",
         "new_in_slot",
+        "not_held_out",
         "differs",
         "solvable",
         "not_satisfied_at_reset",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from environments.puzzles.family import PuzzleFamily
 from methods.rlve.options import RlveOptions
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
 from services.env_adapter.adaptation.controllers import ControllerParts
@@ -24,7 +25,7 @@ from triforge.config.methods import MethodOptions
 from triforge.environments import registry
 from triforge.errors import ConfigError
 from triforge.methods import Controller, Method
-from triforge.rollout.protocols import Generate
+from triforge.rollout.protocols import Generate, TaskDraft
 from triforge.store.database import Database, open_database
 from triforge.store.tables import NoteRow
 from triforge.testing.fakes import FakeGenerate
@@ -50,11 +51,12 @@ class Kitchen:
         slots: int = 6,
         generate: Generate | None = None,
         environment: str = "household",
+        name: str = "k",
     ) -> None:
         self.database = database
         self.store = PoolStore(database)
         request = PoolRequest(
-            name="k", environment=environment, generate=GenerateSpec(count=slots, seed=5)
+            name=name, environment=environment, generate=GenerateSpec(count=slots, seed=5)
         )
         self.pool = PoolMaker(database, registry.family).create(request, [])[0]
         self.adapter = make_adapter(database, registry.family, generate)
@@ -240,6 +242,30 @@ async def test_a_level_that_cannot_be_made_leaves_the_slot_with_the_reason(
     assert (made.state, made.candidate_id) == ("invalid", None)
     assert "level 9" in made.reason
     assert kitchen.active() == before
+
+
+class OneQuestion(PuzzleFamily):
+    """Puzzles whose questions are all counted as one."""
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:
+        return "the question"
+
+
+async def test_the_ladder_makes_no_task_that_asks_what_a_held_out_one_asks(
+    database: Database,
+) -> None:
+    generate = GenerateSpec(count=1, seed=5)
+    request = PoolRequest(name="k", environment="puzzles", generate=generate)
+    held = registry.family("puzzles").generate(count=9, seed=7, options={})[-1]
+    rows = [("line 1", {"params": held, "split": "heldout"})]
+    pool, _ = PoolMaker(database, registry.family).create(request, rows)
+    kitchen = Kitchen(database, slots=1, environment="puzzles", name="other")
+    kitchen.adapter, kitchen.pool = make_adapter(database, lambda _: OneQuestion()), pool
+    settings = adapt_settings(controller="rlve", controller_options=RlveOptions())
+    (task,) = kitchen.store.tasks("k", split="train").items
+    (made,) = await kitchen.play(task.id, 16, settings)
+    assert (made.state, made.candidate_id) == ("invalid", None)
+    assert "a held-out task asks the same" in made.reason
 
 
 # ---- a window a kind ----

@@ -89,9 +89,20 @@ async def test_open_answers_that_do_not_hold_leave_an_invalid_proposal_and_nothi
 
 
 async def test_an_open_answer_that_holds_is_measured(service: Service) -> None:
-    model = FakeGenerate(['{"shelf": "3", "colour": "red"}'])
+    model = FakeGenerate(['{"shelf": "4", "colour": "red"}'])
     adapter = make_adapter(service.database, lambda _: OpenShelf(), model)
     outcome = service.outcome(service.first, 8, settings=adapt_settings(max_pending=9))
     (proposal,) = await adapter.handle(outcome)
     assert proposal.state == "pending"
     assert service.stored(proposal).candidate_id is not None
+
+
+async def test_an_answer_that_asks_what_a_held_out_task_asks_is_no_candidate(
+    service: Service,
+) -> None:
+    model = FakeGenerate(['{"shelf": "3", "colour": "red"}'])  # the pool's held-out task
+    adapter = make_adapter(service.database, lambda _: OpenShelf(), model)
+    outcome = service.outcome(service.first, 8, settings=adapt_settings(max_pending=9))
+    (proposal,) = await adapter.handle(outcome)
+    assert (proposal.state, proposal.candidate_id) == ("invalid", None)
+    assert "not_held_out" in {check.name for check in proposal.checks if not check.passed}
