@@ -89,7 +89,7 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
             scored.append(places)
             weights.append(np.full(len(places), weight, dtype=np.float32))
             asked.append(question)
-    return Items(Sequences(ids, scored), np.concatenate(weights), asked)
+    return Items(Sequences(ids, scored), np.concatenate(weights), tuple(asked))
 
 
 def _item(
