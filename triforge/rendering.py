@@ -30,6 +30,7 @@ from triforge.chat_template import (
 )
 from triforge.errors import InputError, WeightsError
 from triforge.template_sandbox import compile_template, fill
+from triforge.token_text import TokenText
 from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
 from triforge.vision.image_spec import ImageSpec
 
@@ -77,6 +78,7 @@ class Renderer:
         """See `from_folder`. `variables` are special tokens by name (`bos_token`, ...), given to the template."""
         self.image_spec = image_spec
         self._live = tokenizer_of(tokenizer_json)
+        self._texts = TokenText(self._live)
         self._plain = tokenizer_of(tokenizer_json)
         self._plain.encode_special_tokens = True  # the strings of special tokens are plain text
         self._template = compile_template(template)
@@ -274,6 +276,10 @@ class Renderer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
         return decode(self._live, ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token inside of a text; they may be a part of a character."""
+        return self._texts.bytes_of(token)
 
     def _end_of_turn(self) -> list[int]:
         return [self._closing[0]] if self._closing and self._closing[0] in self.eos_ids else []
