@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-tools test-numbers compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-tools test-numbers properties compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ env: ## write .env with fresh secrets for docker compose (keeps one that exists)
 
 wheels: setup ## download into deploy/wheels what the images install, to build them where no package index is reached
 	@$(BIN)/python -m scripts.wheels
+
+properties: setup ## the property tests at full width, some minutes
+	@PROPERTY_EXAMPLES=5000 scripts/test.sh --timeout 3600 tests/unit/policy/test_streams_join.py
 
 compose-test: setup ## the stack in real containers, killed, cut off and restarted part by part (needs Docker, or root and dockerd)
 	@$(BIN)/python -m scripts.compose_test
