@@ -273,8 +273,11 @@ class FakeEngine:
         params: Body,
     ) -> Body:
         shown = [i for i in output if i not in (params.get("stop_token_ids") or [])]
+        text = self.decode(shown) if self.decode else " ".join(map(str, shown))
+        if finish is None:  # half a character is not shown
+            text = text.rstrip("\ufffd")
         return {
-            "text": self.decode(shown) if self.decode else " ".join(map(str, shown)),
+            "text": text,
             "output_ids": list(output),
             "meta_info": {
                 "id": f"fake-{next(self._numbers)}",

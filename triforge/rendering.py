@@ -32,6 +32,7 @@ from triforge.chat_template import (
 )
 from triforge.errors import InputError
 from triforge.template_sandbox import compile_template, fill
+from triforge.token_text import TokenText
 from triforge.turn_borders import ANSWER, NEXT, Border, Borders
 from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
 from triforge.vision.image_spec import ImageSpec
@@ -76,6 +77,7 @@ class Renderer:
         """
         self.image_spec = image_spec
         self._live = tokenizer_of(tokenizer_json)
+        self._texts = TokenText(self._live)
         self._plain = tokenizer_of(tokenizer_json)
         self._plain.encode_special_tokens = True  # the strings of special tokens are plain text
         self._template = compile_template(template)
@@ -294,6 +296,10 @@ class Renderer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
         return decode(self._live, ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token inside of a text; they may be a part of a character."""
+        return self._texts.bytes_of(token)
 
     def _border(
         self,

@@ -163,6 +163,9 @@ async def _generate(talk: Conversation) -> None:
     await talk.ask("generate_batch", "/generate", batch)
     stopped = {**one, "sampling_params": {**held, "stop": ["ca"]}}
     await talk.ask("generate_stop_string", "/generate", stopped)
+    form: Body = {"max_new_tokens": 8, "temperature": 0.0, "json_schema": '{"const": "ab"}'}
+    await talk.ask("generate_json", "/generate", {**one, "sampling_params": form})
+    await _last_tokens(talk, one, held, form)
     named = {"input_ids": [PROMPT], "rid": ["a-name"], "sampling_params": [_GREEDY]}
     await talk.ask("generate_named", "/generate", named)
     async with aclosing(
@@ -170,6 +173,22 @@ async def _generate(talk: Conversation) -> None:
     ) as events:
         async for _ in events:
             pass
+
+
+async def _last_tokens(talk: Conversation, one: Body, held: Body, form: Body) -> None:
+    """Answers that end with the last token that they may have."""
+    whole = len(talk.kept["generate_batch"].reply[0]["output_ids"])
+    cut = len(talk.kept["generate_stop_string"].reply["output_ids"])
+    closed = len(talk.kept["generate_json"].reply["output_ids"])
+    ending: dict[str, Body] = {
+        "generate_end_last": {**held, "stop_token_ids": [2], "max_new_tokens": whole},
+        "generate_stop_string_last": {**held, "stop": ["ca"], "max_new_tokens": cut},
+        "generate_regex_last": {**held, "max_new_tokens": whole - 1},
+        "generate_json_last": {**form, "max_new_tokens": closed - 1},
+        "generate_special_stop": {**held, "stop": ["<|im_end|>"], "ignore_eos": True},
+    }
+    for name, params in ending.items():
+        await talk.ask(name, "/generate", {**one, "sampling_params": params})
 
 
 async def _refused_generations(talk: Conversation) -> None:

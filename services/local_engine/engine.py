@@ -226,8 +226,11 @@ class Engine:
         finally:
             self._leave(sequences)
 
-    def stream(self, seq: Sequence) -> AsyncGenerator[None, None]:
-        """Start at once; the generator yields whenever there may be new tokens, and once more at the end."""
+    async def stream(self, seq: Sequence) -> AsyncGenerator[None, None]:
+        """Yield once it has begun, whenever there may be new tokens, and once more at the end.
+
+        When the generator is closed, the request ends.
+        """
         loop, progress = asyncio.get_running_loop(), asyncio.Event()
 
         def wake(_: object = None) -> None:
@@ -237,10 +240,8 @@ class Engine:
         seq.on_token = wake
         seq.done.add_done_callback(wake)
         self._submit([seq])
-        return self._progress(seq, progress)
-
-    async def _progress(self, seq: Sequence, progress: asyncio.Event) -> AsyncGenerator[None, None]:
         try:
+            yield
             while not seq.done.done():
                 await progress.wait()
                 progress.clear()

@@ -12,14 +12,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
+from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.images import decode_images, place_images
 from services.local_engine.request import LARGE, Body, Prompt, explain, parse_sampling, read_json
 from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
-from triforge.web.server import unless_gone
+from triforge.web.server import EventStream, unless_gone
 
 _IGNORED = frozenset({
     "priority", "extra_key", "session_id", "routed_dp_rank", "model", "background", "log_metrics",
@@ -110,9 +111,9 @@ async def generate(request: Request) -> Response:
     if body.get("stream"):
         if many:
             raise InputError("stream: given with several samples, expected one prompt with n = 1")
-        events = _events(engine, sequences[0], engine.stream(sequences[0]))
-        headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
-        return StreamingResponse(events, headers=headers)
+        updates = engine.stream(sequences[0])
+        await anext(updates)  # it begins
+        return EventStream(_events(engine, sequences[0], updates), updates)
     await unless_gone(request, engine.generate(sequences))
     for seq in sequences:
         finish = seq.finish or {}
@@ -164,8 +165,20 @@ def result_of(seq: Sequence, engine: Engine, *, first: bool = True) -> dict[str,
         meta["e2e_latency"] = time.perf_counter() - seq.arrived
     if first:
         meta["response_sent_to_client_ts"] = time.time()
-    text = engine.codec.final_text(output, finish.get("matched") if finish else None)
-    return {"text": text, "output_ids": output, "meta_info": meta}
+    return {
+        "text": _text_of(seq, output, finish, engine.codec),
+        "output_ids": output,
+        "meta_info": meta,
+    }
+
+
+def _text_of(
+    seq: Sequence, output: list[int], finish: dict[str, Any] | None, codec: TextCodec
+) -> str:
+    """Return the text so far; that of an unfinished output holds nothing that more tokens could change or cut off."""
+    if finish is None:
+        return codec.growing_text(output, seq.prompt.params.stop)
+    return codec.final_text(output, finish.get("matched"))
 
 
 def _logprobs(seq: Sequence, output: list[int]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.request import SamplingParams
+from triforge.chat_template import encode, tokenizer_of
 from triforge.errors import InputError
 
 _KEPT = 64
@@ -52,26 +53,49 @@ class GrammarState:
         self._matcher.consume_token(token)
         return False
 
+    @property
+    def finished(self) -> bool:
+        """Whether the output is whole and cannot go on."""
+        return bool(self._matcher.is_stopped() and self._matcher.is_accepting())
 
-class _SpacedWords:
-    """The table for llguidance of a tokenizer that joins words with spaces; after the words, all bytes, which are never sampled."""
 
-    def __init__(self, codec: TextCodec, vocab: int, end_id: int) -> None:
-        special = codec.special_ids | codec.end_ids
+class _Vocabulary:
+    """The tokens for llguidance: special ones and end tokens are no text, all others are their bytes.
+
+    Its own reader of tokenizer.json takes added tokens such as `<tool_call>` for special, yet finds them in texts. After the
+    words of a tokenizer that joins them come all bytes, which are never sampled.
+    """
+
+    def __init__(self, codec: TextCodec, size: int, end_id: int) -> None:
+        texts = codec.texts
         self.eos_token_id = end_id
         self.bos_token_id = None
-        self.special_token_ids = sorted(special)
-        words = [codec.tokenizer.id_to_token(i) or f"<{i}>" for i in range(vocab)]
-        self.tokens = [
-            b"\xff" + word.encode() if i in special else word.encode() + b" "
-            for i, word in enumerate(words)
-        ] + [bytes([i]) for i in range(256)]
-        self._ids = {token: i for i, token in enumerate(self.tokens)}
+        space = b" " if texts.joins_words else b""
+        found = [texts.bytes_of(token) for token in range(size)]
+        special = texts.special_ids | codec.end_ids
+        self.special_token_ids = [
+            token for token, text in enumerate(found) if token in special or not text
+        ]
+        self.tokens = [text + space for text in found]
+        for token in self.special_token_ids:
+            self.tokens[token] = b"\xff" + f"<{token}>".encode()
+        self.tokens += [bytes([byte]) for byte in range(256)] if texts.joins_words else []
+        self._ids = {text: token for token, text in enumerate(self.tokens)}
         self._longest = max(map(len, self.tokens))
+        self._plain = tokenizer_of(codec.tokenizer.to_str())
+        self._plain.encode_special_tokens = True  # their strings are plain text
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Return the ids of a text, longest token first."""
-        rest = text.encode() if isinstance(text, str) else text
+        """Return the ids of a text as the tokenizer has them inside of a text, else those of the longest tokens."""
+        wanted = text.encode() if isinstance(text, str) else text
+        for before in ("", "\n"):  # some tokenizers begin every text with a space
+            ids = encode(self._plain, before + wanted.decode())
+            for start in range(min(len(ids), 4)):
+                if b"".join(self.tokens[token] for token in ids[start:]) == wanted:
+                    return ids[start:]
+        return self._of_longest(wanted)
+
+    def _of_longest(self, rest: bytes) -> list[int]:
         found = []
         while rest:
             sizes = range(min(self._longest, len(rest)), 0, -1)
@@ -87,7 +111,7 @@ class GrammarCompiler:
     def __init__(self, codec: TextCodec, vocab: int) -> None:
         self._codec = codec
         self._vocab = vocab
-        self._spaced = codec.tokenizer.decoder is None
+        self._spaced = codec.texts.joins_words
         self._width = vocab + 256 if self._spaced else vocab
         self._tokenizer: Any = None
         self._compiled: dict[str, Any] = {}
@@ -130,11 +154,10 @@ class GrammarCompiler:
             raise InputError(
                 "regex and json_schema need a model folder that names its eos_token_id"
             )
-        source: Any = str(self._codec.file)
-        if self._spaced:
-            words = _SpacedWords(self._codec, self._vocab, ends[0])
-            source = llguidance.TokenizerWrapper(words)
-        try:
-            self._tokenizer = llguidance.LLTokenizer(source, n_vocab=self._width, eos_token=ends)
-        except ValueError as error:
-            raise InputError(f"llguidance cannot use this tokenizer: {error}") from error
+        if not (self._spaced or self._codec.texts.has_bytes):
+            raise InputError(
+                "regex and json_schema need a tokenizer of bytes, of SentencePiece or of whole words; this one's decoder is "
+                f"{self._codec.tokenizer.decoder!r:.80}"
+            )
+        tokens = llguidance.TokenizerWrapper(_Vocabulary(self._codec, self._vocab, ends[0]))
+        self._tokenizer = llguidance.LLTokenizer(tokens, n_vocab=self._width, eos_token=ends)

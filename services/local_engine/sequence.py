@@ -106,22 +106,27 @@ class Sequence:
         closed = self.grammar is not None and self.grammar.accept(token)
         if self.grammar is not None and self.grammar.stuck:
             self.abort(self.grammar.stuck, 400, "BadRequestError")
-        elif len(self.output) >= self.max_new:
-            self.end("length", length=self.max_new)
-        elif closed or token in self.end_ids:
-            self.end("stop", matched=token)
         elif (stop := self._stop_string()) is not None:
             self.end("stop", matched=stop)
+        elif closed or token in self.end_ids:
+            self.end("stop", matched=token)
+        elif len(self.output) >= self.max_new:
+            self._end_at_limit()
         self.visible = len(self.output)
         if self.on_token is not None:
             self.on_token()
 
     def _stop_string(self) -> str | None:
-        stops = self.prompt.params.stop
-        if not stops or self._codec is None:
+        if self._codec is None:
             return None
-        text = self._codec.decode(self.output)
-        return next((stop for stop in stops if stop in text), None)
+        return self._codec.stop_in(self.output, self.prompt.params.stop)
+
+    def _end_at_limit(self) -> None:
+        """End with the last token that was asked for: an answer whose grammar allows no more is whole."""
+        if self.grammar is not None and self.grammar.finished:
+            self.end("stop", matched=None)
+        else:
+            self.end("length", length=self.max_new)
 
     def score_input(self, logits: Tensor, done: int) -> None:
         """Set the log-probabilities of the prompt tokens from `logprob_start_len` on; the first has none, as in SGLang.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from scripts.real_sglang.recordings import alike, read
 from services.policy.engines.pool import Member
 from services.policy.engines.protocol import EngineInfo, Prompt
 from services.policy.engines.sglang import SGLangEngine
+from services.policy.engines.sglang_parsing import partial_of, samples_of
 from services.policy.weights.adapters import Version
 from services.policy.weights.loader import WeightLoader
 from tests.fake_engine import FakeEngine
@@ -69,6 +71,45 @@ async def test_a_batch_is_asked_for_and_understood() -> None:
     assert first.output.versions == (VersionSpan(version=0, start=0, end=len(first.output.ids)),)
     assert len(first.output.logprobs) == len(first.output.ids)
     assert (second.output.finish, len(second.output.ids), second.cached_tokens) == ("length", 4, 2)
+
+
+def sent(name: str) -> Prompt:
+    """The prompt of a recording of one request."""
+    params = RECORDED[name].request["sampling_params"]
+    stop = tuple(params.get("stop", ()))
+    sampling = Sampling(stop=stop, json_schema=params.get("json_schema"))
+    return Prompt(RECORDED[name].request["input_ids"], sampling, params.get("stop_token_ids", ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "finish"),
+    [
+        ("generate_end_last", "stop", "stop"),
+        ("generate_stop_string_last", "stop", "stop"),
+        ("generate_json_last", "length", "stop"),
+        ("generate_regex_last", "length", "length"),  # whether it could go on cannot be seen
+        ("generate_ids", "length", "length"),
+    ],
+)
+def test_an_answer_that_is_whole_with_its_last_allowed_token_is_not_cut(
+    name: str, says: str, finish: str
+) -> None:
+    reply = RECORDED[name].reply
+    assert reply["meta_info"]["finish_reason"]["type"] == says
+    (sample,) = samples_of([reply], [sent(name)], "http://engine")
+    assert (sample.output.finish, sample.output.text) == (finish, reply["text"])
+    piece = partial_of(json.dumps(reply), sent(name), "http://engine")
+    assert (piece.finish, piece.text) == (finish, reply["text"])
+
+
+def test_older_versions_that_look_at_the_length_first_are_corrected() -> None:
+    for name in ("generate_end_last", "generate_stop_string_last"):
+        reply = copy.deepcopy(RECORDED[name].reply)
+        reply["meta_info"]["finish_reason"] = {"type": "length", "length": 3}
+        reply["text"] = "abcab"
+        (sample,) = samples_of([reply], [sent(name)], "http://engine")
+        text = "ab" if "string" in name else "abcab"
+        assert (sample.output.finish, sample.output.text) == ("stop", text)
 
 
 async def test_an_answer_that_lived_through_two_updates_says_which_token_is_whose() -> None:

@@ -145,3 +145,32 @@ async def test_openais_responses_continue_a_lineage_with_tools(
     assert last.usage.output_tokens == len(two.output.ids)
     rewarded = await both.tell(made, "reward", steps={last.id: 1.0})
     assert rewarded.status_code == 200, rewarded.text
+
+
+@pytest.mark.parametrize("path", ["messages", "responses", "chat/completions"])
+async def test_a_stream_whose_text_is_taken_back_ends_with_an_error_and_keeps_nothing(
+    both: Services, path: str
+) -> None:
+    made = await both.begin()
+    both.says("one two")
+    whole = len(both.renderer.encode_text("one two"))
+    both.engine.decode = lambda ids: "one" if len(ids) < whole else "two"
+    asked: dict[str, Any] = {
+        "messages": {k: v for k, v in ASK.items() if k != "tools"},
+        "responses": {"model": "m", "input": "Go on.", "max_output_tokens": 200},
+        "chat/completions": {"model": "m", "messages": [{"role": "user", "content": "Go on."}]},
+    }
+    reply = await post(made, path, {**asked[path], "stream": True})
+    last = reply.text.strip().split("\n\n")[-1]
+    error = json.loads(last.partition("data: ")[2])["error"]
+    assert "changed text that it had streamed" in error["message"]
+    assert last.startswith("event: error\n") is (path == "messages")
+    assert await both.turns(made) == ()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_empty_message_is_one_empty_text(both: Services, stream: bool) -> None:
+    made = await both.begin()
+    both.says("")
+    found = await ask(made, {k: v for k, v in ASK.items() if k != "tools"}, stream=stream)
+    assert found["content"] == [{"type": "text", "text": ""}]

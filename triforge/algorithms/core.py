@@ -192,7 +192,8 @@ class CoreOptions(Options):
     """How often new groups are drawn in the place of those from which nothing can be learnt, before
     the step trains on what there is; 0 draws none."""
     truncated: Literal["keep", "mask"] = "keep"
-    """Responses that were cut off at their token limit are trained on (`keep`) or not (`mask`)."""
+    """Responses that were cut off at their token limit are trained on (`keep`) or not (`mask`). One that ends
+    with its last allowed token (an end token, a stop string, a finished grammar) is whole."""
     # ---- penalties ----
     invalid_action_penalty: float = Field(0.0, ge=0, le=100)
     """Taken off for every step whose action was not understood or not allowed."""

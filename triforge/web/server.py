@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, Literal, TypeVar
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp
+from starlette.responses import StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from triforge.telemetry import server_options
@@ -141,3 +142,19 @@ async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:
                 watcher.cancel()
     except TimeoutError:
         raise ClientDisconnect from None
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `source`, from which `lines` are made, ends with the answer: also if no line of it was ever read."""
+
+    def __init__(self, lines: AsyncIterator[str], source: AsyncGenerator[Any, None]) -> None:
+        headers = {"cache-control": "no-cache"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._source.aclose()

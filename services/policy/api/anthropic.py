@@ -20,6 +20,7 @@ from services.policy.api.streams import Dialect, typed_event
 from services.policy.api.tools import ParsedReply
 from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
+from triforge.errors import TriforgeError
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -181,12 +182,17 @@ class MessagesDialect(Dialect[ChatRequest]):
         yield typed_event("message_start", message=self._message([], None, usage))
 
     def _text(self, number: int, piece: Partial, new: str) -> Iterable[str]:
+        yield from self._open_text()
+        yield self._delta({"type": "text_delta", "text": new})
+
+    def _open_text(self) -> Iterable[str]:
         if not self._open:
             self._open = True
             yield self._start({"type": "text", "text": ""})
-        yield self._delta({"type": "text_delta", "text": new})
 
     def _end(self, number: int, piece: Partial, reply: ParsedReply) -> Iterable[str]:
+        if not reply.calls:
+            yield from self._open_text()
         if self._open:
             yield self._stop()
         for use in _uses(reply):
@@ -199,6 +205,9 @@ class MessagesDialect(Dialect[ChatRequest]):
 
     def end(self) -> Iterable[str]:
         yield typed_event("message_stop")
+
+    def broken_off(self, error: TriforgeError) -> str:
+        return typed_event("error", error={"type": "api_error", "message": error.detail})
 
     def _start(self, block: dict[str, Any]) -> str:
         return typed_event("content_block_start", index=self._blocks, content_block=block)

@@ -273,8 +273,9 @@ class ChatDialect(OpenAIDialect[ChatRequest]):
             return None
 
         def entry(token: int, logprob: float) -> dict[str, Any]:
-            text = self._token(token)
-            return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+            found = self._bytes(token)  # a part of a character may be a token
+            text = found.decode(errors="replace")
+            return {"token": text, "logprob": logprob, "bytes": list(found)}
 
         rows = zip(output.ids, output.logprobs, tops or [()] * len(output.ids), strict=True)
         content = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any
@@ -69,34 +70,68 @@ class CompletionDialect(OpenAIDialect[CompletionRequest]):
     object = chunk = "text_completion"
     prefix = "cmpl"
 
+    def __init__(
+        self,
+        body: CompletionRequest,
+        *,
+        model: str,
+        renderer: Renderer,
+        version: int,
+        name: str = "",
+    ) -> None:
+        super().__init__(body, model=model, renderer=renderer, version=version, name=name)
+        self._places: dict[int, _Places] = {}
+
     def _choice(self, number: int, output: GenerateOutput, tops: Tops) -> dict[str, Any]:
         return {
             "text": output.text,
             "finish_reason": output.finish,
-            "logprobs": self._logprobs(output, tops),
+            "logprobs": self._logprobs(output, tops, _Places()),
         }
 
     def _text(self, number: int, piece: Partial, new: str) -> Iterable[str]:
-        logprobs = self._logprobs(piece, piece.tops, self._sent[number][1])
+        places = self._places.setdefault(number, _Places())
+        logprobs = self._logprobs(piece, piece.tops, places, self._sent[number][1])
         yield self._chunk(number, text=new, logprobs=logprobs)
 
     def _end(self, number: int, piece: Partial, reply: ParsedReply) -> Iterable[str]:
         yield self._chunk(number, text="", finish=reply.finish(str(piece.finish)))
 
     def _logprobs(
-        self, output: GenerateOutput | Partial, tops: Tops, first: int = 0
+        self, output: GenerateOutput | Partial, tops: Tops, places: _Places, first: int = 0
     ) -> dict[str, Any] | None:
-        """Return the log-probabilities of the tokens from `first` on."""
+        """Return the log-probabilities of the tokens from `first` on; `places` has counted those before."""
         if self.body.logprobs is None:
             return None
-        texts = [self._token(token) for token in output.ids]
-        offsets = [0]
-        for text in texts:
-            offsets.append(offsets[-1] + len(text))
-        rows = [{self._token(token): logprob for logprob, token in row} for row in tops]
+        tokens = [self._bytes(token) for token in output.ids[first:]]
+        rows = [
+            {_shown(self._bytes(token)): logprob for logprob, token in row} for row in tops[first:]
+        ]
         return {
-            "tokens": texts[first:],
+            "tokens": [_shown(token) for token in tokens],
             "token_logprobs": list(output.logprobs)[first:],
-            "top_logprobs": rows[first:] if self.body.logprobs else None,
-            "text_offset": offsets[first:-1],
+            "top_logprobs": rows if self.body.logprobs else None,
+            "text_offset": [places.of(token) for token in tokens],
         }
+
+
+class _Places:
+    """The place of each token in the text, one after the other."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._next = 0
+
+    def of(self, token: bytes) -> int:
+        """Return where a token begins; a part of a character, where the character does."""
+        place = self._next
+        self._next += len(self._decoder.decode(token))
+        return place
+
+
+def _shown(token: bytes) -> str:
+    """Return a token as OpenAI writes it: text, or its bytes if they are a part of a character."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)

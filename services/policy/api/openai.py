@@ -182,8 +182,8 @@ class OpenAIDialect(Dialect[_R]):
         choice = {"index": number, **content, "finish_reason": finish, "logprobs": logprobs}
         return event({**self._head, "choices": [choice]})
 
-    def _token(self, token: int) -> str:
-        return self._renderer.decode([token], skip_special_tokens=False)
+    def _bytes(self, token: int) -> bytes:
+        return self._renderer.token_bytes(token)
 
     def _note_version(self, piece: Partial) -> None:
         """Report the newest weight version of a sample that has ended from here on."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.policy.api.anthropic import MessagesDialect, MessagesRequest
@@ -22,7 +22,7 @@ from triforge.access.callers import Rule, caller
 from triforge.types import GenerateReply, GenerateRequest, Message, WeightsState, WeightsUpdate
 from triforge.web.description import answers, files
 from triforge.web.problems import input_error
-from triforge.web.server import unless_gone
+from triforge.web.server import EventStream, unless_gone
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -154,8 +154,9 @@ async def _respond(
     whole: Callable[[], Awaitable[Sequence[Answer]]],
 ) -> Response:
     if dialect.body.stream:
-        lines = await unless_gone(request, events(stream(), dialect))
-        return StreamingResponse(lines, media_type=_EVENTS)
+        pieces = stream()
+        lines = await unless_gone(request, events(pieces, dialect))
+        return EventStream(lines, pieces)
     return JSONResponse(dialect.whole(await unless_gone(request, whole())))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from services.policy.api.tools import CallParser, ParsedReply
 from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
-from triforge.errors import TriforgeError
+from triforge.errors import PolicyError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.web.problems import openai_error
 
@@ -64,7 +64,11 @@ class Dialect(ABC, Generic[_R]):
     # ---- the stream ----
 
     def take(self, number: int, piece: Partial) -> Iterator[str]:
-        """Yield the events of a piece of a sample. A call of a tool is sent when it is whole."""
+        """Yield the events of a piece of a sample. A call of a tool is sent when it is whole.
+
+        Raises:
+            PolicyError: the text does not begin with what was sent; no client could join the two.
+        """
         if number not in self._sent:
             self._sent[number] = ("", 0)
             yield from self._begin(number, piece)
@@ -73,8 +77,11 @@ class Dialect(ABC, Generic[_R]):
             reply = ParsedReply(self._parser.visible(piece.text))
         else:
             reply = self._parse(piece.text, number)
-        # A stop string of which a part was sent is cut off at the end; sent text is never taken back.
-        new = reply.text.removeprefix(text) if reply.text.startswith(text) else ""
+        if not reply.text.startswith(text):
+            raise PolicyError(
+                f"the answer no longer begins with the {len(text)} characters that were streamed; ask again"
+            )
+        new = reply.text[len(text) :]
         if new or (self.body.wants_logprobs and len(piece.ids) > tokens):
             yield from self._text(number, piece, new)
             self._sent[number] = (text + new, len(piece.ids))
@@ -85,6 +92,10 @@ class Dialect(ABC, Generic[_R]):
     def end(self) -> Iterable[str]:
         """Return the events after the last piece."""
         return ()
+
+    def broken_off(self, error: TriforgeError) -> str:
+        """Return the event in place of the rest."""
+        return event({"error": openai_error(error.kind, error.status, error.detail)})
 
     @staticmethod
     def counts(answers: Sequence[Answer]) -> tuple[int, int, int]:
@@ -131,15 +142,15 @@ async def _events(
     first: tuple[int, Partial], pieces: Pieces, dialect: Dialect[Any]
 ) -> AsyncGenerator[str, None]:
     async with aclosing(pieces):
-        for line in dialect.take(*first):
-            yield line
         try:
+            for line in dialect.take(*first):
+                yield line
             async for piece in pieces:
                 for line in dialect.take(*piece):
                     yield line
         except TriforgeError as error:
             _log.warning("a streamed answer broke off: %s", error.detail)
-            yield event({"error": openai_error(error.kind, error.status, error.detail)})
+            yield dialect.broken_off(error)
             return
         for line in dialect.end():
             yield line

@@ -116,7 +116,10 @@ class Engine(Protocol):
         """Answer a batch, in order, with an adapter or none. InputError: it refuses a prompt (ContextFullError: too long)."""
 
     def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
-        """Answer one prompt with one sample, as it is written. Errors: see `generate`, before or between pieces."""
+        """Answer one prompt with one sample, as it is written; each text begins with the one before.
+
+        Errors: see `generate`, before or between pieces.
+        """
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> tuple[list[float], int]:
         """Return the log-probability of each id but the first, given those before it, and the version at the end. Errors: see `generate`."""

@@ -116,14 +116,19 @@ class SGLangEngine:
         body = parsing.generate_body(
             [prompt], rids=[rid], adapter=adapter, cache_key=self._cache_key, stream=True
         )
-        ended = False
+        ended, shown = False, ""
         try:
             with self._named():
                 async with streamed(self._data, "POST", "/generate", body=body) as response:
                     async for line in response.aiter_lines():
                         if line.startswith("data: {"):
-                            piece = parsing.partial_of(line[6:], self.url)
+                            piece = parsing.partial_of(line[6:], prompt, self.url)
                             parsing.check_image_tokens(prompt, piece.prompt_tokens, self.url)
+                            if not piece.text.startswith(shown):
+                                raise PolicyError(
+                                    f"engine {self.url}: changed text that it had streamed; ask again without stream"
+                                )
+                            shown = piece.text
                             yield piece
             ended = True
         finally:

@@ -93,25 +93,26 @@ def samples_of(answers: Any, prompts: Sequence[Prompt], engine: str) -> list[Sam
         raise PolicyError(
             f"engine {engine}: expected {len(sent)} answers to /generate, got {shape}"
         )
-    samples = [_sample(item, engine) for item in answers]
+    samples = [_sample(item, prompt, engine) for item, prompt in zip(answers, sent, strict=True)]
     for prompt, sample in zip(sent, samples, strict=True):
         check_image_tokens(prompt, sample.prompt_tokens, engine)
     return samples
 
 
-def _sample(item: Any, engine: str) -> Sample:
+def _sample(item: Any, prompt: Prompt, engine: str) -> Sample:
     try:
         meta = item["meta_info"]
         pairs = meta["output_token_logprobs"] or ()
         ids = tuple(item["output_ids"])
         if ids != tuple(pair[1] for pair in pairs):
             raise ValueError("output_ids and output_token_logprobs name different tokens")
+        finish, text = _ended(meta["finish_reason"]["type"], item["text"], ids, prompt)
         output = GenerateOutput(
-            text=item["text"],
+            text=text,
             ids=ids,
             logprobs=tuple(pair[0] for pair in pairs),
             versions=_spans(meta, len(ids), engine),
-            finish=meta["finish_reason"]["type"],
+            finish=finish,
         )
         cached, counted = (int(meta.get(n) or 0) for n in ("cached_tokens", "prompt_tokens"))
         return Sample(output, cached, counted, _tops(meta))
@@ -119,8 +120,8 @@ def _sample(item: Any, engine: str) -> Sample:
         raise _nonsense(engine, "/generate answered something unexpected", error, item) from error
 
 
-def partial_of(line: str, engine: str) -> Partial:
-    """Parse one event of a streamed answer, with everything written so far in it."""
+def partial_of(line: str, prompt: Prompt, engine: str) -> Partial:
+    """Parse one event of a streamed answer to a prompt, with everything written so far in it."""
     try:
         item = from_json(line)
         if "error" in item:
@@ -130,20 +131,47 @@ def partial_of(line: str, engine: str) -> Partial:
         if finish is not None and (finish.get("status_code") or 0) >= 400:
             raise _broken_off(finish | {"code": finish["status_code"]}, engine)
         pairs = meta.get("output_token_logprobs") or ()
+        ids, text, ended = tuple(pair[1] for pair in pairs), item["text"], None
+        if finish is not None:
+            ended, text = _ended(finish["type"], text, ids, prompt)
         return Partial(
-            text=item["text"],
-            ids=tuple(pair[1] for pair in pairs),
+            text=text,
+            ids=ids,
             logprobs=tuple(pair[0] for pair in pairs),
             versions=_spans(meta, len(pairs), engine) if finish is not None and pairs else (),
             prompt_tokens=int(meta["prompt_tokens"]),
             cached_tokens=int(meta.get("cached_tokens") or 0),
-            finish=None if finish is None else finish["type"],
+            finish=ended,
             tops=_tops(meta),
         )
     except TriforgeError:
         raise
     except _UNEXPECTED as error:
         raise _nonsense(engine, "a streamed answer is unexpected", error, line) from error
+
+
+def _ended(kind: Any, text: str, ids: Sequence[int], prompt: Prompt) -> tuple[Any, str]:
+    """Return why an answer has ended, and its text.
+
+    SGLang says length of an answer that is whole with its last allowed token: 0.5.23 where a grammar is finished, which only
+    JSON shows, and older versions at a stop token or stop string, which they leave in the text.
+    """
+    if kind != "length":
+        return kind, text
+    for stop in prompt.sampling.stop:
+        if stop in text:
+            return "stop", text.partition(stop)[0]
+    whole = prompt.sampling.json_schema is not None and _is_whole_json(text)
+    return "stop" if whole or (ids and ids[-1] in prompt.stop_ids) else kind, text
+
+
+def _is_whole_json(text: str) -> bool:
+    """Return whether a text is JSON that more text would break: not a number, which more digits continue."""
+    try:
+        value = from_json(text)
+    except ValueError:
+        return False
+    return isinstance(value, bool) or not isinstance(value, int | float)
 
 
 def _tops(meta: dict[str, Any]) -> Tops:

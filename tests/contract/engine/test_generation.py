@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -115,6 +116,48 @@ async def test_a_stop_string_is_cut_off_the_text_and_not_off_the_tokens(engine: 
     assert reply["text"] == "ab"
     assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": "ca"}
     assert len(tokens(reply)) == reply["meta_info"]["completion_tokens"] > 1
+
+
+async def test_an_answer_that_ends_with_its_last_allowed_token_is_whole(engine: Engine) -> None:
+    for params in ({"regex": "abc", "ignore_eos": False}, {"regex": "abcab", "stop": ["ca"]}):
+        free = await engine.generate(PROMPT, max_new_tokens=9, **params)
+        held = await engine.generate(PROMPT, max_new_tokens=len(tokens(free)), **params)
+        assert tokens(held) == tokens(free)
+        finish = held["meta_info"]["finish_reason"]
+        assert finish["type"] == "stop"
+        assert finish == free["meta_info"]["finish_reason"]
+
+
+async def test_a_grammar_that_is_finished_by_the_last_token_is_whole_to_the_local_engine(
+    engine: Engine,
+) -> None:
+    params = {"json_schema": '{"const": "ab"}', "ignore_eos": False}
+    free = await engine.generate(PROMPT, max_new_tokens=9, **params)
+    whole = len(tokens(free)) - 1  # without the end token
+    held = await engine.generate(PROMPT, max_new_tokens=whole, **params)
+    assert held["text"] == free["text"] == '"ab"'
+    says = {"type": "length", "length": whole} if engine.served.real else {"type": "stop", "matched": None}  # fmt: skip
+    assert held["meta_info"]["finish_reason"] == says
+
+
+async def test_a_stop_string_may_be_a_special_token(engine: Engine) -> None:
+    reply = await engine.generate(PROMPT, regex="abc", stop=["<|im_end|>"], max_new_tokens=9)
+    assert reply["text"] == "abc"
+    assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": "<|im_end|>"}
+
+
+async def test_the_text_of_a_stream_only_grows_and_holds_back_a_stop_string(
+    engine: Engine,
+) -> None:
+    sampling = {"temperature": 0.0, "max_new_tokens": 24, "regex": "a 😀 béSTO", "stop": ["STOP"]}
+    body = {"input_ids": PROMPT, "sampling_params": sampling, "return_logprob": True, "stream": True}  # fmt: skip
+    talk = engine.conversation()
+    texts = [event["text"] async for event in talk.stream("stream", "/generate", body)]
+    for before, after in pairwise(texts):
+        assert after.startswith(before)
+    assert not [text for text in texts if "\ufffd" in text]
+    assert not any(text.endswith("S") for text in texts)
+    assert texts[-1] == "a 😀 béSTO"
 
 
 async def test_a_regex_holds_the_answer(engine: Engine) -> None:

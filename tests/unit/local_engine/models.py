@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from services.local_engine.detokenize import TextCodec
@@ -44,6 +44,29 @@ def byte_tokenizer() -> Tokenizer:
         vocab_size=259, initial_alphabet=alphabet, special_tokens=special, show_progress=False
     )
     made.train_from_iterator([], trainer)
+    return made
+
+
+def sentencepiece() -> Tokenizer:
+    """Pieces with a leading space, and bytes for what has none, as Llama 2 has them."""
+    bytes_of = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **bytes_of}
+    for piece in ("▁", *"abSTOPw123", "é", "世", "▁a", "▁w", "ST", "▁S", "OP"):
+        vocabulary[piece] = len(vocabulary)
+    merges = [("▁", "a"), ("▁", "w"), ("S", "T"), ("▁", "S"), ("O", "P")]
+    made = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
     return made
 
 

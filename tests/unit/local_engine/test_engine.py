@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
+from services.local_engine.app import create_app
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.model import load_model
@@ -74,9 +76,47 @@ async def test_a_stream_that_is_read_late_still_shows_what_came_before(folder: P
             Prompt([5], SamplingParams(max_new_tokens=3, ignore_eos=True), "a")
         )
         updates = engine.stream(sequences[0])
+        await anext(updates)
         await until(lambda: sequences[0].finish is not None)
         await asyncio.sleep(0.05)  # the end is known in the loop, too
         seen = [len(sequences[0].output) async for _ in updates]
         assert seen[-1] == 3
+    finally:
+        engine.stop()
+
+
+async def test_a_client_that_leaves_before_the_first_read_frees_its_id(folder: Path) -> None:
+    engine = new_engine(folder)
+    engine.start()
+    app = create_app(engine=engine, served_name="tiny")
+    sampling = {"max_new_tokens": 200, "ignore_eos": True}
+    asked = json.dumps(body([5], rid="mine", stream=True, sampling=sampling)).encode()
+
+    messages = iter([{"type": "http.request", "body": asked, "more_body": False}])
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        await asyncio.Event().wait()  # the client reads nothing
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope: dict[str, Any] = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
+        "scheme": "http", "path": "/generate", "raw_path": b"/generate", "query_string": b"", "headers": headers,
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "root_path": "",
+    }  # fmt: skip
+    try:
+        async with client_of(engine) as client, asyncio.timeout(30):
+            await engine.pause("in_place")  # so that it cannot end by itself
+            await app(scope, receive, send)
+            assert [message["type"] for message in sent] == ["http.response.start"]
+            await until(lambda: not engine.scheduler.waiting)
+            await engine.resume()
+            again = {"max_new_tokens": 1}
+            reply = await client.post("/generate", json=body([5], rid="mine", sampling=again))
+            assert reply.status_code == 200, reply.text
     finally:
         engine.stop()

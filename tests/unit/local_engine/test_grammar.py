@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.request import Prompt, SamplingParams, parse_sampling
-from tests.unit.local_engine.models import build_folder, new_engine
+from tests.unit.local_engine.models import build_folder, byte_tokenizer, new_engine, sentencepiece
 from triforge.errors import InputError
 
 
@@ -49,6 +50,42 @@ async def test_regex_output_over_words_always_matches(words: Engine) -> None:
         assert re.fullmatch(pattern, text)
         assert finish == {"type": "stop", "matched": 2}
     assert len({text for text, _ in found}) > 4
+
+
+async def test_added_tokens_are_text_in_a_grammar_and_special_ones_are_none(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False)])
+    engine = new_engine(build_folder(tmp_path / "m", tokenizer=tokenizer))
+    engine.start()
+    try:
+        for params in ({"regex": "a<tool_call>b"}, {"json_schema": '{"const": "<tool_call>"}'}):
+            [(text, finish)] = await sample(engine, 1, **params)
+            assert text in ("a<tool_call>b", '"<tool_call>"')
+            assert finish == {"type": "stop", "matched": 2}
+        [(text, finish)] = await sample(engine, 1, regex="a</s>b")
+        assert (text, finish) == ("a</s>b", {"type": "stop", "matched": 2})
+    finally:
+        engine.stop()
+
+
+async def test_a_grammar_over_pieces_and_bytes_holds(tmp_path: Path) -> None:
+    engine = new_engine(build_folder(tmp_path / "m", tokenizer=sentencepiece()))
+    engine.start()
+    try:
+        found = await sample(engine, 4, regex="(a|世) 😀 </s>", max_new_tokens=40)
+        assert {text for text, _ in found} <= {"a 😀 </s>", "世 😀 </s>"}
+    finally:
+        engine.stop()
+
+
+@pytest.mark.parametrize("params", [{"regex": "abc"}, {"json_schema": '{"const": 1.5}'}])
+async def test_a_grammar_that_is_finished_by_the_last_token_is_whole(
+    bytes_engine: Engine, params: dict[str, str]
+) -> None:
+    [(_, finish)] = await sample(bytes_engine, 1, **params, max_new_tokens=3)
+    assert finish == {"type": "stop", "matched": None}
+    [(_, finish)] = await sample(bytes_engine, 1, **params, max_new_tokens=2)
+    assert finish == {"type": "length", "length": 2}
 
 
 async def test_constrained_tokens_keep_the_logprobs_of_the_free_distribution(words: Engine) -> None:

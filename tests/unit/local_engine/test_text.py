@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,49 @@ def test_a_stop_string_is_found_across_tokens_and_at_its_last_token(codec: TextC
 def test_a_stop_string_is_found_behind_special_tokens_that_are_skipped(codec: TextCodec) -> None:
     a, b = codec.encode("a"), codec.encode("b")
     assert stop_of(codec, ("ab",), [*a, *[END] * 20, *b])[-1] == "ab"
+
+
+@pytest.mark.parametrize(
+    ("stop", "texts", "final"),
+    [
+        ("</s>", ["a", END], "a"),
+        ("</s>b", ["xa", END, "b"], "xa"),
+        ("a</s>", ["xa", END], "x"),
+        ("a</s>bc", ["xa", END, "bc"], "x"),
+        ("s>", ["世", END], "世"),
+    ],
+)
+def test_a_stop_string_may_be_a_special_token(
+    codec: TextCodec, stop: str, texts: list[str | int], final: str
+) -> None:
+    ids = [i for text in texts for i in ([text] if isinstance(text, int) else codec.encode(text))]
+    assert stop_of(codec, (stop,), ids)[-1] == stop
+    assert codec.final_text(ids, stop) == final
+    assert all(final.startswith(codec.growing_text(ids[:n], [stop])) for n in range(len(ids)))
+
+
+def test_an_unfinished_text_holds_back_what_may_change(codec: TextCodec) -> None:
+    ids = codec.encode("a 😀 bST")
+    shown = [codec.growing_text(ids[: n + 1], ["STOP"]) for n in range(len(ids))]
+    assert shown == ["a", "a ", "a ", "a ", "a ", "a 😀", "a 😀 ", "a 😀 b", "a 😀 b", "a 😀 b"]
+
+
+@pytest.mark.parametrize(
+    ("end", "finish"),
+    [
+        ("end token", {"type": "stop", "matched": END}),
+        ("stop string", {"type": "stop", "matched": "ab"}),
+        ("none", {"type": "length", "length": 2}),
+    ],
+)
+def test_an_answer_that_ends_with_its_last_allowed_token_is_whole(
+    codec: TextCodec, end: str, finish: dict[str, Any]
+) -> None:
+    params = SamplingParams(stop=["ab"] if end == "stop string" else [])
+    seq = Sequence(Prompt([5], params, "r"), "r", 0, 2, frozenset({END}), codec)
+    for token in [*codec.encode("a"), *([END] if end == "end token" else codec.encode("b"))]:
+        seq.add(token, 0.0, torch.zeros(1, 1), 0)
+    assert seq.finish == finish
 
 
 def test_stop_strings_match_words_that_are_joined_with_spaces(folder: Path) -> None:

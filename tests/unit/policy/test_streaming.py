@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from services.policy.api import streams
 from services.policy.api.chat import ChatDialect, ChatRequest
 from services.policy.engines.protocol import Partial, Prompt
 from services.policy.engines.sglang import SGLangEngine
@@ -121,17 +122,31 @@ async def test_the_first_failure_ends_all_merged_streams() -> None:
         _ = [piece async for piece in merged([numbers(1, fail=True), numbers(*range(99))])]
 
 
-async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service: Service) -> None:
-    body = ChatRequest.model_validate({**CHAT, "stop": "END"})
+async def test_text_that_an_engine_takes_back_ends_the_stream_with_an_error(
+    service: Service,
+) -> None:
+    service.fakes[0].decode = lambda ids: "cup" if len(ids) < 3 else "fridge"
+    chunks = await events(service)
+    assert texts(chunks) == ["cup"]
+    assert chunks[-1]["error"]["type"] == "policy"
+
+
+async def test_an_answer_of_another_process_is_not_joined_to_what_was_sent(
+    service: Service,
+) -> None:
+    body = ChatRequest.model_validate(CHAT)
     dialect = ChatDialect(body, model="policy", renderer=service.weights.renderer, version=0)
 
     def piece(text: str, finish: Any = None) -> Partial:
         return Partial(text, (5,), (-0.5,), (), 3, 0, finish)
 
-    sent = [*dialect.take(0, piece("a EN")), *dialect.take(0, piece("a ", "stop")), *dialect.end()]
-    chunks = [json.loads(e.removeprefix("data: ")) for e in sent if "DONE" not in e]
-    assert texts(chunks) == ["a EN"]
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    async def pieces() -> AsyncGenerator[tuple[int, Partial], None]:
+        yield 0, piece("a cup")
+        yield 0, piece("a fridge", "stop")
+
+    lines = [line async for line in await streams.events(pieces(), dialect)]
+    assert "a cup" in lines[-2]
+    assert json.loads(lines[-1].removeprefix("data: "))["error"]["type"] == "policy"
 
 
 async def test_an_error_inside_an_engine_s_stream_is_understood() -> None:

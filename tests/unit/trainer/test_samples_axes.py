@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.real_sglang.recordings import read
+from services.policy.engines.protocol import Prompt
+from services.policy.engines.sglang_parsing import samples_of
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import Samples, build_samples
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
-from triforge.types import ImageRef, JudgedGroup, Step
+from triforge.types import ImageRef, JudgedGroup, Sampling, Step
 
 ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
 
@@ -114,6 +118,22 @@ def test_a_response_that_was_cut_off_is_masked_on_request():
     masked = keep([group], truncated="mask")
     assert masked.reasons == {"trained": 3, "truncated response": 1}
     assert sum(sum(row.weights) for row in masked.rows["policy"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["generate_end_last", "generate_stop_string_last", "generate_json_last"]
+)
+def test_a_whole_answer_that_took_all_its_tokens_is_trained_on(name: str):
+    recorded = read(Path(__file__).parents[2] / "contract" / "sglang")[name]
+    params = recorded.request["sampling_params"]
+    sampling = Sampling(stop=tuple(params.get("stop", ())), json_schema=params.get("json_schema"))
+    (sample,) = samples_of([recorded.reply], [Prompt([1], sampling, (2,))], "http://engine")
+
+    def whole(t: int, step: Step) -> Step:
+        return step.model_copy(update={"finish": sample.output.finish}) if t == 0 else step
+
+    masked = keep([changed(played("g", [1, -1]), whole)], truncated="mask")
+    assert masked.reasons == {"trained": 4}
 
 
 def test_an_invalid_action_costs_what_the_shaper_says():
