@@ -118,8 +118,9 @@ def test_hostile_config(folder: Path, tmp_path: Path, name: str, own_llama: bool
 def test_a_pipe_in_the_place_of_weights_is_not_opened(folder: Path, tmp_path: Path) -> None:
     model, config = load_model(folder)
     bad = shutil.copytree(folder, tmp_path / "bad")
-    os.mkfifo(bad / "more.safetensors")
-    with pytest.raises(WeightsError, match=r"more.safetensors: .*no regular file"):
+    (bad / "model.safetensors").unlink()
+    os.mkfifo(bad / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"model.safetensors: .*no regular file"):
         load_model(bad)
     with pytest.raises(WeightsError, match=r"more.safetensors: .*no regular file"):
         stage_weights(bad, model, config)
