@@ -122,5 +122,5 @@ def test_a_pipe_in_the_place_of_weights_is_not_opened(folder: Path, tmp_path: Pa
     os.mkfifo(bad / "model.safetensors")
     with pytest.raises(WeightsError, match=r"model.safetensors: .*no regular file"):
         load_model(bad)
-    with pytest.raises(WeightsError, match=r"more.safetensors: .*no regular file"):
+    with pytest.raises(WeightsError, match=r"model.safetensors: .*no regular file"):
         stage_weights(bad, model, config)
