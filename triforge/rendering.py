@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ _OWN = f"[{_OPEN}{_CLOSE}{_SENTINEL}]"
 # A role marker that is an ordinary word of a small vocabulary, not registered as a special token.
 _MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
+_ASKED = "What is asked?"  # stands for a user's message
 _LONGEST = 1 << 22  # characters: a million tokens of text, which take a tokenizer seconds
 
 _PAST = (ChatMessage(role="user", content="."), ChatMessage(role="assistant", content="."))
@@ -126,6 +128,47 @@ class Renderer:
             model_vocab_size=vocab_size_of(folder),
             image_spec=ImageSpec.of_folder(folder),
         )
+
+    @cached_property
+    def call_text(self) -> str:
+        """The template's text of a message that calls a tool; empty if it shows none."""
+        called = {"name": "look_up", "arguments": {"key": "value"}}
+        messages = [
+            {"role": "user", "content": _ASKED},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "abcdefghi", "type": "function", "function": called}],
+            },
+        ]
+        schema = {"type": "object", "properties": {"key": {"type": "string", "description": "A key."}}}  # fmt: skip
+        tool = {"name": "look_up", "description": "Look up.", "parameters": schema}
+        try:
+            text = self._fill(
+                messages=messages,
+                tools=[{"type": "function", "function": tool}],
+                add_generation_prompt=False,
+            )
+        except InputError:
+            return ""
+        _, asked, shown = text.rpartition(_ASKED)
+        return shown if asked and "look_up" in shown else ""
+
+    @cached_property
+    def opening(self) -> str:
+        """The template's text before an answer."""
+        messages = [{"role": "user", "content": _ASKED}]
+        try:
+            text = self._fill(messages=messages, add_generation_prompt=True)
+        except InputError:
+            return ""
+        return text.rpartition(_ASKED)[2]
+
+    @cached_property
+    def special_texts(self) -> Mapping[int, str]:
+        """The special tokens, which the text of an answer leaves out, by id."""
+        added = self._live.get_added_tokens_decoder()
+        return {index: token.content for index, token in added.items() if token.special}
 
     def render(
         self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True

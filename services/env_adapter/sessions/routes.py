@@ -73,15 +73,14 @@ class Sessions:
         idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
     ) -> MadeSession:
         """Begin a session: return the address and key for its agent, and the task if it belongs to a run."""
-        state, opened, key, group = await asyncio.to_thread(
-            self._store.create, request, idempotency_key or None
-        )
-        await self._log.open(opened)
+        begun = await asyncio.to_thread(self._store.create, request, idempotency_key or None)
+        await self._log.open(begun.opened, begun.left_s)
+        state, group = begun.state, begun.group
         response.headers["Location"] = f"/v1/sessions/{state.id}"
         return MadeSession(
             session=state,
             base_url=f"{self._policy_url}/sessions/{state.id}/v1",
-            key=key,
+            key=begun.key,
             task=await asyncio.to_thread(self._task, state.task_id) if state.task_id else None,
             options=group.env_adapter.options if group else {},
         )

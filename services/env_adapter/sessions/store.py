@@ -7,7 +7,7 @@ taken, returned or filled.
 from __future__ import annotations
 
 import hmac
-import time
+import math
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -69,6 +69,17 @@ class Settled:
     turns: tuple[Turn, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A session that was made: as the policy service knows it, its key, its group, and the seconds until it expires."""
+
+    state: SessionState
+    opened: OpenSession
+    key: str
+    group: GroupTask | None
+    left_s: float
+
+
 class SessionStore:
     """Reads and changes sessions."""
 
@@ -77,14 +88,13 @@ class SessionStore:
 
     # ---- agents ----
 
-    def create(
-        self, request: SessionRequest, idempotency_key: str | None = None
-    ) -> tuple[SessionState, OpenSession, str, GroupTask | None]:
+    def create(self, request: SessionRequest, idempotency_key: str | None = None) -> Begun:
         """Make a session and its key. The same idempotency key gives the same session again, with a fresh key.
 
         Raises:
             NotFoundError: there is no such run.
-            ConflictError: the run has ended, or is not played by sessions.
+            ConflictError: the run has ended, or is not played by sessions; or the idempotency key was used with another
+                request.
             BusyError: no place is free now.
         """
         try:
@@ -92,11 +102,10 @@ class SessionStore:
         except IntegrityError:  # the same request at the same time
             return self._create(request, idempotency_key)
 
-    def _create(
-        self, request: SessionRequest, idempotency_key: str | None
-    ) -> tuple[SessionState, OpenSession, str, GroupTask | None]:
-        tenant, now = caller().tenant, time.time()
+    def _create(self, request: SessionRequest, idempotency_key: str | None) -> Begun:
+        tenant = caller().tenant
         with self._database.write() as session:
+            now = self._database.now(session)
             query = select(SessionRow).where(
                 SessionRow.tenant == tenant, SessionRow.idempotency_key == idempotency_key
             )
@@ -118,6 +127,10 @@ class SessionStore:
                 if request.run:
                     _take_place(session, row, request)
                 session.add(row)
+            elif not _is_of(row, request):
+                raise ConflictError(
+                    f"Idempotency-Key: it was used with another request, which made session {row.id}; send a new key"
+                )
             elif row.status != "open":
                 raise ConflictError(
                     f"Idempotency-Key: its session {row.id} is over; send a new key"
@@ -125,13 +138,14 @@ class SessionStore:
             key, row.digest = new_key("tfs", row.id)
             owner = session.get(SessionGroupRow, row.group_id) if row.group_id else None
             group = _task_of(owner) if owner else None
-            return _state_of(row), _opened(row, group), key, group
+            return Begun(_state_of(row), _opened(row, group), key, group, row.expires_at - now)
 
     def get(self, session_id: str, key: str = "") -> SessionState:
         """Return a session to its own key, or to a caller that sees its tenant; end it if it has expired."""
         with self._database.read() as session:
             state = _state_of(_visible(session, session_id, key))
-        if state.status not in _ALIVE or state.expires_at > time.time():
+            now = self._database.now(session)
+        if state.status not in _ALIVE or state.expires_at > now:
             return state
         with self._database.write() as session:
             row = _locked(session, session_id)
@@ -173,8 +187,8 @@ class SessionStore:
 
     def prune(self, kept_s: float) -> None:
         """Delete the turns of sessions that expired so many seconds ago; states and rewards stay."""
-        over = SessionRow.expires_at < time.time() - kept_s
         with self._database.write() as session:
+            over = SessionRow.expires_at < self._database.now(session) - kept_s
             session.execute(
                 update(SessionRow).where(over, SessionRow.turns.is_not(None)).values(turns=None)
             )
@@ -193,16 +207,18 @@ class SessionStore:
             if not row.open:
                 row.attempt, row.open, row.key = row.attempt + 1, True, ""
                 row.free, row.free_count = [*range(group.rollouts)], group.rollouts
-                row.document, row.created_at = group.model_dump(mode="json"), time.time()
+                row.document, row.created_at = (
+                    group.model_dump(mode="json"),
+                    self._database.now(session),
+                )
             return row.attempt
 
     def settled(self, group_id: str, attempt: int, known: Iterable[int]) -> list[Settled]:
         """Return the settled places that are not `known`."""
         mine = (SessionRow.group_id == group_id, SessionRow.attempt == attempt)
-        due = select(SessionRow).where(
-            *mine, SessionRow.status.in_(_ALIVE), SessionRow.expires_at <= time.time()
-        )
+        alive = select(SessionRow).where(*mine, SessionRow.status.in_(_ALIVE))
         with self._database.read() as session:
+            due = alive.where(SessionRow.expires_at <= self._database.now(session))
             late = [row.id for row in session.scalars(due)]
         if late:
             with self._database.write() as session:
@@ -269,6 +285,14 @@ def _take_place(session: Session, row: SessionRow, request: SessionRequest) -> N
     row.tenant, row.run_id = run.tenant, run.id
     row.group_id, row.attempt, row.task_id = group.group_id, group.attempt, group.task_id
     row.expires_at = row.created_at + _task_of(group).env_adapter.episode_deadline_s
+
+
+def _is_of(row: SessionRow, request: SessionRequest) -> bool:
+    """Return whether a request asks for what a session is."""
+    asked = request.run, request.group, request.tags
+    if asked != (row.run_id or "", row.key, row.tags) or request.task not in ("", row.task_id):
+        return False
+    return bool(request.run) or math.isclose(row.created_at + request.lifetime_s, row.expires_at, rel_tol=1e-12)  # fmt: skip
 
 
 def _free_group(session: Session, request: SessionRequest) -> SessionGroupRow | None:
