@@ -140,16 +140,22 @@ class SessionStore:
             group = _task_of(owner) if owner else None
             return Begun(_state_of(row), _opened(row, group), key, group, row.expires_at - now)
 
-    def get(self, session_id: str, key: str = "") -> SessionState:
-        """Return a session to its own key, or to a caller that sees its tenant; end it if it has expired."""
+    def get(self, session_id: str, key: str = "") -> tuple[SessionState, bool]:
+        """Return a session to its own key, or to a caller that sees its tenant, and whether it is to `expire`."""
         with self._database.read() as session:
             state = _state_of(_visible(session, session_id, key))
-            now = self._database.now(session)
-        if state.status not in _ALIVE or state.expires_at > now:
-            return state
+            late = state.expires_at <= self._database.now(session)
+        return state, late and state.status in _ALIVE
+
+    def expire(self, session_id: str, turns: tuple[Turn, ...]) -> SessionState:
+        """End a session whose time is over: with its reward, or as failed."""
         with self._database.write() as session:
             row = _locked(session, session_id)
-            _expire(session, row)
+            if row.status in _ALIVE and row.reward is not None:
+                row.status = "finished"
+                _keep(row, turns)
+            elif row.status in _ALIVE:
+                _fail(session, row, EXPIRED)
             return _state_of(row)
 
     def turns(self, session_id: str) -> tuple[Turn, ...] | None:
@@ -198,6 +204,7 @@ class SessionStore:
     def open_group(self, group: GroupTask) -> int:
         """Open the places of a group, again if it was closed; return the number of the attempt."""
         with self._database.write() as session:
+            now = self._database.now(session)
             row = session.get(SessionGroupRow, group.group_id, with_for_update=True)
             if row is None:
                 row = SessionGroupRow(
@@ -207,23 +214,20 @@ class SessionStore:
             if not row.open:
                 row.attempt, row.open, row.key = row.attempt + 1, True, ""
                 row.free, row.free_count = [*range(group.rollouts)], group.rollouts
-                row.document, row.created_at = (
-                    group.model_dump(mode="json"),
-                    self._database.now(session),
-                )
+                row.document, row.created_at = group.model_dump(mode="json"), now
             return row.attempt
+
+    def late(self, group_id: str, attempt: int) -> list[str]:
+        """Return the sessions of a group that are to `expire`."""
+        mine = (SessionRow.group_id == group_id, SessionRow.attempt == attempt)
+        alive = select(SessionRow.id).where(*mine, SessionRow.status.in_(_ALIVE))
+        with self._database.read() as session:
+            due = alive.where(SessionRow.expires_at <= self._database.now(session))
+            return list(session.scalars(due))
 
     def settled(self, group_id: str, attempt: int, known: Iterable[int]) -> list[Settled]:
         """Return the settled places that are not `known`."""
         mine = (SessionRow.group_id == group_id, SessionRow.attempt == attempt)
-        alive = select(SessionRow).where(*mine, SessionRow.status.in_(_ALIVE))
-        with self._database.read() as session:
-            due = alive.where(SessionRow.expires_at <= self._database.now(session))
-            late = [row.id for row in session.scalars(due)]
-        if late:
-            with self._database.write() as session:
-                for session_id in late:
-                    _expire(session, _locked(session, session_id))
         with self._database.read() as session:
             group = session.get_one(SessionGroupRow, group_id)
             rows = session.scalars(
@@ -333,13 +337,6 @@ def _locked(session: Session, session_id: str) -> SessionRow:
     if group is not None:
         session.get(SessionGroupRow, group, with_for_update=True)
     return session.get_one(SessionRow, session_id, with_for_update=True, populate_existing=True)
-
-
-def _expire(session: Session, row: SessionRow) -> None:
-    if row.reward is not None:
-        row.status = "finished"
-    elif row.status in _ALIVE:
-        _fail(session, row, EXPIRED)
 
 
 def _fail(session: Session, row: SessionRow, reason: str) -> None:
