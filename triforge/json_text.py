@@ -6,6 +6,7 @@ depths of about 200 levels. What a model writes is read by `written`, wherever i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -129,12 +130,10 @@ def written_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def _finite(kind: type[int] | type[float], text: str) -> int | float:
-    value = kind(text)
-    try:
+    with contextlib.suppress(ValueError, OverflowError):  # an integer that no float holds
+        value = kind(text)
         if math.isfinite(value):
             return value
-    except OverflowError:
-        pass
     raise ValueError(f"not JSON: {text[:20]} is too large a number")
 
 

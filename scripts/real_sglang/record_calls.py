@@ -19,7 +19,9 @@ GOLDEN = ROOT / "tests" / "contract" / "sglang_calls.json"
 def main() -> None:
     """Write the golden file."""
     sys.path.insert(0, str(ROOT))
-    import launch_cpu  # noqa: F401, PLC0415 - SGLang is imported without a GPU
+    from scripts.real_sglang import launch_cpu  # noqa: F401, PLC0415 - SGLang is imported without a GPU
+
+    # isort: split
     from sglang.srt.entrypoints.openai.protocol import Tool  # noqa: PLC0415
     from sglang.srt.function_call.function_call_parser import FunctionCallParser  # noqa: PLC0415
 

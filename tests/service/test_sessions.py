@@ -320,8 +320,11 @@ async def test_ids_of_calls_are_nine_letters_and_digits_and_stay_the_same(both: 
     made, key = await both.begin(), {"Idempotency-Key": "k"}
     both.says(f"{CALL}\n{CALL}")
     async with both.client(made) as client:
-        first, again = [await chat(client, ASK, tools=[LOOK], extra_headers=key) for _ in range(2)]
-        other = await chat(client, ASK, tools=[LOOK])
+        first, again = [
+            await chat(client, ASK, tools=[LOOK], max_tokens=300, extra_headers=key)
+            for _ in range(2)
+        ]
+        other = await chat(client, ASK, tools=[LOOK], max_tokens=300)
     ids = [[call["id"] for call in said["tool_calls"]] for said in (first, again, other)]
     assert ids[0] == ids[1]
     assert len({*ids[0], *ids[2]}) == 4

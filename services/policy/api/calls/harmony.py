@@ -25,7 +25,7 @@ _FUNCTIONS: Final = "functions."
 class Harmony:
     """`<|channel|>commentary to=functions.look <|constrain|>json<|message|>{...}<|call|>`.
 
-    The channel `analysis` is thought and not shown; `final`, and `commentary` to nobody, is text.
+    The channel `analysis` is thought and not shown; `final`, and `commentary` without an address, is text.
     """
 
     always = True
