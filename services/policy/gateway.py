@@ -312,6 +312,8 @@ class Gateway:
         renderer = self.weights.renderer
         placed: tuple[PlacedImage, ...] = ()
         try:
+            if request.after_system and request.messages:
+                renderer.demand_turns(system=True)
             _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
             own = request.sampling.stop_token_ids
             _check_ids("sampling.stop_token_ids", own, renderer.vocab_size)

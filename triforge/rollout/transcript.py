@@ -145,6 +145,7 @@ class Transcript:
             prefix_ids=held,
             prefix_images=seen,
             messages=tuple(messages),
+            after_system=bool(held and self.system),
             sampling=player.sampling.model_copy(update=changes),
             affinity=self.group.group_id,
             model=player.model,

@@ -81,14 +81,15 @@ class GenerateRequest(Message):
     """A request for n samples of one prompt. Produced by: rollout, judge, rewriter. Consumed by: policy service.
 
     `prefix_ids` are the ids of the last reply, unchanged, with the `prefix_images` in them; only `messages` are rendered and
-    appended. The last `begun` ids of the prefix begin the response: the text of a sample begins with theirs. With
-    `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` chooses among several policy services; empty is
+    appended. `after_system`: the prefix begins with a system message, which some chat templates cannot keep there. The last
+    `begun` ids of the prefix begin the response: the text of a sample begins with theirs. With `prompt_logprobs` nothing is sampled: the reply scores the prompt. `model` chooses among several policy services; empty is
     the caller's default.
     """
 
     prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
     prefix_images: tuple[PlacedImage, ...] = ()
     messages: tuple[ChatMessage, ...] = ()
+    after_system: bool = False
     n: Annotated[int, Field(ge=1, le=64)] = 1
     sampling: Sampling = Sampling()
     affinity: str = ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, proposal_id
 from services.env_adapter.adaptation.settings import AdaptSettings, RunOutcome
@@ -182,23 +184,36 @@ class Service:
     ) -> Proposal | None:
         """Count a pair of groups; returns what the second one led to."""
         found = None
-        for purpose, task_id, successes in (
-            ("measure_parent", proposal.parent_id, parent),
-            ("measure_candidate", proposal.candidate_id, candidate),
-        ):
-            found = self.measurements.record(
-                self.outcome(
-                    str(task_id),
-                    successes,
-                    f"{purpose}-{step}",
-                    step=step,
-                    purpose=purpose,
-                    proposal_id=proposal.id,
-                    settings=settings or adapt_settings(),
-                    **more,
-                )
-            )
+        for outcome in self.pair(proposal, step, parent, candidate, settings, **more):
+            found = self.measurements.record(outcome)
         return found
+
+    def pair(
+        self,
+        proposal: Proposal,
+        step: int,
+        parent: int,
+        candidate: int,
+        settings: AdaptSettings | None = None,
+        **more: Any,
+    ) -> list[RunOutcome]:
+        """The outcomes of the two groups that measure a proposal at a step."""
+        return [
+            self.outcome(
+                str(task_id),
+                successes,
+                f"{purpose}-{step}",
+                step=step,
+                purpose=purpose,
+                proposal_id=proposal.id,
+                settings=settings or adapt_settings(),
+                **more,
+            )
+            for purpose, task_id, successes in (
+                ("measure_parent", proposal.parent_id, parent),
+                ("measure_candidate", proposal.candidate_id, candidate),
+            )
+        ]
 
     def states(self) -> dict[str, str]:
         """Version -> state of the first slot."""
@@ -208,6 +223,26 @@ class Service:
     def stored(self, proposal: Proposal) -> Proposal:
         (found,) = [p for p in self.store.proposals("p").items if p.id == proposal.id]
         return found
+
+
+@contextmanager
+def crash_at(database: Database, *beginnings: str, number: int = 1) -> Iterator[None]:
+    """Let the process die at the statement with that number among those that begin so."""
+    seen = 0
+
+    def die(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        nonlocal seen
+        if statement.startswith(beginnings):
+            seen += 1
+            if seen == number:
+                raise KeyboardInterrupt
+
+    event.listen(database.engine, "before_cursor_execute", die)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        event.remove(database.engine, "before_cursor_execute", die)
 
 
 @pytest.fixture

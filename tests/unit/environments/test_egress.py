@@ -14,10 +14,11 @@ from pydantic import SecretStr
 
 from environments.openenv.family import OpenEnvFamily
 from environments.osworld.family import OsworldFamily
+from tests.unit.environments.tasks import task_of
 from triforge.config import Settings
 from triforge.environments.egress import EgressPolicy, place_of
 from triforge.errors import ConfigError, EnvError, InputError
-from triforge.types import Params, Task
+from triforge.types import Params
 
 
 def passes(egress: EgressPolicy, url: str, *, looked_up: bool = True) -> bool:
@@ -183,10 +184,7 @@ async def test_an_episode_does_not_connect_to_what_its_pool_may_no_longer_name()
     """The pool is from before the option was turned."""
     async with serving() as (port, asked):
         params: Params = {"url": f"http://127.0.0.1:{port}"}
-        draft = openenv("any").validate(params)
-        task = Task(
-            id="t", pool_id="p", slot="t", family="openenv", instruction=draft.instruction, params=draft.params
-        )  # fmt: skip
+        task = task_of(openenv("any"), params)
         environment = openenv("public").make({})
         with pytest.raises(InputError, match="TRIFORGE_ENV_EGRESS") as refused:
             await environment.reset(task, seed=0)

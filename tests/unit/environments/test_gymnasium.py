@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from environments.gymnasium.family import FAMILY, GymnasiumFamily, plain
+from tests.unit.environments.tasks import task_of
 from triforge.environments import plugins
 from triforge.errors import InputError
 from triforge.testing.check_environment import check_environment, require
-from triforge.types import Params, Task
+from triforge.types import Params
 
 gymnasium = pytest.importorskip(
     "gymnasium", reason="pip install -c constraints.txt -e '.[gymnasium]'"
@@ -48,12 +49,8 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def play(family: GymnasiumFamily, params: Params, *responses: str) -> tuple[Any, list[Any]]:
-    draft = family.validate(params)
-    task = Task(
-        id="t", pool_id="p", slot="t", family=family.name, instruction=draft.instruction, params=draft.params
-    )  # fmt: skip
     environment = family.make({})
-    reset = await environment.reset(task, seed=1)
+    reset = await environment.reset(task_of(family, params), seed=1)
     results = [await environment.step(response) for response in responses]
     await environment.close()
     return reset, results

@@ -16,10 +16,11 @@ import pytest
 from environments.mcp.family import FAMILY, holds
 from environments.mcp.servers import Connection, Server, connected
 from tests.service.test_policy_http import serving
+from tests.unit.environments.tasks import task_of
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import StepResult
 from triforge.testing.check_environment import check_environment, require
-from triforge.types import Params, Task
+from triforge.types import Params
 
 pytest.importorskip("mcp", reason="pip install -e '.[mcp]'")
 CALLS = 128  # over HTTP each is a connection
@@ -53,17 +54,10 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIFORGE_MCP_SERVERS", str(tmp_path / "servers.json"))
 
 
-def task_of(**changed: Any) -> Task:
-    draft = FAMILY.validate(TASK | changed)
-    return Task(
-        id="t", pool_id="p", slot="t", family="mcp", params=draft.params, instruction=draft.instruction
-    )  # fmt: skip
-
-
-async def play(task: Task, *responses: str) -> list[StepResult]:
+async def play(params: Params, *responses: str) -> list[StepResult]:
     episode = FAMILY.make({})
     try:
-        await episode.reset(task, seed=0)
+        await episode.reset(task_of(FAMILY, params), seed=0)
         return [await episode.step(one) for one in responses]
     finally:
         await episode.close()
@@ -84,7 +78,7 @@ def test_an_error_shows_no_secret_of_the_operators_file(tmp_path: Path) -> None:
 async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:
     require(await check_environment(FAMILY, tasks=[TASK]))
     paid, nothing = await asyncio.gather(
-        play(task_of(), call("pay", amount=30), "done"), play(task_of(), "done")
+        play(TASK, call("pay", amount=30), "done"), play(TASK, "done")
     )
     assert [step.observation.text for step in paid] == ["70", "Done."]
     assert (paid[-1].success, nothing[-1].success) == (True, False)
@@ -92,7 +86,7 @@ async def test_the_family_keeps_the_contract_and_the_check_decides() -> None:
 
 async def test_another_text_than_a_call_costs_a_step() -> None:
     steps = await play(
-        task_of(),
+        TASK,
         "pay 30",
         call("open_account", amount=500),
         call("pay", amount=999),
@@ -107,7 +101,7 @@ async def test_another_text_than_a_call_costs_a_step() -> None:
 async def test_another_account_is_out_of_reach_and_fixed_arguments_are_not_shown() -> None:
     episode = FAMILY.make({})
     try:
-        begun = await episode.reset(task_of(tools=["pay", "state"]), seed=0)
+        begun = await episode.reset(task_of(FAMILY, TASK | {"tools": ["pay", "state"]}), seed=0)
         assert '"account"' not in begun.system
         assert '"amount"' in begun.system
         seen = await episode.step(call("state", account="another"))
@@ -169,7 +163,7 @@ async def test_512_calls_are_in_flight_over_one_connection() -> None:
 
 
 async def test_a_server_of_an_episode_is_its_own() -> None:
-    both = task_of(server="alone", expected={"amount": 70, "accounts": 1})
+    both = TASK | {"server": "alone", "expected": {"amount": 70, "accounts": 1}}
     for steps in await asyncio.gather(*(play(both, call("pay", amount=30), "done") for _ in "ab")):
         assert steps[-1].success
 
@@ -178,11 +172,11 @@ async def test_a_server_that_fails_leaves_the_episode_unmeasured_and_the_next_on
     None
 ):
     with pytest.raises(EnvError, match="server 'accounts' fails at leave"):
-        await play(task_of(), call("leave"))
-    assert (await play(task_of(), call("pay", amount=30), "done"))[-1].success
+        await play(TASK, call("leave"))
+    assert (await play(TASK, call("pay", amount=30), "done"))[-1].success
     for name, sentence in (("absent", "does not start: FileNotFound"), ("silent", "silent' ")):
         with pytest.raises(EnvError, match=sentence):
-            await play(task_of(server=name), "done")
+            await play(TASK | {"server": name}, "done")
 
 
 def test_a_task_names_what_the_operator_has_named_and_starts_nothing(

@@ -8,8 +8,8 @@ import pytest
 
 from environments.puzzles.family import FAMILY, PUZZLES
 from environments.puzzles.puzzle import Puzzle
+from tests.unit.environments.tasks import task_of
 from triforge.errors import InputError
-from triforge.types import Params, Task
 
 LEVELS, SEEDS = 7, 200
 
@@ -69,15 +69,8 @@ def test_an_answer_that_is_right_in_part_scores_a_part(kind: str, wrong: int) ->
     assert any(0.0 < share < 1.0 for share in partly)
 
 
-def task(params: Params) -> Task:
-    draft = FAMILY.validate(params)
-    return Task(
-        id="t", pool_id="p", slot="t", family="puzzles", kind=draft.kind, instruction=draft.instruction, params=draft.params,
-    )  # fmt: skip
-
-
 async def test_an_episode_is_worth_the_share_that_it_solved_only_if_the_run_says_so() -> None:
-    made = task({"puzzle": "order", "level": 2, "seed": 1})
+    made = task_of(FAMILY, {"puzzle": "order", "level": 2, "seed": 1})
     (gold,) = FAMILY.gold(made, {}) or ("",)
     first, second, *others = gold.removeprefix("<answer>").removesuffix("</answer>").split()
     half = f"<answer>{' '.join((second, first, *others))}</answer>"

@@ -15,6 +15,7 @@ from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import choices, line_of
 from tests.sections import adapt_settings
 from tests.unit.environments.fake_control_server import FakeControlServer
+from tests.unit.environments.tasks import task_of
 from tests.unit.environments.test_osworld import TASK
 from triforge.config import EnvAdapterSection
 from triforge.errors import InputError
@@ -35,14 +36,6 @@ MACHINE: dict[str, Any] = {
         {"name": "any", "instruction": TASK["instruction"], "evaluator": TASK["evaluator"]},
     ],
 }  # fmt: skip
-
-
-def task_of(family: EnvironmentFamily, params: dict[str, Any]) -> Task:
-    draft = family.validate(params)
-    return Task(
-        id="t", pool_id="p", slot="t", family=family.name, instruction=draft.instruction,
-        params=draft.params,
-    )  # fmt: skip
 
 
 def generated(**options: Any) -> Task:

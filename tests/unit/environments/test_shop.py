@@ -12,8 +12,9 @@ from environments.shop.catalogue import (
 )
 from environments.shop.family import FAMILY
 from environments.shop.product import Goal, Product, alike, score, type_score
+from tests.unit.environments.tasks import task_of
 from triforge.errors import InputError
-from triforge.types import Params, Task
+from triforge.types import Params
 
 SHOES = Product(
     asin="B1", title="Alder trail running shoes, waterproof", query="running shoes", category="sports \u203a shoes",
@@ -74,17 +75,10 @@ def test_a_catalogue_is_the_same_for_the_same_seed_and_another_for_another() -> 
     assert len({product.asin for product in again.products}) == 40
 
 
-def task(params: Params) -> Task:
-    draft = FAMILY.validate(params)
-    return Task(
-        id="t", pool_id="p", slot="t", family="shop", instruction=draft.instruction, params=draft.params
-    )  # fmt: skip
-
-
 async def test_a_visit_goes_forth_and_back_between_pages() -> None:
     (params,) = FAMILY.generate(count=1, seed=2, options={"options": 1})
     environment = FAMILY.make({})
-    await environment.reset(task(params), seed=0)
+    await environment.reset(task_of(FAMILY, params), seed=0)
     assert not (await environment.step("click[buy now]")).action_valid
     found = await environment.step("search[water bottle]")
     assert "[next >]" in found.observation.text

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from environments.verifiers.family import FAMILY
+from tests.unit.environments.tasks import task_of
 from triforge.environments.registry import traits
 from triforge.errors import InputError
-from triforge.types import Task
 
 ENV = {"taskset": {"id": "sums", "count": 4}}
 
@@ -38,7 +38,6 @@ def test_episodes_have_scores_alone_unless_a_run_says_from_which_on_one_is_a_suc
 
 
 async def test_an_episode_of_our_own_loop_is_refused() -> None:
-    draft = FAMILY.validate({"env": ENV, "data": {}})
-    task = Task(id="t", pool_id="p", slot="t", family="verifiers", params=draft.params, instruction=draft.instruction)  # fmt: skip
+    task = task_of(FAMILY, {"env": ENV, "data": {}})
     with pytest.raises(InputError, match="triforge agent run --keep"):
         await FAMILY.make({"success_at": 1.0}).reset(task, seed=0)

@@ -96,6 +96,26 @@ async def test_unknown_token_reaches_no_engine(service: Service, token: int) -> 
     assert "/generate" not in [path for fake in service.fakes for path, _ in fake.calls]
 
 
+async def test_a_template_that_moves_the_system_message_has_one_turn(
+    make_service: MakeService, model: Path
+) -> None:
+    (model / "chat_template.jinja").write_text(
+        "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}{% for m in rest %}"
+        "{% if m.role == 'user' %}{{ '<user> ' }}{% if loop.last and rest != messages %}{{ messages[0].content ~ ' ' }}{% endif %}"
+        "{% else %}{{ '<assistant> ' }}{% endif %}{{ m.content ~ ' </s> ' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+    )
+    service = await start(make_service, FakeEngine())
+    first = {"messages": [{"role": "system", "content": "see"}, *GO["messages"]]}
+    second = {**GO, "prefix_ids": [2, 10, 5, 8, 1, 3, 5, 1], "after_system": True}
+    async with service.client() as client:
+        assert (await client.post("/v1/generate", json={"requests": [first]})).status_code == 200
+        plain = {**second, "after_system": False}
+        assert (await client.post("/v1/generate", json={"requests": [plain]})).status_code == 200
+        refused = await client.post("/v1/generate", json={"requests": [second]})
+    assert "system message" in problem(refused, 422, "input")["detail"]
+
+
 async def test_a_chat_completion_looks_like_openai_s(service: Service) -> None:
     async with service.client() as client:
         body = {**CHAT, "n": 2, "max_tokens": 9, "logprobs": True, "user": "someone"}

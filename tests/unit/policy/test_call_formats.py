@@ -16,7 +16,8 @@ from services.policy.api.calls.between_text import Glm, Hermes, Llama, Mistral
 from services.policy.api.calls.format import Format
 from services.policy.api.calls.harmony import Harmony
 from services.policy.api.calls.parser import CallParser, format_of
-from tests.call_cases import CASES, TOOLS, Case
+from tests.call_cases import CASES, FRIDGE, TOOLS, Case
+from tests.chat_families import FAMILIES
 from triforge.rendering import Renderer
 from triforge.testing.model_folders import CHATML_TEMPLATE, TOOLS_TEMPLATE, chatml_folder
 

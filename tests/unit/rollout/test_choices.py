@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from triforge.rollout.choices import escape, one_of
+from triforge.rollout.choices import one_of
 
 
 def test_the_expression_matches_exactly_the_choices() -> None:
@@ -13,11 +13,3 @@ def test_the_expression_matches_exactly_the_choices() -> None:
     assert expression is not None
     assert all(re.fullmatch(expression, choice) for choice in choices)
     assert not re.fullmatch(expression, "take aXb (c)")
-
-
-def test_no_choices_constrain_nothing() -> None:
-    assert one_of([]) is None
-
-
-def test_a_space_is_left_as_it_is() -> None:
-    assert escape("a b") == "a b"

@@ -65,12 +65,14 @@ async def test_only_the_new_observation_is_rendered_and_the_rest_is_echoed() -> 
     assert [(m.role, m.content) for m in second.messages] == [("user", "1")]
     assert third.prefix_ids == (100, 101, 7, 8, 104, 7, 8)
     assert {request.affinity for request in policy.requests} == {"g"}
+    assert [request.after_system for request in policy.requests] == [False, True, True]
 
 
 async def test_without_a_system_message_the_chat_begins_with_the_user() -> None:
     policy = Parrot()
     await play(Count(system=""), policy)
     assert [m.role for m in policy.requests[0].messages] == ["user"]
+    assert not any(request.after_system for request in policy.requests)
 
 
 async def test_an_edited_history_begins_a_second_segment() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -148,19 +148,23 @@ async def test_a_policy_that_is_away_for_a_moment_is_waited_for_in_mid_episode()
     assert policy.requests[1] == policy.requests[2] == policy.requests[3]
 
 
-async def test_a_policy_that_stays_away_is_an_infrastructure_failure() -> None:
-    away = UnavailableError("no answer at 127.0.0.1:8001", retry_after_s=0.05)
-    trajectory = await play(Count(), Fails(dict.fromkeys(range(100), away)))
+@pytest.mark.parametrize(
+    ("error", "turns", "kind"),
+    [
+        (UnavailableError("no answer", retry_after_s=0.05), range(100), "unavailable"),
+        (PolicyError("engine says 500"), (1,), "policy"),
+        (KeyError("outputs"), (1,), "policy"),
+        (ContextFullError("the prompt has 4097 tokens"), (1,), "context_full"),  # at the first turn
+        (InputError("regex: the engine has no grammar"), (2,), "input"),
+    ],
+)
+async def test_a_failure_of_the_infrastructure_is_not_one_of_the_policy(
+    error: Exception, turns: Sequence[int], kind: str
+) -> None:
+    trajectory = await play(Count(), Fails(dict.fromkeys(turns, error)))
     assert trajectory.outcome.value is None
     assert trajectory.outcome.error is not None
-    assert trajectory.outcome.error.kind == "unavailable"
-
-
-@pytest.mark.parametrize("error", [PolicyError("engine says 500"), KeyError("outputs")])
-async def test_a_policy_that_errs_is_an_infrastructure_failure(error: Exception) -> None:
-    trajectory = await play(Count(), Fails({1: error}))
-    assert trajectory.outcome.error is not None
-    assert (trajectory.outcome.error.kind, trajectory.outcome.value) == ("policy", None)
+    assert trajectory.outcome.error.kind == kind
 
 
 async def test_a_prompt_that_no_longer_fits_is_a_failure_of_the_policy_with_the_reason() -> None:
@@ -173,20 +177,6 @@ async def test_a_prompt_that_no_longer_fits_is_a_failure_of_the_policy_with_the_
         full.detail,
     )
     assert len(trajectory.steps) == 1
-
-
-async def test_a_first_prompt_that_does_not_fit_is_not_the_policys_doing() -> None:
-    trajectory = await play(Count(), Fails({1: ContextFullError("the prompt has 4097 tokens")}))
-    assert trajectory.outcome.value is None
-    assert trajectory.steps == ()
-    assert trajectory.segments == ()
-
-
-async def test_a_refused_request_in_the_middle_is_not_the_policys_doing() -> None:
-    trajectory = await play(Count(), Fails({2: InputError("regex: the engine has no grammar")}))
-    assert trajectory.outcome.value is None
-    assert trajectory.outcome.error is not None
-    assert trajectory.outcome.error.kind == "input"
 
 
 def replies() -> Iterator[GenerateReply]:

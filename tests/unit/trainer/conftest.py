@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from demo.models.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
+from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.model.token_batches import Sequences
 from tests.batches import train_batch
@@ -26,6 +27,12 @@ VERSION = 3  # weight version that the rows were sampled with
 def store(tmp_path: Path) -> ArtifactStore:
     """An artifact store of the test's own."""
     return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def checkpoints(store: ArtifactStore) -> CheckpointStore:
+    """The checkpoints of a run's policy."""
+    return CheckpointStore(store, "run", "policy")
 
 
 @pytest.fixture

@@ -76,11 +76,6 @@ def test_a_malformed_row_is_refused_by_name(changes: dict[str, object], sentence
     assert sentence in caught.value.detail
 
 
-def test_a_row_that_is_too_long_is_refused():
-    with pytest.raises(TrainerError, match="given 3 tokens, expected at most 2"):
-        StepData.from_rows([row()], max_tokens=2, vocabulary=10, version=3)
-
-
 @given(
     st.lists(st.integers(1, 400), min_size=1, max_size=60), st.sampled_from([1, 64, 1000, 100_000])
 )

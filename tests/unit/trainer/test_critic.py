@@ -272,16 +272,6 @@ def test_the_split_into_passes_changes_the_critic_by_nothing_but_last_bits(
         assert torch.allclose(value, found[1][name], atol=1e-6), name
 
 
-def test_an_adapter_is_trained_with_a_whole_critic(
-    model_folder: Path, make_batch: MakeBatch
-) -> None:
-    rows = [wrote("a/0", [3], [1.0]), wrote("b/0", [3], [0.0])]
-    learner = Learner.fresh(model_folder, shape=LoraShape(rank=2, alpha=4))
-    learner.train(make_batch(num_rows=2, estimate=GAE, lora_rank=2, lora_alpha=4, **ENDS), rows)
-    assert learner.counters.updates == 1
-    assert not any("lora" in name for name in critic_of(learner).saved().tensors["critic"])
-
-
 # ---- going on ----
 
 
@@ -313,6 +303,9 @@ def test_a_learner_that_goes_on_from_its_checkpoint_comes_to_the_same_bits(
         ]
         (served,) = (checkpoints.weights / name).glob("*.safetensors")
         assert not any("head.bias" in key or "body." in key for key in load_tensors(served))
+        assert not any("lora" in key for key in load_tensors(files[0])), (
+            "the critic is trained whole"
+        )
         state = (folder / "state.json").read_text()
         ends.append([served.read_bytes(), state, *(f.read_bytes() for f in files)])
     assert ends[0] == ends[1]

@@ -10,9 +10,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.trainer.loop.gauges import DeploymentGauges, Staleness, StepGauges
-from tests.unit.trainer.test_metrics import record
 from triforge.errors import UnavailableError
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import RunStep
+
+
+def record(run: str, step: int, **metrics: float) -> RunStep:
+    return RunStep(
+        run_id=run, step=step, at=0.0, policy_version=1, reward_version=1, metrics=metrics
+    )
 
 
 class Queues:
@@ -106,11 +112,7 @@ def test_a_store_that_is_no_folder_shows_no_service() -> None:
     assert not any("artifacts" in name for name in names)
 
 
-@pytest.mark.parametrize(
-    ("bound", "count"),
-    [("0.0", 10), ("1.0", 30), ("2.0", 30), ("4.0", 35), ("16.0", 35), ("+Inf", 36)],
-)
-def test_staleness_is_a_histogram_of_tokens(bound: str, count: float) -> None:
+def test_staleness_is_a_histogram_of_tokens() -> None:
     registry = CollectorRegistry()
     staleness = Staleness(registry)
     staleness.add("policy", {0: 10, 1: 15})
@@ -120,7 +122,8 @@ def test_staleness_is_a_histogram_of_tokens(bound: str, count: float) -> None:
         full = f"triforge_trainer_staleness_versions_{name}"
         return registry.get_sample_value(full, {"role": "policy", **labels})
 
-    assert shown("bucket", le=bound) == count
+    bounds = ("0.0", "1.0", "2.0", "4.0", "16.0", "+Inf")
+    assert [shown("bucket", le=bound) for bound in bounds] == [10, 30, 30, 35, 35, 36]
     assert (shown("count"), shown("sum")) == (36, 15 + 5 + 15 + 40)
 
 
@@ -145,3 +148,20 @@ def test_a_committed_step_shows_its_phases_versions_and_skipped_updates() -> Non
     assert shown("skipped_updates_total", role="policy") == 4.0
     assert shown("skipped_updates_total", role="reward") == 0.0
     assert shown("weight_version", role="reward") == 1.0
+
+
+def test_the_last_value_of_every_measure_is_shown_until_another_run_begins() -> None:
+    registry = CollectorRegistry()
+    gauges = StepGauges(registry)
+
+    def shown(measure: str, pool: str = "pool-1") -> float | None:
+        return registry.get_sample_value(
+            "triforge_trainer_step_measure", {"pool": pool, "measure": measure}
+        )
+
+    gauges.show(record("run-1", 1, **{"theory/mu": 1.2, "eval/greedy": 0.5}), "pool-1")
+    gauges.show(record("run-1", 2, **{"theory/mu": 1.3}), "pool-1")
+    assert (shown("theory/mu"), shown("eval/greedy")) == (1.3, 0.5)
+    assert registry.get_sample_value("triforge_trainer_step", {"pool": "pool-1"}) == 2.0
+    gauges.show(record("run-2", 0, **{"eval/greedy": 0.1}), "pool-2")
+    assert (shown("theory/mu"), shown("eval/greedy", "pool-2")) == (None, 0.1)

@@ -59,28 +59,22 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return float((one - other).norm() / other.norm()) < 1e-4
 
 
-def test_cross_entropy_is_the_mean_negative_log_likelihood_whatever_the_advantages(
-    model_folder: Path, make_batch: MakeBatch, few: list[TrainRow]
+@pytest.mark.parametrize(
+    ("job", "factors"), [("ce", [1.0] * 6), ("distil", [0.0, 0.5, 1.5, 2.0, 1.0, 1.0])]
+)
+def test_imitation_is_the_negative_log_likelihood_that_distillation_alone_weighs(
+    model_folder: Path, make_batch: MakeBatch, few: list[TrainRow], job: str, factors: list[float]
 ):
-    metrics, gradient = trained(model_folder, make_batch, few, job="ce", **NO_KL)
-    loss, wanted = plain(model_folder, few, lambda s: -sum(x.mean() for x in s) / len(s))
-    assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
-    assert close(gradient, wanted)
-
-
-def test_distillation_weighs_each_candidate_with_how_much_it_is_imitated(
-    model_folder: Path, make_batch: MakeBatch, few: list[TrainRow]
-):
-    shares = [0.0, 0.5, 1.5, 2.0, 1.0, 1.0]
+    """Cross-entropy reads no advantages; distillation weighs each candidate with its own."""
     rows = [
         row.model_copy(update={"advantages": tuple(s if w else 0.0 for w in row.weights)})
-        for row, s in zip(few, shares, strict=True)
+        for row, s in zip(few, [0.0, 0.5, 1.5, 2.0, 1.0, 1.0], strict=True)
     ]
-    metrics, gradient = trained(model_folder, make_batch, rows, job="distil", **NO_KL)
+    metrics, gradient = trained(model_folder, make_batch, rows, job=job, **NO_KL)
     loss, wanted = plain(
         model_folder,
         few,
-        lambda s: -sum(a * x.mean() for a, x in zip(shares, s, strict=True)) / len(s),
+        lambda s: -sum(a * x.mean() for a, x in zip(factors, s, strict=True)) / len(s),
     )
     assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
     assert close(gradient, wanted)

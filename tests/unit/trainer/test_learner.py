@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from services.trainer.learner.learner import Interrupted, Learner
-from services.trainer.learner.objectives import Objective, Saved, find_objective, objectives_of
+from services.trainer.learner.objectives import Objective, Saved, find_objective
 from services.trainer.learner.step import Step, Update
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
@@ -40,23 +40,6 @@ def test_the_gradient_does_not_depend_on_the_micro_batches(
     for budget in (1, 64):
         parts = first_gradient(model_folder, make_batch, rows, token_budget=budget)
         assert float((whole - parts).norm() / whole.norm()) < 1e-5
-
-
-def test_the_gradient_is_that_of_the_formula_on_plain_log_probabilities(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    """At equal weights the ratio is 1, so the loss has the gradient of -sum(w * A * log p)."""
-    found = first_gradient(model_folder, make_batch, rows, kl_beta=0.0)
-    model = Learner.fresh(model_folder).model
-    loss = torch.zeros(())
-    for row in rows:
-        logits = model.module(torch.tensor([row.ids])).logits[0].log_softmax(-1)
-        for place, (weight, advantage) in enumerate(zip(row.weights, row.advantages, strict=True)):
-            if weight:
-                loss = loss - weight * advantage * logits[place - 1, row.ids[place]]
-    loss.backward()
-    wanted = torch.cat([p.grad.flatten() for _, p in sorted(model.parameters().items())])
-    assert float((found - wanted).norm() / wanted.norm()) < 1e-4
 
 
 def test_every_update_has_the_scale_of_the_whole_batch(
@@ -135,52 +118,15 @@ def test_the_initial_anchor_stays_and_the_step_anchor_moves_along(
     assert found["initial"] > 1e-6
 
 
-def test_a_stronger_anchor_keeps_the_model_nearer(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    distances = []
-    for beta in (1e-6, 10.0):
-        learner = Learner.fresh(model_folder)
-        batch = make_batch(kl_beta=beta, epochs=10, learning_rate=3e-3)
-        distances.append(learner.train(batch, rows).metrics["kl_k3"])
-    assert distances[1] < distances[0] / 2
-
-
 def test_at_equal_versions_trainer_and_engine_agree(model_folder: Path, make_batch: MakeBatch):
     rows = sampled_rows(model_folder, 16, seed=5, temperature=0.7)
     metrics = Learner.fresh(model_folder).train(make_batch(temperature=0.7), rows).metrics
     assert metrics["logprob_mismatch_max"] < 1e-5
     wrong = Learner.fresh(model_folder).train(make_batch(temperature=1.0), rows).metrics
     assert wrong["logprob_mismatch_max"] > 0.1
-
-
-def test_rows_of_another_version_are_not_compared(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
     stale = [row.model_copy(update={"versions": (2,) * len(row.ids)}) for row in rows]
-    metrics = Learner.fresh(model_folder).train(make_batch(), stale).metrics
-    assert "logprob_mismatch_max" not in metrics
-
-
-def test_tokens_with_positive_advantage_become_likelier(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    learner = Learner.fresh(model_folder)
-    before = learner.train(make_batch(learning_rate=1e-12), rows).metrics["loss"]
-    for step in range(2, 8):
-        after = learner.train(make_batch(step=step), rows).metrics["loss"]
-    assert after < before - 0.05
-
-
-def test_the_same_batch_gives_the_same_weights_bit_for_bit(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    results = []
-    for _ in range(2):
-        learner = Learner.fresh(model_folder)
-        learner.train(make_batch(), rows)
-        results.append(weights_of(learner))
-    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    other = Learner.fresh(model_folder).train(make_batch(), stale).metrics
+    assert "logprob_mismatch_max" not in other, "rows of another version are not compared"
 
 
 def broken(row: TrainRow) -> TrainRow:
@@ -193,22 +139,12 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
 ):
     learner = Learner.fresh(model_folder)
     bad = [broken(rows[0]), *rows[1:]]
-    metrics = learner.train(make_batch(updates_per_step=16, max_bad_updates=2), bad).metrics
-    assert (metrics["updates"], metrics["skipped_updates"]) == (15, 1)
+    batch = make_batch(epochs=4, updates_per_step=16, max_bad_updates=3)
+    metrics = learner.train(batch, bad).metrics
+    assert (metrics["updates"], metrics["skipped_updates"]) == (60, 4), "never 3 in a row"
     assert all(math.isfinite(value) for value in metrics.values())
     assert all(torch.isfinite(p).all() for p in weights_of(learner).values())
-    assert (learner.counters.skipped, learner.counters.bad_in_a_row) in ((1, 0), (1, 1))
-
-
-def test_bad_updates_with_good_ones_between_them_do_not_stop_the_run(
-    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
-):
-    learner = Learner.fresh(model_folder)
-    bad = [broken(rows[0]), *rows[1:]]
-    metrics = learner.train(
-        make_batch(epochs=4, updates_per_step=16, max_bad_updates=3), bad
-    ).metrics
-    assert metrics["skipped_updates"] == 4
+    assert (learner.counters.skipped, learner.counters.bad_in_a_row) in ((4, 0), (4, 1))
 
 
 def test_too_many_bad_updates_in_a_row_stop_the_step_with_the_reason(
@@ -232,10 +168,7 @@ def test_a_file_with_fewer_rows_than_announced_is_refused(
 ):
     with pytest.raises(TrainerError, match="given 15 rows, expected the announced 16"):
         Learner.fresh(model_folder).train(make_batch(), rows[1:])
-
-
-def test_a_batch_without_rows_is_refused(model_folder: Path, make_batch: MakeBatch):
-    with pytest.raises(TrainerError, match="given 0 rows, expected the announced 0, one at least"):
+    with pytest.raises(TrainerError, match="one at least"):
         Learner.fresh(model_folder).train(make_batch(num_rows=0), [])
 
 
@@ -259,13 +192,6 @@ def test_a_stop_is_obeyed_between_two_forward_passes(
             make_batch(kl_beta=0.0), rows, should_stop=lambda: next(asked)
         )
     assert next(asked, None) is None
-
-
-def test_settings_without_effect_are_refused(make_batch: MakeBatch):
-    with pytest.raises(ValueError, match="temperature"):
-        make_batch(temperature=0.0)
-    with pytest.raises(ConfigError, match="job: given 'critic' with estimator = 'step_index'"):
-        objectives_of(make_batch(job="critic"))
 
 
 def test_optimiser_state_of_another_model_is_refused(

@@ -15,23 +15,16 @@ from services.trainer.learner.commands import run
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.model.causal_lm import ScoringModel
 from services.trainer.learner.model.lora import AdaptedModel, LoraShape, merge
-from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
+from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import ConfigError, WeightsError
-from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.model_digest import model_digest
-from triforge.store.weight_folders import versions
 from triforge.types import TrainRow, WeightsReady
 
 SHAPE = LoraShape(rank=3, alpha=6)
 OPTIONS = {"lora_rank": 3, "lora_alpha": 6, "learning_rate": 1e-2}
 IDS = [6, 9, 12, 7, 14, 8]
 LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
 
 
 def publish(
@@ -117,26 +110,6 @@ def test_a_version_is_what_peft_reads(one: Path, checkpoints: CheckpointStore, m
     assert scores_of(read) == pytest.approx(own.logprobs(IDS), abs=1e-6)
     probe = json.loads((one / "probe.json").read_text())
     assert probe["logprobs"] == own.logprobs(probe["ids"])
-
-
-def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
-    tmp_path: Path, model_folder: Path, make_batch: MakeBatch
-):
-    data = {step: sampled_rows(model_folder, 16, seed=step) for step in (1, 2, 3)}
-    files = []
-    for name, reload in (("straight", False), ("resumed", True)):
-        checkpoints = CheckpointStore(ArtifactStore(str(tmp_path / name)), "run", "policy")
-        learner = Learner.fresh(model_folder, shape=SHAPE)
-        for step in (1, 2, 3):
-            ready = publish(checkpoints, learner, make_batch, data[step], step, keep=2)
-            if reload and step == 1:
-                learner = checkpoints.load(ready.version, model_folder, SHAPE)
-        assert versions(checkpoints.weights) == [5, 6]
-        (state,) = checkpoints.checkpoints.glob("v000006-*")
-        folders = (checkpoints.weights / "v000006", state)
-        files.append([(f / n).read_bytes() for f, n in zip(folders, (
-            "adapter_model.safetensors", "optimizer.safetensors"), strict=True)])  # fmt: skip
-    assert files[0] == files[1]
 
 
 def test_the_anchor_of_the_first_model_is_the_model_without_its_adapter(

@@ -20,7 +20,7 @@ from tests.unit.trainer.sights import PAD, row
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
-from triforge.types import ImageRef, TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow
 
 SHAPE = LoraShape(rank=2, alpha=4)
 LEARNER = {"lora_rank": 2, "lora_alpha": 4, "learning_rate": 1e-2, "updates_per_step": 1}
@@ -93,10 +93,3 @@ def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
     whole = merge(version, tmp_path / "merged")
     merged = ScoringModel.load(whole, images=ImageStore(store))
     torch.testing.assert_close(scores(merged, rows), wanted, atol=1e-5, rtol=1e-5)
-
-
-def test_images_of_the_row_are_known_by_their_ids(rows: list[TrainRow]) -> None:
-    """The fixture is what the other tests believe that it is."""
-    shown: list[ImageRef] = [place.image for one in rows for place in one.images]
-    assert shown[0].id != shown[1].id
-    assert rows[0].ids == rows[1].ids

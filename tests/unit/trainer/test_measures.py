@@ -186,12 +186,8 @@ def test_the_notes_of_a_group_are_its_measured_rollouts_with_their_votes() -> No
     assert [(step, len(texts)) for step, texts in notes[3].judged] == [(0, 2)]
     assert notes[3].steps == (("a0", "o1", (0, -1)),)
     assert notes[2].judged == ()
-
-
-def test_notes_of_an_unjudged_group_hold_no_votes() -> None:
-    group = judged(group_task(votes=0, rollouts=1), [-1], [[[1]]])
-    silent = group.model_copy(update={"votes": (None,)})
-    assert diagnosis_notes(silent)[0].steps == (("a0", "o1", ()),)
+    silent = group.model_copy(update={"votes": (None,) * 5})
+    assert diagnosis_notes(silent)[3].steps == (("a0", "o1", ()),)
 
 
 def test_an_agents_own_metrics_have_means_over_those_that_gave_them() -> None:

@@ -40,17 +40,6 @@ def test_scores_are_those_of_a_plain_forward_pass_of_each_row(
     assert entropy.tolist() == pytest.approx(spread, abs=1e-5)
 
 
-def test_computing_in_pieces_changes_neither_scores_nor_gradients(model_folder: Path):
-    batch = Sequences(IDS, SCORED).batch([0, 1], CPU)
-    results = []
-    for chunk in (1 << 24, 30):
-        model = ScoringModel.load(model_folder, chunk=chunk)
-        found, _ = model.score(batch, 1.0)
-        (found * torch.arange(5.0)).sum().backward()
-        results.append((found.detach(), {n: p.grad for n, p in model.parameters().items()}))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=2e-6)
-
-
 def damaged(model_folder: Path, target: Path, **changes: torch.Tensor | None) -> Path:
     """A copy of the folder with some tensors replaced (or dropped, with None)."""
     target.mkdir()

@@ -71,22 +71,18 @@ class Wall:
 
 
 async def test_a_dashboard_gets_every_step_once_and_those_that_it_missed() -> None:
-    wall, committed = Wall(), Committed(3)
-    reporting = Reporting([lambda: wall], committed.after, lambda step: [{"of": step.step}])
+    wall, resumed, committed = Wall(), Wall(first=2), Committed(3)
+    makers: list[Callable[[], Tracker]] = [lambda: wall, lambda: resumed]
+    reporting = Reporting(makers, committed.after, lambda step: [{"of": step.step}])
     await reporting.update()
     await reporting.update()
     committed.steps.append(step(3))
     await reporting.update()
     assert wall.shown == [0, 1, 2, 3]
+    assert resumed.shown == [2, 3], "it has the steps before"
     assert wall.rollouts == [{"of": 3}]
     await reporting.close("failed")
     assert (wall.closed, wall.status) == (1, "failed")
-
-
-async def test_a_dashboard_that_knows_the_beginning_gets_the_rest() -> None:
-    wall = Wall(first=2)
-    await Reporting([lambda: wall], Committed(4).after).update()
-    assert wall.shown == [2, 3]
 
 
 async def test_one_that_fails_costs_the_others_nothing_and_is_left_alone() -> None:
@@ -222,7 +218,7 @@ def config_of(report: dict[str, object]) -> RunConfig:
     return parse({"report": report, "adaptation": {"controller": "none"}})
 
 
-def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
+def test_a_dashboard_without_its_package_or_folder_is_refused_when_the_run_is_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ArtifactStore(str(tmp_path))
@@ -231,9 +227,6 @@ def test_a_dashboard_without_its_package_is_refused_when_the_run_is_submitted(
     monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
     with pytest.raises(ConfigError, match=r"report\.wandb_project: wandb is not installed"):
         require_packages(config_of({"wandb_project": "p"}), store)
-
-
-def test_event_files_need_a_folder() -> None:
     with pytest.raises(ConfigError, match=r"report\.tensorboard: given an artifact store"):
         require_packages(config_of({"tensorboard": True}), ArtifactStore("memory://bucket"))
 

@@ -204,15 +204,6 @@ def _rows_of(records: list[dict[str, Any]]) -> list[TrainRow]:
     return rows
 
 
-@thorough
-@given(steps(), presets, limits, limits)
-def test_the_same_step_gives_the_same_ledger(
-    groups: list[JudgedGroup], preset: str, policy: Limits, reward: Limits
-) -> None:
-    first, again = (keep(groups, preset=preset, policy=policy, reward=reward) for _ in range(2))
-    assert first == again
-
-
 # ---- reasons, one by one ----
 
 

@@ -93,10 +93,6 @@ def test_a_group_in_which_nothing_can_be_learnt_is_counted():
     samples = keep([played("g", [1, -1]), played("h", [1, 1]), played("i", [None, None])])
     assert (samples.asked, samples.dead, samples.partial) == (2, 1, 1)
     assert {row.key.split("-")[0] for row in samples.rows["policy"]} == {"g"}
-
-
-def test_a_step_of_dead_groups_or_of_no_group_yields_no_rows():
-    assert keep([played("g", [1, 1]), played("h", [-1, -1])]).rows["policy"] == []
     assert (keep([]).rows["policy"], keep([]).dead) == ([], 0)
 
 

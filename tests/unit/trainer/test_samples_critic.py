@@ -11,8 +11,6 @@ from services.trainer.credit.samples import Samples, build_samples
 from services.trainer.learner.training_data import StepData
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.rows import read_rows, write_rows
 from triforge.types import JudgedGroup, Step, TrainRow, TrajectoryGroup
 
 ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
@@ -23,7 +21,7 @@ def keep(
 ) -> tuple[Samples, dict[str, TrainRow]]:
     """The samples of a group of a success and a failure, and its rows by key."""
     group = group_task("g", max_steps=len(lengths))
-    segments, overrides = how.pop("segments", None), how
+    segments, preset, overrides = how.pop("segments", None), how.pop("preset", "ppo"), how
     played = [
         trajectory(group, t, outcome=outcome, lengths=lengths, segments=segments)
         for t, outcome in enumerate((1, -1))
@@ -35,7 +33,7 @@ def keep(
         votes=(None, None),
     )
     samples = build_samples(
-        [judged], SampleOptions(algorithm=resolve("ppo", overrides), players={"policy": (1, limits)},         judging={"reward": (1, ROOMY)}, seed=7))  # fmt: skip
+        [judged], SampleOptions(algorithm=resolve(preset, overrides), players={"policy": (1, limits)},         judging={"reward": (1, ROOMY)}, seed=7))  # fmt: skip
     return samples, {row.key: row for row in samples.rows["policy"]}
 
 
@@ -105,20 +103,7 @@ def test_a_row_that_is_not_drawn_leaves_its_reward_to_the_rows_that_are() -> Non
     assert total == {"g-00": 1.0, "g-01": -1.0}
 
 
-def test_rows_come_back_from_the_store_as_they_were(tmp_path: Any) -> None:
-    store = ArtifactStore(str(tmp_path))
-    rows = list(keep(lengths=[3, 2])[1].values())
-    assert read_rows(store, write_rows(store, "rows.parquet", rows)) == rows
-
-
 @pytest.mark.parametrize("preset", ["grpo", "rlanything"])
 def test_without_a_critic_rows_do_not_say_it(preset: str) -> None:
-    group = group_task("g")
-    played = tuple(trajectory(group, t, outcome=o, lengths=[2]) for t, o in enumerate((1, -1)))
-    judged = JudgedGroup(
-        played=TrajectoryGroup(group=group, task=task_of(group), trajectories=played),
-        votes=(None, None),
-    )
-    samples = build_samples(
-        [judged], SampleOptions(algorithm=resolve(preset), players={"policy": (1, ROOMY)},         judging={"reward": (1, ROOMY)}, seed=7))  # fmt: skip
+    samples, _ = keep(lengths=[2], preset=preset)
     assert all(row.rewards == row.ends == () for row in samples.rows["policy"])

@@ -10,7 +10,7 @@ from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows, write_rows
 from triforge.store.step_records import export_step_records, write_step_records
-from triforge.types import ImageRef, JudgedGroup, PlacedImage, TrainRow
+from triforge.types import ImageRef, JudgedGroup, PlacedImage
 
 EXAMPLE = Path(__file__).parents[2] / "contract" / "types" / "JudgedGroup.json"
 
@@ -69,12 +69,3 @@ def test_images_go_on_record_and_into_the_rows(tmp_path: Path) -> None:
         assert row.images == (placed(step, 1), placed(step + 1, 3))
     rows = [*samples.rows["policy"], *samples.rows["reward"]]
     assert read_rows(store, write_rows(store, "rows", rows)) == rows
-
-
-def test_a_row_without_images_comes_back_without(tmp_path: Path) -> None:
-    row = TrainRow(
-        key="k", ids=(1, 2), logprobs=(0.0, -1.0), advantages=(0.0, 1.0), weights=(0.0, 1.0),
-        versions=(-1, 0), task_id="t",
-    )  # fmt: skip
-    store = ArtifactStore(str(tmp_path))
-    assert read_rows(store, write_rows(store, "rows", [row])) == [row]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from services.trainer.loop.task_source import task_outcome
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig
@@ -97,17 +95,3 @@ def test_the_notes_are_every_measured_rollout_of_a_training_group() -> None:
     assert outcome_of(played(-1, -1), controller="rlve").notes == ()
     measured = outcome_of(played(-1, -1, purpose="measure_parent", proposal_id="p"))
     assert measured.notes == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "rewrites"),
-    [
-        ({"controller": "llm_rewrite"}, True),
-        ({"controller": "rlve"}, False),
-        ({"controller": "none"}, False),
-    ],
-)
-def test_only_a_run_that_rewrites_has_proposals_to_measure(
-    options: dict[str, str], rewrites: bool
-) -> None:
-    assert config(**options).adaptation.chosen.rewrites is rewrites

@@ -34,7 +34,7 @@ MUG = {"object": "mug", "hint": "yes"}
 @pytest.mark.parametrize(
     "text",
     [
-        "object: mug, hint: yes",
+        " object: mug, hint: yes \n",
         '{"answer": "object: mug, hint: yes"}',
         ' {"object": "mug", "hint": "yes"}\n',
         '{"hint": "yes", "object": "mug"}',
@@ -50,6 +50,7 @@ def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
     [
         ("", "'' is no choice"),
         ("I had rather not.", "is no choice"),
+        ("object: mug, hint: yes\nNo, I had rather not.", "last line"),
         ("I refuse; never do object: mug, hint: yes", "last line"),
         ("object: mug, hint: yes, please", "last line"),
         ("object: mug, hint: yess", "last line"),
@@ -67,7 +68,7 @@ def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
         ('{"answer": NaN}', "NaN is no JSON number"),
         ('{"answer": "\\ud800"}', "holds half a character"),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_everything_else_is_no_answer_and_says_why(text: str, why: str) -> None:
     answer, problem = OFFERED.parse(text)

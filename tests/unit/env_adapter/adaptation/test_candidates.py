@@ -117,38 +117,20 @@ def test_of_the_answers_that_pass_every_check_the_smallest_change_is_taken(
     ]
 
 
-def test_an_unsolvable_task_is_no_candidate(shelf_family: EnvironmentFamily) -> None:
-    assert failures(shelf_family, BROKEN) == [("solvable", "answer 1")]
-
-
-def test_the_task_itself_and_what_the_slot_has_had_are_no_candidates(
-    shelf_family: EnvironmentFamily,
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((BROKEN,), ["solvable 1"]),
+        ((RED, BLUE), ["new_in_slot 1", "differs 1", "new_in_slot 2"]),  # the task and its past
+        (("nonsense", UNKNOWN), ["readable 1", "applicable 2"]),
+        (("nonsense", "nonsense"), ["readable 1", "not_repeated 2"]),
+    ],
+)
+def test_answers_that_are_no_candidates_are_on_record(
+    shelf_family: EnvironmentFamily, answers: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert failures(shelf_family, RED, BLUE) == [
-        ("new_in_slot", "answer 1"),
-        ("differs", "answer 1"),
-        ("new_in_slot", "answer 2"),
-    ]
-
-
-def test_what_cannot_be_read_or_applied_is_on_record(shelf_family: EnvironmentFamily) -> None:
-    assert failures(shelf_family, "nonsense", UNKNOWN) == [
-        ("readable", "answer 1"),
-        ("applicable", "answer 2"),
-    ]
-
-
-def test_a_repeated_answer_is_checked_once_and_reported(
-    shelf_family: EnvironmentFamily,
-) -> None:
-    assert failures(shelf_family, "nonsense", "nonsense") == [
-        ("readable", "answer 1"),
-        ("not_repeated", "answer 2"),
-    ]
-
-
-def test_no_answer_is_no_candidate(shelf_family: EnvironmentFamily) -> None:
-    assert failures(shelf_family) == []
+    failed = failures(shelf_family, *answers)
+    assert [f"{name} {answer.removeprefix('answer ')}" for name, answer in failed] == expected
 
 
 def test_a_task_too_far_from_the_root_is_refused_with_the_distance(

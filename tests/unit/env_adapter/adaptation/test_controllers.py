@@ -34,7 +34,6 @@ from triforge.types import (
     Params,
     PlanRequest,
     PoolRequest,
-    Proposal,
 )
 
 
@@ -109,33 +108,7 @@ async def test_none_counts_and_changes_nothing(kitchen: Kitchen) -> None:
     assert len(kitchen.store.detail(before[0]).measurements) == 1
 
 
-# ---- llm_rewrite, and the null rewriter ----
-
-
-async def test_llm_rewrite_needs_neither_queue_nor_web(database: Database) -> None:
-    kitchen = Kitchen(database, generate=FakeGenerate(first_choice))
-    (made,) = await kitchen.play(kitchen.active()[0], 0, adapt_settings())
-    assert (made.state, made.controller, made.direction) == ("pending", "llm_rewrite", "easier")
-    assert 0.0 < made.drift <= 0.75
-
-
-async def test_the_null_rewriter_measures_the_unchanged_task_and_needs_no_model(
-    kitchen: Kitchen,
-) -> None:
-    task = kitchen.active()[0]
-    (made,) = await kitchen.play(task, 0, adapt_settings(null_control=1.0))
-    assert (made.state, made.null_control) == ("pending", True)
-    found: tuple[Proposal, ...] = ()
-    for purpose, played, successes in (
-        ("measure_parent", made.parent_id, 0),
-        ("measure_candidate", made.candidate_id, 8),
-    ):
-        found = await kitchen.play(
-            played, successes, adapt_settings(acceptance="paper"), purpose=purpose,
-            proposal_id=made.id, step=2,
-        )  # fmt: skip
-    assert [proposal.state for proposal in found] == ["rejected"]
-    assert task in kitchen.active()
+# ---- llm_rewrite ----
 
 
 async def test_a_slot_with_nothing_left_near_its_root_says_so_once(database: Database) -> None:
@@ -267,18 +240,6 @@ async def test_a_level_that_cannot_be_made_leaves_the_slot_with_the_reason(
     assert (made.state, made.candidate_id) == ("invalid", None)
     assert "level 9" in made.reason
     assert kitchen.active() == before
-
-
-async def test_options_that_the_generator_refuses_leave_the_slot_with_the_reason(
-    database: Database,
-) -> None:
-    kitchen = Kitchen(database, slots=1, environment="puzzles")
-    wrong = RlveOptions(options={"puzzles": ["sudoku"]})
-    (made,) = await kitchen.play(
-        kitchen.active()[0], 16, adapt_settings(controller="rlve", controller_options=wrong)
-    )
-    assert (made.state, made.candidate_id) == ("invalid", None)
-    assert "unknown sudoku" in made.reason
 
 
 # ---- a window a kind ----

@@ -18,7 +18,7 @@ from services.env_adapter.adaptation.diagnosis import (
     questioned,
     step_prompt,
 )
-from triforge.prompt_escaping import quote
+from triforge.prompt_escaping import one_line, quote
 from triforge.testing.fakes import FakeGenerate
 from triforge.types import DiagnosisNote, GenerateRequest
 
@@ -143,12 +143,6 @@ async def test_the_budget_is_shared_between_the_trajectories() -> None:
     assert sorted(re.findall(r"Step \d", text)[0] for text in read) == ["Step 1", "Step 2"]
 
 
-async def test_without_notes_nothing_is_asked() -> None:
-    model = FakeGenerate(["Fine."])
-    assert await summaries(model) == ()
-    assert model.requests == []
-
-
 # ---- hostile text ----
 
 HOSTILE = [
@@ -197,6 +191,15 @@ def test_hostile_text_ends_no_turn_breaks_no_line_and_takes_no_role(text: str) -
         assert len(prompt.split("\n")) == lines
         assert len(prompt) <= MAX_PROMPT
         assert prompt.count("«") == prompt.count("»")
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_becomes_one_line_without_marks(text: str) -> None:
+    calm = one_line(text, limit=500)
+    assert not re.search(r"[<>«»`\n\r\x00\x1b\u200b\u202e\uff1c\uff1e]", calm)
+    assert not re.search(r"\[\s*/?\s*(INST|SYS)", calm)
+    assert not re.search(r"(?i)\b(system|assistant|human)\s*:", calm)
+    assert "##" not in calm
 
 
 @settings(max_examples=50, deadline=None)

@@ -26,12 +26,6 @@ def parts_of(**urls: str) -> dict[str, Any]:
     }
 
 
-def test_an_address_without_a_path_is_a_policy_service() -> None:
-    found = endpoint("http://10.0.0.1:8021", Settings())
-    assert isinstance(found, PolicyClient)
-    assert found.base_url.rstrip("/") == "http://10.0.0.1:8021"
-
-
 @pytest.mark.parametrize(("address", "model"), [("https://h/v1", ""), ("https://h/v1#big", "big")])
 def test_an_address_with_a_path_is_an_openai_endpoint_and_a_fragment_its_model(
     address: str, model: str

@@ -21,22 +21,12 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
 ) -> None:
     if not service.database.is_sqlite:
         pytest.skip("copies the database file")
-    settings = adapt_settings(acceptance="paper")
     made = service.pending(service.first)
-    halves = [
-        service.outcome(
-            str(task_id), successes, f"{purpose}-1", step=1, purpose=purpose,
-            proposal_id=made.id, settings=settings,
-        )
-        for purpose, task_id, successes in (
-            ("measure_parent", made.parent_id, 8),
-            ("measure_candidate", made.candidate_id, 4),
-        )
-    ]  # fmt: skip
-    service.measurements.record(halves[0])
+    first, second = service.pair(made, 1, 8, 4, adapt_settings(acceptance="paper"))
+    service.measurements.record(first)
     service.database.close()
     last = tmp_path / "outcome.json"
-    last.write_text(halves[1].model_dump_json())
+    last.write_text(second.model_dump_json())
     ran = subprocess.run(
         [sys.executable, "-m", "tests.unit.env_adapter.adaptation.kill_at_statement", str(tmp_path / "store.sqlite"), str(last)],
         capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[4],

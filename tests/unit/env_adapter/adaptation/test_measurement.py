@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from services.env_adapter.adaptation.measurement import Closed, OpenSlot
 from tests.sections import adapt_settings
+from tests.unit.env_adapter.conftest import Service, crash_at
 from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.errors import NotFoundError
 from triforge.rollout.protocols import TaskDraft
-from triforge.store.database import Database
 from triforge.store.tables import TaskRow
 from triforge.types import Proposal
-
-if TYPE_CHECKING:
-    from tests.unit.env_adapter.conftest import Service
 
 PAPER = adapt_settings(acceptance="paper")
 
@@ -28,17 +22,11 @@ PAPER = adapt_settings(acceptance="paper")
 # ---- measurements ----
 
 
-def test_a_group_is_counted_once_however_often_it_arrives(service: Service) -> None:
-    for _ in range(3):
-        service.measurements.record(service.outcome(service.first, 5))
-    (measurement,) = service.store.detail(service.first).measurements
-    assert (measurement.successes, measurement.measured, measurement.rollouts) == (5, 8, 8)
-
-
 def test_deliveries_that_race_count_once(service: Service) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(service.measurements.record, [service.outcome(service.first, 5)] * 16))
-    assert len(service.store.detail(service.first).measurements) == 1
+    (measurement,) = service.store.detail(service.first).measurements
+    assert (measurement.successes, measurement.measured, measurement.rollouts) == (5, 8, 8)
 
 
 def test_an_outcome_of_an_unknown_pool_is_refused(service: Service) -> None:
@@ -194,28 +182,6 @@ def test_the_published_rule_compares_with_the_accuracy_that_asked(service: Servi
     assert decided.state == "accepted"
 
 
-def test_the_confident_test_waits_for_pairs_and_then_accepts(service: Service) -> None:
-    made = service.pending(service.first)
-    settings = adapt_settings(max_rollouts=32)
-    decided = None
-    steps = 0
-    while decided is None:
-        steps += 1
-        decided = service.measure(made, steps, 8, 3, settings)
-    assert decided.state == "accepted"
-    assert 1 <= steps <= 4
-    assert decided.candidate_counts == ((3, 8),) * steps
-
-
-def test_the_confident_test_rejects_what_changed_nothing(service: Service) -> None:
-    made = service.pending(service.first)
-    settings = adapt_settings(max_rollouts=16)
-    decided = [service.measure(made, step, 7, 7, settings) for step in (1, 2)]
-    last = next(found for found in decided if found is not None)
-    assert last.state == "rejected"
-    assert service.states()["v0"] == "active"
-
-
 def test_a_pair_needs_both_groups_of_one_step_and_one_policy_version(service: Service) -> None:
     made = service.pending(service.first)
     common: dict[str, Any] = {"proposal_id": made.id, "settings": PAPER}
@@ -258,21 +224,7 @@ def test_measurements_that_arrive_again_add_no_pair_and_move_nothing(service: Se
 
 def test_pairs_whose_halves_race_are_counted_once_and_decide_once(service: Service) -> None:
     made = service.pending(service.first)
-    halves = [
-        service.outcome(
-            str(task_id),
-            successes,
-            f"{purpose}-1",
-            step=1,
-            purpose=purpose,
-            proposal_id=made.id,
-            settings=PAPER,
-        )
-        for purpose, task_id, successes in (
-            ("measure_parent", made.parent_id, 8),
-            ("measure_candidate", made.candidate_id, 4),
-        )
-    ]
+    halves = service.pair(made, 1, 8, 4, PAPER)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(service.measurements.record, halves * 4))
     assert len([proposal for proposal in found if proposal is not None]) == 1
@@ -302,27 +254,7 @@ def test_a_parent_that_left_meanwhile_is_not_replaced(service: Service) -> None:
     assert service.states() == {"v0": "retired", "v1": "rejected"}
 
 
-class CrashError(Exception):
-    """The crash of a process."""
-
-
-@contextmanager
-def crash_at_write(database: Database, number: int) -> Iterator[None]:
-    """Fail at the write with that number; the transaction is cut off there."""
-    seen = 0
-
-    def strike(_c: Any, _u: Any, statement: str, *_: Any) -> None:
-        nonlocal seen
-        if statement.startswith(("INSERT", "UPDATE")):
-            seen += 1
-            if seen == number:
-                raise CrashError
-
-    event.listen(database.engine, "before_cursor_execute", strike)
-    try:
-        yield
-    finally:
-        event.remove(database.engine, "before_cursor_execute", strike)
+WRITES = ("INSERT", "UPDATE")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -330,12 +262,9 @@ def test_a_crash_at_any_write_of_a_verdict_leaves_the_slot_before_it(
     service: Service, number: int
 ) -> None:
     made = service.pending(service.first)
-    common: dict[str, Any] = {"step": 1, "proposal_id": made.id, "settings": PAPER}
-    service.measurements.record(
-        service.outcome(service.first, 8, "a", purpose="measure_parent", **common)
-    )
-    last = service.outcome(f"{service.first}-v1", 4, "b", purpose="measure_candidate", **common)
-    with crash_at_write(service.database, number), pytest.raises(CrashError):
+    first, last = service.pair(made, 1, 8, 4, PAPER)
+    service.measurements.record(first)
+    with crash_at(service.database, *WRITES, number=number):
         service.measurements.record(last)
     assert service.states() == {"v0": "active", "v1": "pending"}
     assert service.stored(made).candidate_counts == ()
@@ -348,7 +277,7 @@ def test_a_crash_at_any_write_of_a_verdict_leaves_the_slot_before_it(
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_crash_at_any_write_of_a_proposal_leaves_none(service: Service, number: int) -> None:
     service.measurements.record(service.outcome(service.first, 8, "g"))
-    with crash_at_write(service.database, number), pytest.raises(CrashError):
+    with crash_at(service.database, *WRITES, number=number):
         service.propose(service.first, "g")
     assert service.states() == {"v0": "active"}
     assert service.store.pool("p").proposals == {}

@@ -45,13 +45,6 @@ def play(
     return found
 
 
-def test_groups_of_one_version_count(service: Service) -> None:
-    made = service.pending(service.first)
-    decided = play(service, made, 1, (4, 4), (4, 4))
-    assert decided is not None
-    assert (decided.state, decided.discarded, decided.decided_step) == ("accepted", (), 1)
-
-
 @pytest.mark.parametrize(
     ("parent", "candidate"),
     [((4, 4), (5, 5)), ((4, 5), (4, 4)), ((4, 4), (4, 5)), ((5, 5), (4, 4))],

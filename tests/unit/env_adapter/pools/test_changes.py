@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from services.env_adapter.pools.changes import Change, Changes, PoolChange, Rollback, TaskAction
 from tests.sections import adapt_settings
-from tests.unit.env_adapter.conftest import Service
+from tests.unit.env_adapter.conftest import Service, crash_at
 from triforge.errors import ConflictError, NotFoundError
 from triforge.rollout.protocols import TaskDraft
 from triforge.types import Proposal
@@ -43,15 +40,6 @@ def current(service: Service) -> Any:
 
 
 # ---- pools ----
-
-
-def test_a_pool_is_paused_resumed_and_retired_for_good(service: Service, changes: Changes) -> None:
-    assert changes.set_pool("p", "pause", DANA).state == "paused"
-    assert changes.set_pool("p", "pause", DANA).state == "paused"
-    assert changes.set_pool("p", "resume", DANA).state == "active"
-    assert changes.set_pool("p", "retire", DANA).state == "retired"
-    with pytest.raises(ConflictError, match="final"):
-        changes.set_pool("p", "resume", DANA)
 
 
 def test_retiring_a_pool_withdraws_what_is_open(service: Service, changes: Changes) -> None:
@@ -249,27 +237,11 @@ def test_pinning_takes_back_what_waits_for_a_person(
     assert service.states() == {"v0": "active", "v1": "rejected"}
 
 
-@contextmanager
-def crash_at(service: Service, statement: str) -> Iterator[None]:
-    """The process dies at the first statement that begins so."""
-
-    def die(_conn: Any, _cursor: Any, sql: str, *_: Any) -> None:
-        if sql.startswith(statement):
-            raise KeyboardInterrupt
-
-    event.listen(service.database.engine, "before_cursor_execute", die)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        event.remove(service.database.engine, "before_cursor_execute", die)
-
-
 @pytest.mark.parametrize("statement", ["UPDATE tasks", "UPDATE proposals"])
 def test_a_crash_while_a_rewrite_replaces_its_task_leaves_the_old_one(
     service: Service, waiting: Proposal, changes: Changes, statement: str
 ) -> None:
-    with crash_at(service, statement):
+    with crash_at(service.database, statement):
         changes.decide(waiting.id, "approve", DANA)
     assert service.states() == {"v0": "active", "v1": "awaiting"}
     assert service.stored(waiting) == waiting
@@ -282,7 +254,7 @@ def test_a_crash_while_a_task_is_rolled_back_leaves_it_as_it_was(
     service: Service, changes: Changes, statement: str
 ) -> None:
     accepted(service, service.first, 5, "g")
-    with crash_at(service, statement):
+    with crash_at(service.database, statement):
         changes.roll_back(service.first, rollback(service.first))
     assert service.states() == {"v0": "replaced", "v1": "active"}
     changes.roll_back(service.first, rollback(service.first))

@@ -202,15 +202,6 @@ def test_pairs_are_played_in_addition_to_the_groups_of_a_step_by_default(
         assert planner.plan("p", again).items == groups
 
 
-def test_a_lone_group_a_step_is_enough_for_a_pair_on_top(
-    database: Database, shelf_family: EnvironmentFamily
-) -> None:
-    pool = make_pool(database, shelf_family, train=2)
-    make_pending(database, pool, slots(database, pool)[0])
-    groups = Planner(database).plan("p", ask(0, 1, max_pending=1)).items
-    assert [g.purpose for g in groups] == ["measure_parent", "measure_candidate", "train"]
-
-
 def test_a_small_pool_gives_fewer_groups_and_no_task_twice(
     database: Database, shelf_family: EnvironmentFamily
 ) -> None:

@@ -14,6 +14,7 @@ from services.env_adapter.adaptation.candidates import CandidateChecks, Checked
 from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices, choices
 from tests.sections import adapt_settings
+from tests.unit.environments.tasks import task_of
 from triforge.errors import InputError
 from triforge.rollout.protocols import TaskDraft
 from triforge.sandbox.client import Sandbox
@@ -39,16 +40,9 @@ def family(sandbox: Sandbox) -> CodeFamily:
     return CodeFamily(sandbox)
 
 
-def task_of(draft: TaskDraft) -> Task:
-    return Task(
-        id="t", pool_id="p", slot="t", family="code", instruction=draft.instruction,
-        params=draft.params,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def parent(family: CodeFamily) -> Task:
-    return task_of(family.validate(ROW))
+    return task_of(family, ROW)
 
 
 def proposed(family: CodeFamily, parent: Task, *answers: str, drift: float = 0.75) -> Checked:

@@ -128,26 +128,6 @@ def test_every_sentence_is_read_back_as_its_operation() -> None:
         assert read_statement(recipes.question(recipe)) == (recipe.kind, recipe.steps, recipe.final)
 
 
-def test_another_statement_is_not_read_as_ours() -> None:
-    statement = recipes.question(ONE_BY_ONE[0])
-    assert read_statement("") is None
-    assert read_statement("Write a poem.") is None
-    assert read_statement(statement.replace("Keep only", "Throw away")) is None
-    assert read_statement(statement + "\nThen print the sum of the numbers.") is None
-
-
-def test_an_argument_belongs_to_the_statement() -> None:
-    one = Recipe(kind="numbers", steps=("add:2",), final="sum", seed=1)
-    changed = recipes.question(one).replace("Add 2", "Add 5")
-    assert read_statement(changed) == ("numbers", ("add:5",), "sum")
-    assert (
-        read_statement(
-            recipes.question(one.but(steps=("remainder:4",))).replace("0 and 4", "0 and 5")
-        )
-        is None
-    )
-
-
 def test_operations_that_do_not_exist_are_not_resolved() -> None:
     table = WORLDS["numbers"].steps
     for choice in ("add", "add:3", "add:-1", "even:2", "nothing"):
@@ -201,12 +181,6 @@ def test_kinds_are_drawn_evenly_and_levels_set_the_number_of_steps() -> None:
     for level in (0, 2):
         wanted = generated.GeneratorOptions.model_validate(generated.FAMILY.at_level(level, {}))
         assert len(generated._draw(wanted, 1, 1).steps) == level + 1
-
-
-def test_numbers_stay_small_enough_to_print() -> None:
-    steps = ("square", "totals", "add:5", "differences", "reverse", "shift")
-    for answer in recipes.answers(Recipe(kind="numbers", steps=steps, final="list", seed=3)):
-        assert len(answer) < 1000
 
 
 def test_options_that_leave_nothing_are_refused() -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from environments.household.catalogue import (
     ALFWORLD,
@@ -25,13 +23,11 @@ from environments.household.generator import generate
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import Expert, plan
 from environments.household.wording import announce
-from environments.household.world import NOWHERE, Command, World
 from scripts.real_alfworld.play import MADE
 from tests.unit.environments.household.announcements import read_announcement
+from tests.unit.environments.tasks import task_of
 from triforge.errors import InputError
-from triforge.rollout.protocols import TaskDraft
 from triforge.testing import check_environment, require
-from triforge.types import Task
 
 GAMES = generate(count=90, seed=3, options={"rules": "alfworld"})
 ROOM: dict[str, Any] = {
@@ -58,12 +54,6 @@ ROOM: dict[str, Any] = {
     "phrase": 1,
     "horizon": 60,
 }
-
-
-def parent(draft: TaskDraft) -> Task:
-    return Task(
-        id="t", pool_id="p", slot="t", family="household", instruction=draft.instruction, params=draft.params
-    )  # fmt: skip
 
 
 def play(*commands: str, **more: Any) -> list[Any]:
@@ -151,7 +141,7 @@ def test_a_room_may_have_a_toaster_a_plunger_a_laptop_on_a_sidetable_and_a_floor
     world = world_of(draft.params)
     assert read_announcement(draft.instruction, world) == (world.goal, None)
     assert params_of(world) == draft.params
-    menu = FAMILY.rewrite_menu(parent(draft), "easier")
+    menu = FAMILY.rewrite_menu(task_of(FAMILY, draft.params), "easier")
     looked = {answer["target"] for answer in menu.combinations if answer["goal"] == "look"}
     assert looked >= {"desklamp"}
 
@@ -299,26 +289,3 @@ def test_single_words_are_refused_for_games_that_have_none() -> None:
     world = world_of(ROOM)
     with pytest.raises(InputError, match="field wording"):
         Episode(world, PlayOptions(wording="terse"), announce(world))
-
-
-@given(st.sampled_from(GAMES), st.lists(st.integers(0, 500), max_size=25))
-def test_exactly_the_listed_commands_do_something(world: World, presses: list[int]) -> None:
-    state = world.start()
-    for press in presses:
-        offered = world.admissible(state)
-        following = world.apply(state, offered[press % len(offered)])
-        assert following is not None
-        state = following
-    offered_now = set(world.admissible(state))
-    assert state.held == NOWHERE or state.where[state.held] == NOWHERE
-    things = range(len(world.objects))
-    for rec in range(len(world.receptacles)):
-        for verb in ("take", "put", "clean", "heat", "cool"):
-            for obj in things:
-                command = Command(verb, obj, rec)
-                assert (world.apply(state, command) is not None) == (command in offered_now), (
-                    command
-                )
-    for obj in things:
-        for command in (Command("examine", obj), Command("slice", obj), Command("use", obj)):
-            assert (world.apply(state, command) is not None) == (command in offered_now), command

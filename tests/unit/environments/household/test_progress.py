@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from environments.household.family import FAMILY
+from tests.unit.environments.tasks import task_of
 from triforge.rollout.adapting import SubGoals
-from triforge.types import Params, Task
+from triforge.types import Params
 
 ROOM: Params = {
     "receptacles": {"fridge 1": "closed", "shelf 1": "open", "sinkbasin 1": "open"},
@@ -17,14 +18,8 @@ ROOM: Params = {
 }
 
 
-def stored(params: Params) -> Task:
-    draft = FAMILY.validate(params)
-    return Task(id="t", pool_id="p", slot="t", family="household", instruction=draft.instruction,
-                params=draft.params)  # fmt: skip
-
-
 def reached(actions: list[str], wording: str = "terse") -> list[tuple[str, int | None]]:
-    found = FAMILY.sub_goals(stored(ROOM), actions, {"wording": wording})
+    found = FAMILY.sub_goals(task_of(FAMILY, ROOM), actions, {"wording": wording})
     return [(goal.name, goal.reached) for goal in found]
 
 
@@ -47,7 +42,7 @@ def test_nothing_is_reached_by_nothing() -> None:
 def test_a_solution_reaches_all_sub_goals_in_their_order(goal: str, wording: str) -> None:
     assert isinstance(FAMILY, SubGoals)
     for params in FAMILY.generate(count=5, seed=2, options={"goals": [goal]}):
-        task = stored(params)
+        task = task_of(FAMILY, params)
         options: Params = {"wording": wording}
         solution = FAMILY.gold(task, options)
         assert solution is not None
