@@ -13,9 +13,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from services.env_adapter.sessions.routes import Sessions
 from services.env_adapter.sessions.store import SessionStore
+from tests.chat_families import FAMILIES
 from tests.service.session_services import END, Services, services
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.store.tables import SessionRow
@@ -395,3 +397,42 @@ async def test_a_body_that_is_no_dialect_is_refused(both: Services) -> None:
         found = await http.get(f"{made.base_url}/models")
         assert [card["id"] for card in found.json()["data"]] == ["policy"]
     assert await both.turns(made) == ()
+
+
+# What a model samples, and what clients get: text, and whether it calls.
+SAID = {
+    "gpt-oss": (
+        "<|channel|>analysis<|message|>to=functions.look?<|end|><|start|>assistant<|channel|>commentary to=functions.look "
+        '<|constrain|>json<|message|>{"at": "fridge"}<|call|>',
+        "<|channel|>final<|message|>A cup.<|return|>",
+        "",
+    ),
+    "mistral-tekken": ('Let me see.[TOOL_CALLS]look[ARGS]{"at": "fridge"}</s>', "A cup.</s>", "Let me see."),
+    "qwq": (f"I may {CALL}\n</think>\n{CALL}<|im_end|>", "</think>A cup.<|im_end|>", f"I may {CALL}\n</think>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("family", SAID)
+async def test_calls_in_the_form_of_the_template_continue_a_lineage(
+    tmp_path: Path, family: str, stream: bool
+) -> None:
+    folder = FAMILIES[family].write(tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    *said, text = SAID[family]
+    left = [tokenizer.encode(one, add_special_tokens=False).ids for one in said]
+    async with services(tmp_path, folder) as both:
+        made = await both.begin()
+        both.engine.answer = lambda *_: left.pop(0)
+        more: Any = {"tools": [LOOK], "stream": stream, "max_tokens": 1000}
+        async with both.client(made) as client:
+            ask = ASK[1:]
+            called = await chat(client, ask, **more)
+            assert (called.get("content") or "") == text
+            (call,) = called["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"at": "fridge"}
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "a cup"}
+            last = await chat(client, [*ask, called, result], **more)
+        assert last["content"].endswith("A cup.")
+        turns = await both.turns(made)
+        assert [turn.parent for turn in turns] == [None, "1.0"]

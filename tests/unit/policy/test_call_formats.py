@@ -117,6 +117,34 @@ def test_format_is_the_one_that_the_template_writes(
     assert type(format_of(renderers[form].call_text)) is type(FORMS[form])
 
 
+FORM_OF_FAMILY = {
+    "qwen2.5": Hermes, "qwen3": Hermes, "qwq": Hermes, "named-templates": Hermes, "smollm2": Hermes, "llama-3": Llama,
+    "mistral-3": Mistral, "mistral-tekken": Mistral, "gpt-oss": Harmony, "glm-4.5": Glm, "glm-4": Hermes,
+    "deepseek-v3": Hermes,
+}  # fmt: skip
+UNREAD = (
+    "smollm2",
+    "mistral-3",
+    "glm-4",
+    "deepseek-v3",
+)  # they write no call, or one of no known form
+
+
+@pytest.mark.parametrize("family", FORM_OF_FAMILY)
+def test_call_of_a_family_is_read_by_its_template(family: str, tmp_path: Path) -> None:
+    made = FAMILIES[family]
+    renderer = Renderer.from_folder(made.write(tmp_path / "model"))
+    assert type(format_of(renderer.call_text)) is FORM_OF_FAMILY[family]
+    if made.call is None or family in UNREAD:
+        return
+    thought = "Hm.\n</think>\n" if family == "qwq" else ""
+    written = made.call("", "look", {"at": "fridge"})
+    ids = tokens(tmp_path / "model", thought + written + (made.call_end or made.end))
+    reply = CallParser.of(renderer, TOOLS).parse(renderer.decode(ids), ids)
+    assert [(call.name, json.loads(call.arguments)) for call in reply.calls] == [FRIDGE]
+    assert reply.text == thought.rstrip()
+
+
 @pytest.mark.parametrize(
     "template", [CHATML_TEMPLATE, TOOLS_TEMPLATE, "{{ raise_exception('no') }}"]
 )
