@@ -205,3 +205,12 @@ _MADE: dict[str, Any] = {}
 @pytest.fixture(autouse=True, scope="module")
 def _made(folder: Path, renderers: dict[str, Renderer]) -> None:
     _MADE.update(folder=folder, renderers=renderers)
+
+
+def test_characters_that_the_engine_holds_back_are_no_special_tokens(
+    folder: Path, renderers: dict[str, Renderer]
+) -> None:
+    broken = [*tokens(folder, "a😀")[:-1], *tokens(folder, "<|start|>b")]
+    shown, reply = streamed(renderers["mistral"], broken)
+    grows([*shown, reply.text])
+    assert reply.text == "a\ufffdb"

@@ -107,10 +107,14 @@ class Tokens:
         marked = self._decode(ids[:size], skip_special_tokens=False)
         # The engine holds back, or cuts off, the last characters.
         cut = len(shown) - len(os.path.commonprefix([shown, text]))  # noqa: RUF071 - of characters
+        while cut and marked:
+            special = next((special for special in held if marked.endswith(special)), "")
+            marked = marked.removesuffix(special) if special else marked[:-1]
+            cut -= not special
 
         def plain(part: str) -> str:
             for special in held:
                 part = part.replace(special, "")
             return part
 
-        return marked[: len(marked) - cut], plain
+        return marked, plain
