@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,20 @@ def test_characters_that_the_engine_holds_back_are_no_special_tokens(
     shown, reply = streamed(renderers["mistral"], broken)
     grows([*shown, reply.text])
     assert reply.text == "a\ufffdb"
+
+
+@pytest.mark.parametrize(
+    ("form", "piece"),
+    [
+        ("hermes", "<tool_call>"), ("hermes", '<tool_call>{"a": "'), ("hermes", "<tool_call>["), ("hermes", "```\n"),
+        ("hermes", "<think>"), ("llama", '<|python_tag|>{"a":'), ("llama", "{"), ("mistral", "[TOOL_CALLS]a"),
+        ("glm", "<tool_call>a<arg_key>"), ("glm", "<tool_call>a<arg_key>b</arg_key><arg_value>"),
+        ("harmony", "<|channel|>"), ("harmony", "<|channel|>a<|message|>"), ("harmony", "<|start|> to=functions.look"),
+    ],
+)  # fmt: skip
+def test_answer_of_any_form_is_read_in_linear_time(form: str, piece: str) -> None:
+    text = piece * (400_000 // len(piece))
+    began = time.process_time()
+    parser(form).parse(text)
+    parser(form).visible(text)
+    assert time.process_time() - began < 2.0

@@ -66,8 +66,10 @@ class Glm(BetweenText):
 
     opening = _OPEN
     _name: Final = re.compile(r"\s*([^\s<>]+)\s*")
+    # neither goes on behind another begin, so that a text is read in linear time
     _pair: Final = re.compile(
-        r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL
+        r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>((?:(?!<arg_value>).)*?)</arg_value>",
+        re.DOTALL,
     )
 
     def shows(self, call: str) -> bool:

@@ -15,6 +15,9 @@ _MARKS: Final = (
     rf"^ {{0,3}}(?P<fence>`{{3,}}|~{{3,}})|^[ \t]*(?P<thought>{'|'.join(map(re.escape, _THOUGHTS))})"
     rf"|(?P<end>{_END.pattern})"
 )
+_WRONG: Final = (
+    64  # openings without a call, behind which all is text: each takes the time of the whole answer
+)
 _BARE: Final = re.compile(r"\s*(?=\{)")
 
 
@@ -60,9 +63,9 @@ class BetweenText(ABC):
     def read(self, text: str, tools: Tools, *, thinks: bool) -> list[str | Call]:
         """See `Format`."""
         parts: list[str | Call] = []
-        shown = 0
+        shown = wrong = 0
         search = _Search(text, self._marks, bare=self.bare, thinks=thinks)
-        while place := search.next():
+        while wrong < _WRONG and (place := search.next()):
             kind, begin = place
             if kind == "end":  # all that came before was a thought
                 parts, shown = [], 0
@@ -70,6 +73,7 @@ class BetweenText(ABC):
             try:
                 written, end = self.calls(text, search.at, tools)
             except ValueError:
+                wrong += 1
                 continue
             if kind == "bare" and text[end:].strip():
                 continue

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from services.policy.api.calls.reply import Written
 from triforge.json_text import written, written_at
+
+_SPACE: Final = re.compile(r"\s*")
 
 
 def read_calls(text: str, start: int) -> tuple[list[Written], int]:
@@ -35,4 +38,5 @@ def _call(value: Any) -> Written:
 
 def behind_space(text: str, start: int) -> int:
     """Return the place of the next character that is no white space."""
-    return len(text) - len(text[start:].lstrip())
+    match = _SPACE.match(text, start)
+    return match.end() if match else start

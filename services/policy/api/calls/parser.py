@@ -106,7 +106,8 @@ class Tokens:
         shown = self._decode(ids[:size])
         marked = self._decode(ids[:size], skip_special_tokens=False)
         # The engine holds back, or cuts off, the last characters.
-        cut = len(shown) - len(os.path.commonprefix([shown, text]))  # noqa: RUF071 - of characters
+        same = text if shown.startswith(text) else os.path.commonprefix([shown, text])  # noqa: RUF071 - of characters
+        cut = len(shown) - len(same)
         while cut and marked:
             special = next((special for special in held if marked.endswith(special)), "")
             marked = marked.removesuffix(special) if special else marked[:-1]
