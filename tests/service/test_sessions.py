@@ -307,10 +307,10 @@ async def test_a_call_that_no_encoder_takes_is_text_that_continues_its_lineage(
     call = '<tool_call>\n{"name": "look", "arguments": ' + arguments + "}\n</tool_call>"
     both.says(call, "two")
     async with both.client(made) as client:
-        said = await chat(client, ASK, tools=[LOOK], stream=stream, max_tokens=1000)
-        assert said["content"] == call
-        assert not said.get("tool_calls")
-        await chat(client, [*ASK, said, {"role": "user", "content": "Look!"}], tools=[LOOK])
+        answered = await chat(client, ASK, tools=[LOOK], stream=stream, max_tokens=1000)
+        assert answered["content"] == call
+        assert not answered.get("tool_calls")
+        await chat(client, [*ASK, answered, {"role": "user", "content": "Look!"}], tools=[LOOK])
         called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": arguments}}  # fmt: skip
         sent: Any = [*ASK, {"role": "assistant", "content": "", "tool_calls": [called]}]
         with pytest.raises(openai.UnprocessableEntityError, match="expected JSON"):
@@ -327,7 +327,7 @@ async def test_ids_of_calls_are_nine_letters_and_digits_and_stay_the_same(both: 
             for _ in range(2)
         ]
         other = await chat(client, ASK, tools=[LOOK], max_tokens=300)
-    ids = [[call["id"] for call in said["tool_calls"]] for said in (first, again, other)]
+    ids = [[call["id"] for call in answered["tool_calls"]] for answered in (first, again, other)]
     assert ids[0] == ids[1]
     assert len({*ids[0], *ids[2]}) == 4
     assert all(re.fullmatch("[a-z0-9]{9}", name) for name in (*ids[0], *ids[2]))
@@ -400,7 +400,7 @@ async def test_a_body_that_is_no_dialect_is_refused(both: Services) -> None:
 
 
 # What a model samples, and what clients get: text, and whether it calls.
-SAID = {
+SAMPLED = {
     "gpt-oss": (
         "<|channel|>analysis<|message|>to=functions.look?<|end|><|start|>assistant<|channel|>commentary to=functions.look "
         '<|constrain|>json<|message|>{"at": "fridge"}<|call|>',
@@ -413,14 +413,14 @@ SAID = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("family", SAID)
+@pytest.mark.parametrize("family", SAMPLED)
 async def test_calls_in_the_form_of_the_template_continue_a_lineage(
     tmp_path: Path, family: str, stream: bool
 ) -> None:
     folder = FAMILIES[family].write(tmp_path / "model")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    *said, text = SAID[family]
-    left = [tokenizer.encode(one, add_special_tokens=False).ids for one in said]
+    *answered, text = SAMPLED[family]
+    left = [tokenizer.encode(one, add_special_tokens=False).ids for one in answered]
     async with services(tmp_path, folder) as both:
         made = await both.begin()
         both.engine.answer = lambda *_: left.pop(0)

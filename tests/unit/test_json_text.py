@@ -1,4 +1,4 @@
-"""What models write as JSON: a value that every encoder takes, or an error with a sentence."""
+"""JSON that models write: a value that every encoder takes, or an error with a sentence."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def tokens(folder: Path, text: str) -> list[int]:
 
 
 def streamed(renderer: Renderer, ids: list[int], *, opened: bool = False) -> tuple[list[str], Any]:
-    """What is visible of a growing answer whose text has no special tokens, and the whole answer."""
+    """The visible parts of a growing answer whose text has no special tokens, and the whole answer."""
     reader = CallParser.of(renderer, TOOLS)
     if opened:
         reader._thinks = True
