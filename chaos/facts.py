@@ -151,7 +151,8 @@ def folder(path: Path) -> dict[str, Any]:
         return {**about, "digest": "", "wrong": ["no manifest"]}
     document: dict[str, Any] = json.loads(manifest.read_text())
     listed: dict[str, Any] = document["files"]
-    there = {found.name for found in path.iterdir()} - {manifest.name}
+    files = (found for found in path.rglob("*") if found.is_file())
+    there = {found.relative_to(path).as_posix() for found in files} - {manifest.name}
     wrong = [f"{name} is listed or there, not both" for name in sorted(there ^ set(listed))]
     wrong += [
         f"{name} has another digest"

@@ -16,7 +16,7 @@ from services.local_engine.llama import LlamaModel, LlamaShape
 from services.local_engine.weights import Model, read_tensors
 from triforge.chat_template import read_json
 from triforge.errors import ConfigError, WeightsError
-from triforge.store.model_config import demand_known, difference
+from triforge.store.model_config import demand_head, demand_known, difference
 from triforge.store.tensor_files import demand_layers, demand_numbers, read_folder
 from triforge.vision.image_spec import ImageSpec
 
@@ -38,6 +38,7 @@ def load_model(
     if not entries:
         raise WeightsError(f"weight folder {folder} holds no safetensors file")
     demand_layers(folder, config, len(entries))
+    demand_head(folder, config, entries)
     try:
         shape = LlamaShape.from_config(config) if own_llama else None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

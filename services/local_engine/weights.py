@@ -65,6 +65,18 @@ class Model(ABC):
         shapes = self.shapes()
         if some:
             shapes = {name: shape for name, shape in shapes.items() if name in tensors}
+        for twin, name in self.twins.items():
+            given = tensors.get(twin)
+            if given is None:
+                continue
+            held = tensors.get(name)
+            if held is None and some:  # of a broadcast that sends the matrix under its other name
+                tensors, shapes = tensors | {name: given}, shapes | {name: self.shapes()[name]}
+            elif held is not None and not (held.dtype == given.dtype and torch.equal(held, given)):
+                raise WeightsError(
+                    f"{where}: {twin} has other values than {name}, expected the same: the model that is served has one matrix "
+                    "for both (tie_word_embeddings)"
+                )
         return check_tensors(tensors, shapes, self.twins, where)
 
     def staged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore,
 from tests.unit.trainer.played import in_turns, judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
-from triforge.errors import ConflictError, UnavailableError
+from triforge.errors import ConflictError, UnavailableError, WeightsError
 from triforge.event_loop import end_task
 from triforge.retry import RetryPolicy
 from triforge.store.artifacts import ArtifactStore
@@ -103,6 +103,7 @@ class FakeService:
         self.role, self._troubles = role, troubles
         self.version, self.uri = 0, f"/models/{role}"
         self.served: list[tuple[int, str]] = []
+        self.lost: set[str] = set()  # folders that were deleted
         self.released = False
         self.memory: list[
             tuple[str, int]
@@ -125,6 +126,8 @@ class FakeService:
             raise ConflictError(
                 f"weights: given version {update.version}, but {self.version} serves"
             )
+        if update.uri in self.lost:
+            raise WeightsError(f"weights {update.uri}: expected a model folder with config.json")
         self.version, self.uri, self.released = update.version, update.uri, False
         self.served.append((update.version, update.uri))
         self._troubles.meet(f"served {self.role}")

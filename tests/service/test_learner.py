@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis.asyncio as aioredis
 
+from services.trainer.learner.batch_trainer import BatchTrainer
 from tests.service.learners import BASE, a_batch, answers, learning
 from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.manifests import write_manifest
 from triforge.telemetry import tracing
 
 
@@ -115,18 +121,102 @@ async def test_a_failed_batch_is_tried_again_when_it_is_sent_again(
     assert done.version == BASE + 1
 
 
-async def test_a_damaged_published_version_is_reported_and_not_announced_as_good(
-    broker: Broker, store: ArtifactStore, model: Path
+WEIGHTS = "model.safetensors"
+
+
+def _flipped(folder: Path) -> None:
+    path = folder / WEIGHTS
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def _file(name: str, change: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Put something else in the place of a file."""
+
+    def damage(folder: Path) -> None:
+        (folder / name).unlink()
+        change(folder / name)
+
+    return damage
+
+
+def _instead(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Put something else in the place of the folder."""
+
+    def damage(folder: Path) -> None:
+        shutil.rmtree(folder)
+        change(folder)
+
+    return damage
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a flipped byte": _flipped,
+    "truncated": lambda folder: os.truncate(folder / WEIGHTS, 100),
+    "replaced": lambda folder: (folder / WEIGHTS).write_bytes(b"x"),
+    "no weights": _file(WEIGHTS, lambda path: None),
+    "a link to nowhere": _file(WEIGHTS, lambda path: path.symlink_to("nowhere")),
+    "a link to another file": _file(WEIGHTS, lambda path: path.symlink_to("config.json")),
+    "a pipe": _file(WEIGHTS, os.mkfifo),
+    "a folder for a file": _file(WEIGHTS, Path.mkdir),
+    "no manifest": _file("manifest.json", lambda path: None),
+    "a pipe for the manifest": _file("manifest.json", os.mkfifo),
+    "half a manifest": lambda folder: os.truncate(folder / "manifest.json", 100),
+    "of another run": lambda folder: write_manifest(folder, {"run_id": "other"}),
+    "one file more": lambda folder: (folder / "more.safetensors").write_bytes(b"x"),
+    "a file for the folder": _instead(Path.touch),
+    "a pipe for the folder": _instead(os.mkfifo),
+    "an empty folder": _instead(Path.mkdir),
+    "a link to nowhere for the folder": _instead(lambda path: path.symlink_to("nowhere")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_version_damaged_before_its_commit_is_set_aside_and_written_again(
+    store: ArtifactStore, model: Path, damage: Callable[[Path], object]
 ):
-    batch = a_batch(store, model)
-    async with learning(broker, store):
-        await broker.announce(batch)
-        ready = (await answers(broker, 1))[0]
-        (Path(ready.uri) / "model.safetensors").write_bytes(b"x")
-        await broker.announce(batch)
-        again = (await answers(broker, 2))[1]
-    assert again.error is not None
-    assert "model.safetensors has 1 bytes" in again.error.detail
+    batch, trainer = a_batch(store, model), BatchTrainer(store)
+    first = trainer.train(batch)
+    assert first is not None
+    (checkpoint,) = store.local_path("checkpoints/run/policy").glob("v*")
+    _flipped_state(checkpoint)
+    folder = Path(first.uri)
+    whole = (folder / WEIGHTS).read_bytes()
+    damage(folder)
+    for learner in (trainer, BatchTrainer(store)):
+        again = learner.train(batch)
+        assert again is not None
+        assert again.error is None
+        assert (again.version, again.uri) == (first.version, first.uri)
+        assert again.metrics["replaced"] == 2.0, "the weights and their checkpoint"
+    assert (folder / WEIGHTS).read_bytes() == whole
+    assert {p.name for p in folder.parent.iterdir()} == {folder.name, f"unusable-{folder.name}"}
+    following = trainer.train(a_batch(store, model, 2))
+    assert following is not None
+    assert "passed_over" not in following.metrics, (
+        "the run goes on from the version that was repeated"
+    )
+
+
+def _flipped_state(checkpoint: Path) -> None:
+    data = bytearray((checkpoint / "optimizer.safetensors").read_bytes())
+    data[-1] ^= 1
+    (checkpoint / "optimizer.safetensors").write_bytes(data)
+
+
+def test_what_was_set_aside_goes_with_the_versions_of_its_age(store: ArtifactStore, model: Path):
+    trainer = BatchTrainer(store)
+    for step in range(1, 5):
+        batch = a_batch(store, model, step, keep=2)
+        ready = trainer.train(batch)
+        assert ready is not None
+        if step == 1:
+            (Path(ready.uri) / "manifest.json").unlink()
+            ready = trainer.train(batch)
+    assert ready is not None
+    parent = Path(ready.uri).parent
+    assert {p.name for p in parent.iterdir()} == {"v000005", "v000006"}
 
 
 async def test_an_unreadable_batch_costs_no_other_one(

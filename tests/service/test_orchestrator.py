@@ -394,6 +394,24 @@ async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(l
     assert {row["reason"] for row in loop.records(first)} == {""}
 
 
+async def test_a_run_whose_weights_were_deleted_names_them_and_the_way_back(loop: Loop) -> None:
+    run = loop.submit(steps=2, eval_every=0)
+    loop.workers.loses = lambda task: "00002" in task.group_id
+    async with conducting(loop):
+        await until(lambda: any("00002" in e.group_id for e in loop.workers.jobs))
+        loop.store.request_stop(run.id)
+        await until(lambda: loop.store.status(run.id) == "stopped")
+    loop.workers.loses = lambda _: False
+    service, lost = loop.services["policy"], loop.learners["policy"].published[run.id, 2].uri
+    service.restart()
+    service.lost = {lost}
+    loop.store.resume(run.id)
+    state = await loop.conduct(run)
+    assert state.status == "failed"
+    assert lost in state.reason
+    assert f"triforge run rollback {run.id} --role policy" in state.reason
+
+
 async def test_another_runs_weights_of_the_same_number_are_not_taken_for_its_own(
     loop: Loop,
 ) -> None:

@@ -30,7 +30,9 @@ _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",
 )
-_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+_FILES: Final = [
+    "*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.spm", "*.bpe", "*.codes", "tokenizer.*",
+]  # fmt: skip
 
 
 def cache_folder() -> Path:

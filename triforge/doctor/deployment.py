@@ -121,6 +121,10 @@ async def _service(client: httpx.AsyncClient, name: str, settings: Settings) -> 
 async def _weights(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
     """Check the folder that a policy service serves, which this machine should be able to read."""
     document = await _document(client, f"{base}/v1/weights", key)
+    if lost := document.get("lost"):
+        text = f"{name} serves version {document.get('version')} from memory: {lost} has gone, no engine can load it again"
+        mend = "bring it back from the backup, or serve another version: the next one of a run, or an older one by `triforge run rollback`"
+        return [Finding(f"weights of service {name}", "warning", text, mend)]
     folder = Path(document.get("uri", ""))
     if not folder.is_absolute() or (folder / "adapter_config.json").is_file():
         return []

@@ -14,7 +14,7 @@ from triforge.config import RunConfig, Settings
 from triforge.errors import SandboxError, TriforgeError, WeightsError, install_command
 from triforge.rendering import Renderer
 from triforge.sandbox.client import Sandbox
-from triforge.store.model_config import demand_full_attention, demand_known
+from triforge.store.model_config import demand_full_attention, demand_head, demand_known
 from triforge.store.tensor_files import demand_layers, read_folder
 
 _LOW, _FULL = 0.10, 0.03  # shares of a disk that are free
@@ -136,7 +136,7 @@ def demand_model(folder: Path, *, local: bool = False) -> int:
     It needs no torch, which takes seconds to import; the rest is checked when they start.
 
     Raises:
-        WeightsError: its type is not known, its layers are not served, its tokenizer or template cannot be used, or a file is damaged.
+        WeightsError: its type is not known, its layers are not served, its output matrix is missing or twofold, its tokenizer or template cannot be used, or a file is damaged.
     """
     config = read_json(folder / "config.json")
     demand_known(folder, config)
@@ -146,5 +146,6 @@ def demand_model(folder: Path, *, local: bool = False) -> int:
     if not tensors:
         raise WeightsError(f"{folder}: holds no safetensors file")
     demand_layers(folder, config, len(tensors))
+    demand_head(folder, config, tensors)
     Renderer.from_folder(folder)
     return len(tensors)

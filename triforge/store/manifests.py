@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
 import xxhash
@@ -118,8 +118,8 @@ class Manifest:
     def check_whole(self, *, contents: bool) -> None:
         """Check all files, and that the folder holds no others."""
         problems = self._problems([*self.files], contents=contents)
-        more = {path.name for path in self.folder.iterdir()} - set(self.files) - {MANIFEST}
-        self._refuse([*problems, *(f"{name} is not in the manifest" for name in sorted(more))])
+        more = [name for name in files_of(self.folder) if name not in self.files]
+        self._refuse([*problems, *(f"{name} is not in the manifest" for name in more)])
 
     def _problems(self, names: Sequence[str], *, contents: bool) -> list[str]:
         if not contents:
@@ -171,16 +171,27 @@ def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
 
 
 def _listed(name: str, entry: Mapping[str, Any]) -> ListedFile:
-    if Path(name).name != name:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or str(path) != name:
         raise ValueError(f"{name} is no file of the folder")
     kind = next((kind for kind in _HASHES if kind in entry), "sha256")
     return ListedFile(int(entry["bytes"]), kind, str(entry[kind]))
 
 
+def files_of(folder: Path) -> list[str]:
+    """Return the files of a folder and of those in it but its manifest, as `additional_chat_templates/tool_use.jinja`."""
+    names = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if not _is_folder(p))
+    return sorted(name for name in names if name != MANIFEST)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> str:
     """Write `manifest.json` with every file of the folder; return its SHA-256."""
-    paths = [path for path in sorted(folder.iterdir()) if path.name != MANIFEST]
-    files = dict(zip((path.name for path in paths), each_file(_entry, paths), strict=True))
+    names = files_of(folder)
+    files = dict(zip(names, each_file(_entry, [folder / name for name in names]), strict=True))
     document = {"format": _FORMAT, **about, "files": files}
     data = (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
     (folder / MANIFEST).write_bytes(data)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triforge.errors import WeightsError
+from triforge.store.tensor_files import Entry, same_bytes
 from triforge.vision.image_spec import KINDS
 
 # Every other field counts for the forward pass. These belong to training, generation, labels or the file's writer; the size of
@@ -26,6 +27,11 @@ _OTHER = frozenset({
     "temperature", "top_k", "top_p", "typical_p", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
     "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
 })  # fmt: skip
+_TIE = "tie_word_embeddings"
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out|output_projection)\.weight$")
+_EMBEDDING = re.compile(
+    r"(^|\.)(embed_tokens|embed_in|wte|word_embeddings|embeddings|tokens_embed)\.weight$"
+)
 _ROPE = "rope_parameters"  # where transformers 5 keeps all of it, and older versions none
 _DEEPEST = 4
 _DEFAULTS = {"rope_type": "default"}  # of absent fields, the same in every family
@@ -88,6 +94,54 @@ def demand_known(folder: Path, config: Mapping[str, Any]) -> None:
             f"model folder {folder}: config.json: model_type is {kind!r:.80}, which the installed transformers does not know "
             f"as a causal language model{code}; expected one that it knows (docs/train.md lists those that are tried)"
         )
+
+
+def demand_head(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Entry]) -> None:
+    """Accept a folder whose output matrix is the one that every engine uses; blocking.
+
+    Where `tie_word_embeddings` is true, SGLang and vLLM pass over a head of its own, and transformers uses it if it differs from
+    the embedding: the same folder would be two models. A merged adapter and a resized vocabulary leave such folders behind.
+
+    Raises:
+        WeightsError: there are two different matrices, or none.
+    """
+    tied, path = ties_embeddings(config), folder / "config.json"
+    heads = [entry for name, entry in tensors.items() if _HEAD.search(name)]
+    embeddings = [entry for name, entry in tensors.items() if _EMBEDDING.search(name)]
+    if tied and heads and embeddings:
+        if not any(same_bytes(heads[0], embedding) for embedding in embeddings):
+            head, embedding = heads[0], embeddings[0]
+            raise WeightsError(
+                f"{path}: tie_word_embeddings is true, but {head.name} {[*head.shape]} is not {embedding.name} "
+                f"{[*embedding.shape]}: some engines would use one and some the other; expected one matrix. Set "
+                f"tie_word_embeddings to false to keep both (as transformers does), or delete {head.name}"
+            )
+    elif tied is False and not heads and any(".embed_tokens." in e.name for e in embeddings):
+        raise WeightsError(
+            f"{path}: tie_word_embeddings is false, but the folder has no lm_head.weight; expected one, or true where the "
+            "embedding is the output matrix"
+        )
+
+
+def ties_embeddings(config: Mapping[str, Any]) -> bool | None:
+    """Return whether the output matrix is the embedding; None if that is not known."""
+    parts = (part for part in (config, config.get("text_config")) if isinstance(part, Mapping))
+    given = {bool(part[_TIE]) for part in parts if _TIE in part}
+    values = given or _tie_defaults(str(config.get("model_type")))
+    return next(iter(values)) if len(values) == 1 else None
+
+
+@functools.cache
+def _tie_defaults(kind: str) -> frozenset[bool]:
+    """Return the defaults of the classes of a model type, from the source of transformers."""
+    spec = find_spec("transformers")
+    name = kind.replace("-", "_").removesuffix("_text")
+    if spec is None or spec.origin is None or not name.isidentifier():
+        return frozenset()
+    source = Path(spec.origin).with_name("models") / name / f"configuration_{name}.py"
+    text = source.read_text(encoding="utf-8") if source.is_file() else ""
+    found = re.findall(rf"^    {_TIE}: .*= (\w+)$", text, re.MULTILINE)
+    return frozenset(value == "True" for value in found)
 
 
 def demand_full_attention(config: Mapping[str, Any]) -> None:

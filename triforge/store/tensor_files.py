@@ -24,6 +24,7 @@ SIZES = {
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000
+_BLOCK = 1 << 20  # bytes that are compared at once
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 _SLACK = 1 << 24  # weights; loading the model names the missing ones
 _NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -105,10 +106,15 @@ def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) ->
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder; WeightsError if one of its index is missing, or one is no regular file."""
+    """Return the safetensors files of a folder's model; WeightsError if one of its index is missing, or one is no regular file.
+
+    Without an index that is `model.safetensors` alone where it is there: next to it may lie the same weights in another form, as
+    Mistral's `consolidated.safetensors`.
+    """
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         files = sorted(folder.glob("*.safetensors"))
+        files = [path for path in files if path.name == "model.safetensors"] or files
         for path in files:
             regular_size(path)
         return files
@@ -152,6 +158,23 @@ def demand_numbers(folder: Path, described: int, held: int) -> None:
         raise WeightsError(
             f"{folder / 'config.json'}: describes {described} weights, but the folder holds {held}"
         )
+
+
+def same_bytes(one: Entry, other: Entry) -> bool:
+    """Return whether two tensors are of the same type, shape and bytes. WeightsError: they cannot be read."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    try:
+        with one.file.open("rb") as first, other.file.open("rb") as second:
+            first.seek(one.start)
+            second.seek(other.start)
+            for at in range(one.start, one.end, _BLOCK):
+                size = min(_BLOCK, one.end - at)
+                if first.read(size) != second.read(size):
+                    return False
+    except OSError as error:
+        raise WeightsError(f"{one.file}: cannot be read: {error.strerror or error}") from error
+    return True
 
 
 def first_rows(entry: Entry, rows: int) -> NDArray[np.float64] | None:

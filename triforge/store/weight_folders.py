@@ -5,7 +5,8 @@
         manifest.json               the version, and the checksums of all other files
 
 A folder gets its name by one rename after all its files are on the disk, so a folder that has its name is whole. A name is
-given once: the second of two writers of a version uses the folder of the first.
+given once: the second of two writers of a version uses the folder of the first. One that was damaged since is renamed to
+`unusable-v000012`, and its version can be written again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _READABLE = (
     0o644  # safetensors writes files that only their owner reads; engines may run as another user
 )
 _VERSION = re.compile(r"v(\d{6,})(-[0-9a-f]{8})?")
+_UNUSABLE = "unusable-"  # before the name of a version that was set aside
 _ABANDONED_S = 3600.0  # age of a folder aside whose writer was killed
 
 
@@ -78,8 +80,9 @@ def place(folder: Path, target: Path) -> bool:
 
 def _settle(folder: Path) -> None:
     """Make the files of a folder readable, and wait until they are on the disk."""
-    for path in sorted(folder.iterdir()):
-        path.chmod(_READABLE)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            path.chmod(_READABLE)
         _sync(path)
     _sync(folder)
 
@@ -149,13 +152,36 @@ def prune(parent: Path, *, newest: int, keep: int, pinned: int | None = None) ->
     """
     held = [v for v in versions(parent) if v <= newest]
     forget(parent, *(v for v in held[: -max(2, keep)] if v != pinned))
+    for path in parent.glob(f"{_UNUSABLE}*"):
+        match = _VERSION.fullmatch(path.name.removeprefix(_UNUSABLE))
+        if match and int(match[1]) < min(held[-max(2, keep) :], default=0):
+            _remove(path)
 
 
 def forget(parent: Path, *numbers: int) -> None:
     """Delete versions."""
     for version, path in _numbered(parent):
         if version in numbers:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a version that cannot be used, or what stands in its place, to `unusable-v000012`; return the new path.
+
+    `prune` deletes it when versions of its age go.
+    """
+    target = folder.with_name(f"{_UNUSABLE}{folder.name}")
+    _remove(target)
+    folder.rename(target)
+    _sync(folder.parent)
+    return target
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def copy_version(
@@ -174,6 +200,7 @@ def copy_version(
     manifest.check_whole(contents=True)
     with aside(source.parent) as folder:
         for name in manifest.files:
+            (folder / name).parent.mkdir(exist_ok=True, parents=True)
             try:
                 os.link(source / name, folder / name)
             except OSError:  # another file system, or one without links

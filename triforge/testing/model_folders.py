@@ -98,7 +98,11 @@ def _write(
             **config,
         },
         "generation_config.json": {"eos_token_id": eos_id},
-        "config.json": {"model_type": "llama", "vocab_size": tokenizer.get_vocab_size()},
+        "config.json": {
+            "model_type": "llama",
+            "vocab_size": tokenizer.get_vocab_size(),
+            "tie_word_embeddings": True,
+        },
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")

@@ -164,10 +164,15 @@ class WeightsRecord(Message):
 
 
 class WeightsState(Message):
-    """The weights that a policy service serves. Produced by: policy service (`GET /v1/weights`)."""
+    """The weights that a policy service serves. Produced by: policy service (`GET /v1/weights`).
+
+    `lost` is the file or folder of this version that has gone since it was loaded: it is served on and the next version can be
+    loaded, but an engine that restarts cannot get this one.
+    """
 
     role: Role
     version: int
     uri: str
     engines: int
     ready: int
+    lost: str = ""

@@ -167,7 +167,7 @@ def _card(gateway: Gateway, role: str) -> dict[str, Any]:
 def _state(gateway: Gateway) -> WeightsState:
     """Return the active version; without its folder, whose path names a run, for a caller of one tenant."""
     state = gateway.weights.state()
-    return state if caller().everything else state.model_copy(update={"uri": ""})
+    return state if caller().everything else state.model_copy(update={"uri": "", "lost": ""})
 
 
 def _add_weights(router: APIRouter, gateway: Gateway) -> None:

@@ -24,8 +24,9 @@ _SHOWN = 4  # tensors that an engine is asked for
 _COMPARED = 48  # tensors of a folder that are compared with the folder before
 _ROWS = 4
 _NUMBERS = 512  # of a tensor with one axis
-# SGLang keeps these inside larger matrices, and where it looks for them holds for some models only.
-_FUSED = (".k_proj.", ".v_proj.", ".gate_proj.", ".up_proj.", ".experts.", "inv_freq")
+# SGLang keeps these inside larger matrices, and where it looks for them holds for some models only; a tied head may be
+# absent from the folder of a version.
+_UNSURE = (".k_proj.", ".v_proj.", ".gate_proj.", ".up_proj.", ".experts.", "inv_freq", "lm_head.")
 
 Floats = NDArray[np.float64]
 Tensors = Mapping[str, Entry]
@@ -43,18 +44,20 @@ class Rows:
     values: Floats
 
 
-def choose_rows(new: Tensors, old: Tensors | None) -> tuple[Rows, ...]:
+def sample_rows(tensors: Tensors) -> dict[str, Rows]:
+    """Read rows of some tensors, by name, the same tensors for every version of a model.
+
+    They stay in memory with the version, so that the next one is compared with it although its folder may have gone.
+    """
+    names = sorted(n for n in tensors if not any(part in n for part in _UNSURE))
+    sampled = (_read_rows(tensors[name]) for name in names[:: max(1, len(names) // _COMPARED)])
+    return {rows.name: rows for rows in sampled if rows is not None}
+
+
+def choose_rows(new: Mapping[str, Rows], old: Mapping[str, Rows]) -> tuple[Rows, ...]:
     """Choose rows to ask an engine for: those that differ from the version before, if possible even in bfloat16."""
-    names = [n for n in new if not any(part in n for part in _FUSED)]
-    step = max(1, len(names) // _COMPARED)
-    ranked: list[tuple[int, Rows]] = []
-    for name in names[::step]:
-        rows = _read_rows(new[name])
-        if rows is not None:
-            before = _read_rows(old[name]) if old and name in old else None
-            ranked.append((_similarity(rows, before), rows))
-    ranked.sort(key=lambda pair: pair[0])
-    return tuple(rows for _, rows in ranked[:_SHOWN])
+    ranked = sorted(new.values(), key=lambda rows: _similarity(rows, old.get(rows.name)))
+    return tuple(ranked[:_SHOWN])
 
 
 def _read_rows(entry: Entry) -> Rows | None:

@@ -4,6 +4,7 @@
     every file of the manifest exists with its size and (`contents`) its checksum
     every safetensors file is whole: its header, its offsets, its length
     the forward pass of config.json, and the names and shapes of the tensors, are those of the weights that serve
+    an output matrix that is the embedding is not stored with other values, and one that is not is there
     (`contents`) no tensor holds a value that is infinite or not a number
 
 `contents` reads every byte once, while requests run on. `sizes` reads headers only.
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from services.policy.weights.evidence import Rows, sample_rows
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 from triforge.store.manifests import BLOCK, Checksum, Manifest, blocks, each_file, load_manifest
-from triforge.store.model_config import difference
+from triforge.store.model_config import demand_head, difference, ties_embeddings
 from triforge.store.tensor_files import Entry, all_finite, read_folder
 
 CONFIG = "config.json"
@@ -28,11 +30,12 @@ Depth = Literal["contents", "sizes"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The config and the tensor headers of a folder."""
+    """The config, the tensor headers and some rows of a folder, as they were when it was read."""
 
     folder: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, Entry]
+    rows: Mapping[str, Rows]
 
 
 def read_weights(folder: Path) -> Weights:
@@ -42,7 +45,8 @@ def read_weights(folder: Path) -> Weights:
         raise WeightsError(
             f"weights {folder}: expected a model folder with {CONFIG} on this machine"
         )
-    return Weights(folder, read_object(path), read_folder(folder))
+    config, tensors = read_object(path), read_folder(folder)
+    return Weights(folder, config, tensors, sample_rows(tensors))
 
 
 def check_folder(
@@ -53,6 +57,7 @@ def check_folder(
     weights = read_weights(folder)
     if serving is not None:
         _check_architecture(weights, serving)
+    demand_head(folder, weights.config, weights.tensors)
     if depth == "contents":
         check_contents(weights.tensors, manifest)
     return weights
@@ -84,7 +89,7 @@ def _check_architecture(weights: Weights, serving: Weights) -> None:
         )
     if not weights.tensors or not serving.tensors:
         return
-    optional = {"lm_head.weight"} if weights.config.get("tie_word_embeddings") else set()
+    optional = {"lm_head.weight"} if ties_embeddings(weights.config) else set()
     names, expected_names = _names(weights), _names(serving)
     for problem, wrong in (
         ("missing", expected_names - names - optional),

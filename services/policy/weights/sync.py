@@ -97,6 +97,7 @@ class WeightSync:
             uri=active.uri,
             engines=len(self._pool.members),
             ready=len(self._pool.serving()),
+            lost=self._versions.lost,
         )
 
     async def ready(self) -> None:
@@ -124,7 +125,7 @@ class WeightSync:
     # ---- updates ----
 
     async def update(self, update: WeightsUpdate) -> WeightsState:
-        """Serve another version. The same version and folder again changes nothing; after an error the old weights serve on.
+        """Serve another version. The same version, folder and digest again changes nothing; after an error the old weights serve on.
 
         Raises:
             ConflictError: the version is older than the active one, or the active one came from elsewhere.
@@ -134,8 +135,10 @@ class WeightSync:
         async with self._versions.lock:
             active = self._versions.active
             if active is not None and update.version <= active.number:
-                if update.version == active.number and update.uri == active.uri:
-                    return self.state()
+                if (update.version, update.uri) == (active.number, active.uri):
+                    # A version that was damaged before its commit is written again, perhaps with other weights.
+                    other = active.digest and update.digest not in ("", active.digest)
+                    return await self._move(update) if other else self.state()
                 raise ConflictError(
                     f"weights: given version {update.version} of {update.uri}, but version {active.number} of "
                     f"{active.uri} serves; versions only go up"

@@ -48,6 +48,7 @@ class Versions:
     ) -> None:
         self.role, self.shared = role, shared
         self.active: Version | None = None  # None before any engine has answered
+        self.lost = ""  # the file or folder of the active version that has gone
         self.served: dict[int, Version] = {}
         self.adapters = Adapters()
         self.tokenizers = Tokenizers(model_path)
@@ -59,9 +60,22 @@ class Versions:
 
     def activate(self, version: Version) -> None:
         """Make a version active."""
-        self.active = version
+        self.active, self.lost = version, ""
         self.served[version.number] = Version(version.number, version.uri, version.digest)
         self.adapters.move(version)
+
+    def find_lost(self) -> None:
+        """Note whether files of the active version have gone since they were read here; blocking."""
+        active, lost = self.active, ""
+        if active is None or active.weights is None:
+            return
+        adapter = [Path(active.uri)] if active.base is not None else []
+        files = sorted({entry.file for entry in active.weights.tensors.values()})
+        with contextlib.suppress(OSError):  # of a disk that does not answer: nothing is known
+            lost = next((str(path) for path in (*adapter, *files) if not path.exists()), "")
+        if lost and lost != self.lost:
+            _log.warning("%s has gone: no engine can load version %d again", lost, active.number)
+        self.lost = lost
 
     def known(self) -> Version:
         """Return the active version; raise UnavailableError before any engine has answered."""
@@ -116,7 +130,7 @@ class Versions:
         if below.uri == adapter.base_uri:
             return below if below.weights is not None else described(below)
         weights = check_folder(uri, digest="", depth=self._depth, serving=below.weights)
-        rows = choose_rows(weights.tensors, below.weights.tensors if below.weights else None)
+        rows = choose_rows(weights.rows, below.weights.rows if below.weights else {})
         return Version(update.version, adapter.base_uri, "", weights, rows)
 
     def earlier(self, number: int) -> Version:
@@ -198,5 +212,5 @@ def described(version: Version) -> Version:
 def _with_evidence(version: Version, weights: Weights, serving: Weights | None) -> Version:
     """Return a version with its weights, rows and probe. Folders that no learner has published have no probe."""
     probe = read_probe(weights.folder) if (weights.folder / PROBE).is_file() else None
-    rows = choose_rows(weights.tensors, serving.tensors if serving else None)
+    rows = choose_rows(weights.rows, serving.rows if serving else {})
     return replace(version, weights=weights, rows=rows, probe=probe)

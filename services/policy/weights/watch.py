@@ -72,6 +72,7 @@ class Watch:
             async with self._versions.lock:
                 if self._versions.active is None:
                     await self._adopt_newest()
+        await asyncio.to_thread(self._versions.find_lost)
         await self.unload_unused()
         running = {m: task for m, task in self._looks.items() if not task.done()}
         self._looks = running | {
@@ -124,7 +125,11 @@ class Watch:
                 member, f"the folder of version {active.number} is not known; publish it again"
             )
             return
-        self.judge(member, active, await self.load(member, active, None))
+        result = await self.load(member, active, None)
+        self.judge(member, active, result)
+        if result.failure is not None and (lost := self._versions.lost):
+            reason = f"{lost} has gone, bring it back or serve another version"
+            self._pool.exclude(member, f"{result.failure.detail}; {reason}")
 
     async def _readmit(self, member: Member, active: Version) -> LoadResult:
         try:

@@ -80,8 +80,9 @@ class BatchTrainer:
 
     def _train(self, batch: TrainBatch, should_stop: Stop) -> WeightsReady | None:
         versions, target = CheckpointStore(self._store, batch.run_id, batch.role), batch.version + 1
-        ready = versions.ready(target)
-        if ready is not None or versions.newest() > target:
+        passed = versions.newest() > target
+        ready = versions.ready(target) if passed else versions.ready_or_free(target)
+        if ready is not None or passed:
             log.info("batch %s: version %d is published already", batch.batch_id, target)
             return ready
         with tracing.span("train", rows=batch.num_rows, tokens=batch.num_tokens):

@@ -13,13 +13,15 @@ again and comes to the same weights, and of two learners that took one step, the
 announces that.
 
 A version that was damaged on the disk since is not trained on: the one before it is, and the manifest of the version that
-comes of it says what was passed over and why. What a rollback gave up stays given up.
+comes of it says what was passed over and why. What a rollback gave up stays given up. If the damaged version is the one that a
+batch is to bring, it is set aside (`unusable-v000012`) and written again.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ from triforge.store.weight_folders import (
     find_version,
     place,
     prune,
+    set_aside,
     version_name,
     versions,
     weights_number,
@@ -55,7 +58,7 @@ class CheckpointStore:
     """The versions of one run and role; `store` must be a local folder.
 
     `passed_over` says why versions were not trained on, of the last `start_of`, and `parent` is the digest of the weights that it went
-    back to, empty for the initial folder.
+    back to, empty for the initial folder. `replaced` says why folders of the version to write were set aside.
     """
 
     def __init__(self, store: ArtifactStore, run_id: str, role: TrainedRole) -> None:
@@ -63,6 +66,7 @@ class CheckpointStore:
         self.weights = store.local_path(f"weights/{run_id}/{role}")
         self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
         self.passed_over: list[str] = []
+        self.replaced: list[str] = []
         self.parent = ""
         self._images = ImageStore(store)
 
@@ -77,7 +81,7 @@ class CheckpointStore:
             WeightsError: the folder is not what its manifest says, or is not of this run and role.
         """
         folder = self.weights / version_name(version)
-        if not folder.is_dir():
+        if not os.path.lexists(folder):
             return None
         digest = verify_manifest(folder)
         about = self._about(folder, version)
@@ -85,6 +89,27 @@ class CheckpointStore:
         return WeightsReady(
             **ours, version=version, uri=str(folder), digest=digest, metrics=about["metrics"]
         )
+
+    def ready_or_free(self, version: int) -> WeightsReady | None:
+        """Return `ready`, or set aside what cannot be used, so that the version can be written again, and return None."""
+        try:
+            return self.ready(version)
+        except WeightsError as error:
+            self._replace(self.weights / version_name(version), error)
+            return None
+
+    def _replace(self, folder: Path, why: WeightsError) -> None:
+        try:
+            kept = set_aside(folder)
+        except OSError as error:
+            raise storage_error("rename", str(folder), error) from error
+        log.error(
+            "%s cannot be used and is written again; it is kept as %s: %s",
+            folder,
+            kept.name,
+            why.detail,
+        )
+        self.replaced.append(why.detail)
 
     def _about(self, folder: Path, version: int) -> dict[str, Any]:
         about = read_manifest(folder)
@@ -119,17 +144,17 @@ class CheckpointStore:
             "batch_id": batch.batch_id,
         }
         manifest: dict[str, Any] = {**about, "metrics": dict(report.metrics)}
-        if self.passed_over:
-            manifest["passed_over"] = self.passed_over
-            manifest["metrics"]["passed_over"] = float(len(self.passed_over))
         if batch.restarts:
             manifest |= {"origin": batch.start.parent, "parent": self.parent}
         checkpoint, digest = "", ""
         try:
             checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
+            for name in ("passed_over", "replaced"):
+                if reasons := getattr(self, name):
+                    manifest[name], manifest["metrics"][name] = reasons, float(len(reasons))
             digest = learner.publish(self.weights / version_name(version), manifest)
         except (StorageError, WeightsError):  # perhaps another learner was first
-            if not (self.weights / version_name(version)).is_dir():
+            if not os.path.lexists(self.weights / version_name(version)):
                 raise
         ready = self.ready(version)
         assert ready is not None
@@ -151,7 +176,13 @@ class CheckpointStore:
             random = bytes(torch.get_rng_state().tolist()).hex()
             write_json(folder / _STATE, {**about, **learner.saved().state, "random": random})
             digest = write_manifest(folder, about)
-            place(folder, self.checkpoints / version_name(about["version"], digest))
+            target = self.checkpoints / version_name(about["version"], digest)
+            if not place(folder, target):
+                try:
+                    verify_manifest(target)
+                except WeightsError as error:
+                    self._replace(target, error)
+                    place(folder, target)
             return digest
 
     # ---- reading ----
@@ -222,15 +253,19 @@ class CheckpointStore:
                     return learner
             except WeightsError as error:
                 self._pass_over(version, error.detail)
-        if batch.version == base or (self.passed_over and base + 1 in held):
+        # Version base + 1 is pruned before those after it: one that is lost or damaged alone has none but the initial folder
+        # before it.
+        first = base + 1 in held or expected == base + 1
+        if batch.version == base or (self.passed_over and first):
             learner = Learner.fresh(
                 initial, ranks, shape=shape, seed=batch.seed, images=self._images
             )
             learner.behind = max(0, (expected or base) - base)
             return learner
+        reasons = "; ".join(self.passed_over[:3])
         raise WeightsError(
             f"{self.weights}: no whole version up to {batch.version} of run {self.run_id}, expected the one that the batch "
-            "was sampled with or one before it; were the artifacts moved or deleted?",
+            f"was sampled with or one before it; were the artifacts moved or deleted? {reasons}".rstrip(),
             problems=tuple(self.passed_over),
         )
 

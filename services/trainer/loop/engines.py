@@ -18,7 +18,7 @@ from services.trainer.loop.parts import Parts
 from services.trainer.runs.rollback import Versions
 from services.trainer.runs.runs import require_served
 from triforge.config import RunConfig
-from triforge.errors import ConfigError, NotFoundError, TriforgeError
+from triforge.errors import ConfigError, NotFoundError, TriforgeError, WeightsError
 from triforge.types import TrainedRole, WeightsState, WeightsUpdate
 
 
@@ -89,7 +89,13 @@ class Engines:
                 uri, digest = known
                 if active.version >= version:  # another run has served in between
                     await self._renumber(role, active.version + 1, uri, digest)
-                await self._serve(role, self.versions[role], uri, digest)
+                try:
+                    await self._serve(role, self.versions[role], uri, digest)
+                except WeightsError as error:
+                    raise WeightsError(
+                        f"{error.detail}; bring {uri} back from the backup, or go on from an older version: `triforge run weights "
+                        f"{self._run_id}` lists them, `triforge run rollback {self._run_id} --role {role} --version N`"
+                    ) from error
         for role in self._roles:
             newest = await asyncio.to_thread(self._store.newest_weights, self._run_id, role)
             self.newest[role] = max(self.versions[role], newest)
@@ -146,11 +152,9 @@ class Engines:
         digest: str,
         how: tuple[str, ...] | None = None,
     ) -> None:
-        """Make a service serve a version, unless it serves it already."""
-        state = await self._apis[role].weights()
-        if (state.version, state.uri) != (version, uri):
-            update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
-            await self._apis[role].update_weights(update)
+        """Make a service serve a version; nothing changes if it serves it already."""
+        update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
+        await self._apis[role].update_weights(update)
 
     def _rolled_back(self, role: TrainedRole, version: int, active: WeightsState) -> int | None:
         """Return the older version of this run to which a person has rolled the service back; None if there is none."""

@@ -27,7 +27,13 @@ from triforge.store.training_logprobs import logprobs_table, recorded_logprobs
 from triforge.store.weight_folders import version_name
 from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow, WeightVersion
 
-_TIMED: Final = ("seconds", "tokens_per_s", "mfu", "passed_over")  # of the machine, not of the step
+_TIMED: Final = (
+    "seconds",
+    "tokens_per_s",
+    "mfu",
+    "passed_over",
+    "replaced",
+)  # of the machine, not of the step
 _WEIGHTS: Final = "new weights"
 # Weights may be apart by this share of the step's length; a step that was not taken is 1 apart, one the other way 2.
 _STEP_SHARE: Final = 0.5

@@ -136,7 +136,9 @@ class Recording:
         for name in (one.format(self.run_id) for one in kept):
             source = self.artifacts.local_path(name)
             if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns(".aside-*"))
+                shutil.copytree(
+                    source, folder / name, ignore=shutil.ignore_patterns(".aside-*", "unusable-*")
+                )
         for role, path in self.paths.items():
             shutil.copytree(path, folder / "models" / role)
         about = _About.model_validate({

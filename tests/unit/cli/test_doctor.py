@@ -66,6 +66,20 @@ async def test_services_by_version_and_readiness(services: Services) -> None:
     assert "no engine serves" in found[0].text
 
 
+async def test_a_service_whose_weights_have_gone(services: Services, tmp_path: Path) -> None:
+    alive(services)
+    folder = tmp_path / "v000012"
+    for lost in ("", f"{folder}/model.safetensors"):
+        state = {"role": "policy", "version": 12, "uri": str(folder), "lost": lost}
+        reply = (200, "application/json", json.dumps(state).encode())
+        services.answers["GET /v1/weights"] = reply
+        found = [one for one in await ask(at(services.url), ["policy_model"]) if one.state != "ok"]
+        assert [(one.check, one.state) for one in found] == [
+            ("weights of service policy_model", "warning")
+        ]
+        assert (lost or str(folder)) in found[0].text
+
+
 def test_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
     for free, size, state in (
         (0.5, 100, "bad"),

@@ -231,7 +231,7 @@ async def test_weights_routes(service: Service, model: Path, tmp_path: Path) -> 
     async with service.client() as client:
         done = await client.post("/v1/weights", json={"version": 4, "uri": folder})
         assert done.json() == {
-            "role": "policy", "version": 4, "uri": folder, "engines": 1, "ready": 1,
+            "role": "policy", "version": 4, "uri": folder, "engines": 1, "ready": 1, "lost": "",
         }  # fmt: skip
         assert (await client.get("/v1/weights")).json() == done.json()
         older = await client.post("/v1/weights", json={"version": 3, "uri": folder})

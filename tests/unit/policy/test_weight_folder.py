@@ -23,6 +23,7 @@ CONFIG = {
     "num_attention_heads": 2,
     "rope_theta": 1e4,
     "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
 }
 FILE = "model.safetensors"
 
@@ -231,7 +232,7 @@ def test_engines_are_asked_for_what_has_changed(tmp_path: Path, serving: Path) -
     held = tensors()
     held["model.norm.weight"] = held["model.norm.weight"] + np.float32(0.5)
     publish(tmp_path / "new", held)
-    first, *_ = choose_rows(read_weights(tmp_path / "new").tensors, read_weights(serving).tensors)
+    first, *_ = choose_rows(read_weights(tmp_path / "new").rows, read_weights(serving).rows)
     assert (first.name, first.count) == ("model.norm.weight", 512)
     compare_rows(first, [1.5] * 4)
     with pytest.raises(WeightsError, match=r"holds \[1, 1, 1, ...\], expected \[1.5, 1.5, 1.5"):
@@ -240,7 +241,7 @@ def test_engines_are_asked_for_what_has_changed(tmp_path: Path, serving: Path) -
 
 def test_rows_may_have_the_rounding_of_the_engines_own_type_and_no_other(tmp_path: Path) -> None:
     publish(tmp_path / "new", {"m.weight": np.array([[0.1, 0.2], [0.3, 1.7]], np.float32)})
-    (shown,) = choose_rows(read_weights(tmp_path / "new").tensors, None)
+    (shown,) = choose_rows(read_weights(tmp_path / "new").rows, {})
     compare_rows(shown, shown.values.tolist())
     compare_rows(shown, as_bfloat16(shown.values).tolist())
     compare_rows(shown, shown.values.astype(np.float16).tolist())

@@ -247,6 +247,59 @@ async def test_ranks_that_can_show_nothing_are_taken_at_their_word(
     assert "cannot show its tensors" in caplog.text
 
 
+async def test_a_service_whose_folder_has_gone_says_so_and_takes_the_next_version(
+    make_service: MakeService, publish: Publish, model: Path
+) -> None:
+    service = await start(make_service, FakeEngine(), FakeEngine())
+    liar, honest = service.fakes
+    for lost in (model, publish(1)):  # that of the start, and that of a run which has ended
+        number = service.weights.version
+        (lost / "model.safetensors").unlink()
+        await service.start()
+        state = service.weights.state()
+        assert (state.version, state.ready) == (number, 2)
+        assert state.lost == str(lost / "model.safetensors")
+        assert await versions(service) == {number}
+        liar.weights.stale = True
+        state = await service.weights.update(update(publish(number + 1), number + 1))
+        assert (state.version, state.ready, state.lost) == (number + 1, 1, "")
+        assert "is not believed" in service.pool.members[0].reason, "as with the folder there"
+        assert (held(honest), await versions(service)) == (number + 1, {number + 1})
+        liar.weights.stale = False
+        await service.start()
+        assert service.weights.state().ready == 2
+
+
+async def test_an_engine_that_restarts_without_the_folder_says_what_is_lost(
+    make_service: MakeService, publish: Publish
+) -> None:
+    service = await start(make_service, FakeEngine(), FakeEngine())
+    await service.weights.update(update(publish(1), 1))
+    folder = publish(1)
+    shutil.rmtree(folder)
+    restarted, _ = service.fakes
+    restarted.version, restarted.refuse = "0", {str(folder)}
+    await service.start()
+    assert service.weights.state().ready == 1
+    assert f"{folder}/model.safetensors has gone" in service.pool.members[0].reason
+
+
+async def test_a_version_that_was_written_again_is_loaded_again(
+    make_service: MakeService, publish: Publish
+) -> None:
+    service = await start(make_service, FakeEngine(), FakeEngine())
+    await service.weights.update(update(publish(1), 1))
+    fill(publish(1), 5)
+    write_manifest(publish(1), {"version": 1})
+    state = await service.weights.update(update(publish(1), 1))
+    assert (state.version, state.ready) == (1, 2)
+    assert [held(fake) for fake in service.fakes] == [5.0, 5.0]
+    fill(publish(1), 6)
+    unannounced = WeightsUpdate(version=1, uri=str(publish(1)))
+    assert await service.weights.update(unannounced) == state
+    assert [held(fake) for fake in service.fakes] == [5.0, 5.0]
+
+
 async def test_rollback_gets_next_number(make_service: MakeService, publish: Publish) -> None:
     service = await start(make_service, FakeEngine(), FakeEngine())
     for version in (1, 2):

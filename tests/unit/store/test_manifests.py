@@ -44,6 +44,30 @@ def test_a_whole_folder_passes_and_says_what_it_is(folder: Path) -> None:
     assert load_manifest(folder, announced=f"sha256:{digest}").digest == digest
 
 
+def test_files_of_inner_folders_are_listed_and_compared(tmp_path: Path) -> None:
+    inner = tmp_path / "additional_chat_templates"
+    inner.mkdir()
+    (inner / "tool_use.jinja").write_text("a")
+    write_manifest(tmp_path, {})
+    verify_manifest(tmp_path)
+    (inner / "rag.jinja").write_text("b")
+    (inner / "tool_use.jinja").write_text("c")
+    with pytest.raises(WeightsError) as caught:
+        verify_manifest(tmp_path)
+    changed, more = caught.value.problems
+    assert changed.startswith("additional_chat_templates/tool_use.jinja has changed")
+    assert more == "additional_chat_templates/rag.jinja is not in the manifest"
+
+
+@pytest.mark.parametrize("name", ["/etc/hosts", "../a.bin", "a/../../b", "a//b", "./a.bin", ""])
+def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
+    document = json.loads(BEFORE)
+    document["files"] = {name: document["files"]["a.bin"]}
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(WeightsError, match="is no file of the folder"):
+        load_manifest(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("damage", "contents", "sentence"),
     [

@@ -20,10 +20,11 @@ from services.trainer.learner.learner import Learner
 from services.trainer.learner.model.lora import LoraShape
 from services.trainer.learner.weights.tensors import copy_companions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
+from triforge.cli.models import save_model
 from triforge.errors import StorageError, WeightsError
 from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.manifests import read_manifest, verify_manifest
+from triforge.store.manifests import load_manifest, read_manifest, verify_manifest
 from triforge.store.weight_folders import copy_version, versions
 from triforge.types import TrainRow
 
@@ -95,6 +96,40 @@ def test_a_published_version_is_a_whole_model_folder(
     assert changed
     assert json.loads((one / "config.json").read_text())["dtype"] == "float32"
     assert {p.stat().st_mode & 0o777 for p in one.iterdir()} == {0o644}
+
+
+def test_a_version_has_all_files_of_the_tokenizer_and_processor(
+    checkpoints: CheckpointStore,
+    model_folder: Path,
+    make_batch: MakeBatch,
+    rows: list[TrainRow],
+    tmp_path: Path,
+):
+    source = tmp_path / "source"
+    shutil.copytree(model_folder, source)
+    kept = {
+        "additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja", "generation_config.json",
+        "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model.v3", "source.spm",
+        "qwen.tiktoken", "chat_template.json", "bpe.codes",
+    }  # fmt: skip
+    left = {"manifest.json", "probe.json", "original/params.json", "README.md", "a.safetensors.index.json"}  # fmt: skip
+    for name in kept | left:
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text("{}")
+    ready = publish(checkpoints, Learner.fresh(source), make_batch, rows, 1)
+    folder = Path(ready.uri)
+    assert {name for name in kept | left if (folder / name).exists()} == kept | {
+        "manifest.json",
+        "probe.json",
+    }
+    assert {(folder / name).stat().st_mode & 0o777 for name in kept} == {0o644}
+    verify_manifest(folder)
+    copied, _ = copy_version(folder, lambda _: folder.with_name("v000009"), {"version": 9})
+    verify_manifest(copied)
+    save_model(folder, tmp_path / "saved")
+    assert load_manifest(copied).files.keys() == load_manifest(tmp_path / "saved").files.keys()
+    assert load_manifest(copied).files.keys() >= kept
 
 
 def test_a_version_carries_what_its_weights_say_of_a_prompt(one: Path, tmp_path: Path) -> None:
@@ -357,6 +392,32 @@ def test_where_no_version_is_whole_the_batch_is_refused_with_all_reasons(
     with pytest.raises(WeightsError, match="no whole version up to 5") as refused:
         checkpoints.start_of(batch)
     assert len(refused.value.problems) == 1
+
+
+def test_where_the_only_version_is_lost_the_run_begins_anew_from_its_model(
+    one: Path, checkpoints: CheckpointStore, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    shutil.rmtree(checkpoints.weights)
+    batch = make_batch(step=2, version=VERSION + 1, written=VERSION + 1)
+    learner = checkpoints.start_of(batch)
+    assert learner.counters.updates == 0
+    ready, _ = checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
+    assert (ready.version, ready.metrics["passed_over"]) == (VERSION + 2, 1.0)
+
+
+def test_where_nothing_is_left_the_reason_names_the_folder_that_was_lost(
+    one: Path,
+    checkpoints: CheckpointStore,
+    model_folder: Path,
+    make_batch: MakeBatch,
+    rows: list[TrainRow],
+):
+    publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
+    shutil.rmtree(checkpoints.weights)
+    batch = make_batch(step=3, version=VERSION + 2, written=VERSION + 2)
+    with pytest.raises(WeightsError) as caught:
+        checkpoints.start_of(batch)
+    assert f"{checkpoints.weights}/v{VERSION + 2:06d}: not found" in caught.value.detail
 
 
 def test_a_disk_that_takes_nothing_is_a_storage_error(

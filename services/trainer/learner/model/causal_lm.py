@@ -35,8 +35,8 @@ from services.trainer.learner.weights.tensors import (
 from triforge.chat_template import read_json
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
-from triforge.store.model_config import demand_known
-from triforge.store.tensor_files import demand_layers, demand_numbers, weight_files
+from triforge.store.model_config import demand_head, demand_known
+from triforge.store.tensor_files import demand_layers, demand_numbers, read_folder, weight_files
 from triforge.vision.image_spec import ImageSpec
 
 log = logging.getLogger(__name__)
@@ -189,6 +189,7 @@ class ScoringModel:
         if tensors is None:
             tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
         demand_layers(folder, config, len(tensors))
+        demand_head(folder, config, read_folder(folder))
         image_spec = ImageSpec.of_folder(folder)
         held = sum(tensor.numel() for tensor in tensors.values())
         model = _build(folder, held, seeing=image_spec is not None, shapes=device is None)

@@ -38,7 +38,9 @@ _AHEAD = 2  # tensors that wait to be written
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _Convert = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-_COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken"}
+# Of tokenizers and processors; `tokenizer.model.v3` has its own ending.
+_COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm", ".bpe", ".codes"}
+_TEMPLATES = "additional_chat_templates"  # the named ones, as transformers saves them
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -49,14 +51,13 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def copy_companions(source: Path, target: Path) -> None:
     """Copy config, tokenizer and chat template, everything of a model folder but its weights and what proves them."""
     for path in sorted(source.iterdir()):
-        index = path.name.endswith(".index.json")
-        if (
-            path.is_file()
-            and path.suffix in _COPIED
-            and path.name not in (MANIFEST, PROBE)
-            and not index
-        ):
+        copied = path.suffix in _COPIED or path.name.startswith("tokenizer.")
+        own = path.name in (MANIFEST, PROBE) or path.name.endswith(".index.json")
+        if path.is_file() and copied and not own:
             shutil.copyfile(path, target / path.name)
+    for path in sorted((source / _TEMPLATES).glob("*.jinja")):
+        (target / _TEMPLATES).mkdir(exist_ok=True)
+        shutil.copyfile(path, target / _TEMPLATES / path.name)
 
 
 def write_probe(folder: Path, probe: Mapping[str, Any]) -> None:
