@@ -274,10 +274,9 @@ async def test_an_idempotency_key_with_another_request_is_refused(run: Run, othe
 async def test_a_worker_whose_clock_is_ahead_expires_no_session(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 3600)
-    playing = run.play(run.group(rollouts=1))
+    playing, now = run.play(run.group(rollouts=1)), time.time
     made = await run.begin()
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
     await asyncio.sleep(0.1)
     await run.act(made, "a")
     assert (await run.both.tell(made, "reward", score=1.0)).status_code == 200
